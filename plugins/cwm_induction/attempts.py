@@ -141,9 +141,12 @@ class RelationAttempt:
         """Write a program of one or more stages, or none if the data have no such structure."""
         task.effort.tell("fitting rules on boards")
         view = readable(task.data)
-        program, exact = relations.induce(view.flat(task.data), task.effort)
-        others = () if exact >= relations.ENOUGH else tuple(usual_attempts(task.data))
-        return ProgramProposal(view.nested(program) if program else "", others)
+        found = relations.induce(view.flat(task.data), task.held_back, task.effort)
+        others = () if found.exact >= relations.ENOUGH else tuple(usual_attempts(task.data))
+        if not found.program:
+            return ProgramProposal("", others)
+        program, judged = (view.nested(text) for text in (found.program, found.judged))
+        return ProgramProposal(program, others, judged)
 
 
 @dataclass(frozen=True)

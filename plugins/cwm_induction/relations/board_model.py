@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.boards import Boards, evaluate
+from cwm_induction.relations.boards import Boards
 from cwm_induction.relations.consequences import Consequence, find_consequence
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
+from cwm_induction.relations.decision_list import Bias
 from cwm_induction.relations.layout import Layout, Rows, place_of
 from cwm_induction.relations.payments import Payments, fit_payments
+from cwm_induction.relations.quantities import Quantity, fit_quantity
 from cwm_induction.relations.stages import (
     Draft,
     Effect,
@@ -22,7 +23,6 @@ from cwm_induction.relations.stages import (
     define,
     fit_stage,
     per_cell,
-    useful_effects,
 )
 from cwm_induction.relations.turning import SHIFTS, Turn, fit_turn, mismatches, ring_length, turned
 
@@ -46,16 +46,6 @@ MAX_ACTIONS = 12
 
 AHEAD = ("ahead", "beyond", "third", "fourth")
 """Names of the cells in the direction of the action."""
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """Rules for a quantity that is no cell, computed after the board."""
-
-    component: int
-    terms: tuple[Term, ...]
-    effects: tuple[Effect, ...]
-    rules: DecisionList
 
 
 @dataclass
@@ -87,13 +77,7 @@ class BoardModel:
         after, first = before.copy(), self.layout.first
         after[:, first : first + self.layout.cells] = shown.reshape(len(board), -1)
         for quantity in self.quantities:
-            found = dict(names)
-            define(quantity.terms, found)
-            which = quantity.rules.effects(found, len(before))
-            for number, effect in enumerate(quantity.effects):
-                mask = which == number
-                value = np.broadcast_to(evaluate(effect.text, found), mask.shape)
-                after[mask, quantity.component] = value[mask]
+            after[:, quantity.component] = quantity.values(names, len(before))
         for component in self.layout.extras:
             names[f"new_x{component}"] = after[:, component]
         return after, names
@@ -364,39 +348,15 @@ def _fit_quantities(model: BoardModel, rows: Rows, spend: Spend) -> None:
     """Learn rules for the components that are no cells."""
     layout, after = model.layout, rows.after
     _, names = model.predict(rows.before, rows.action)
+    terms = _quantity_terms(model, names)
+    copies = [
+        Effect(effect.text.replace("board", "old"), 1.0)
+        for effect in _effects(layout, names)
+        if effect.text.startswith("board[") or effect.text == "pressed"
+    ]
     for component in layout.extras:
         target = after[:, component]
-        terms = _quantity_terms(model, names)
-        found = dict(names)
-        define(terms, found)
-        own = f"x{component}"
-        values = np.unique(target).tolist()
-        effects = [Effect(own), Effect(f"{own} + 1"), Effect(f"{own} - 1")]
-        effects += [Effect(str(value)) for value in values[:8]]
-        effects += [
-            Effect(e.text.replace("board", "old"), 1.0)
-            for e in _effects(layout, names)
-            if e.text.startswith("board[") or e.text == "pressed"
-        ]
-        low, size = min(values), len(values)
-        numbers = [t.name for t in terms if t.kind == "number" and t.name != own]
-        for shift in range(size):
-            effects += [
-                Effect(f"({own} {sign} {number} + {shift - low}) % {size} + {low}", 2.0)
-                for sign in "+-"
-                for number in numbers
-            ]
-        correct = np.stack(
-            [np.broadcast_to(evaluate(e.text, found) == target, target.shape) for e in effects],
-            axis=1,
-        )
-        useful = useful_effects(correct)
-        features = [Feature(t.name, t.kind, found[t.name], t.price) for t in terms]
-        bias = Bias(effect_bits=[effects[index].price for index in useful])
-        rules = learn(features, correct[:, useful], spend, bias)
-        model.quantities.append(
-            Quantity(component, tuple(terms), tuple(effects[i] for i in useful), rules)
-        )
+        model.quantities.append(fit_quantity(component, target, names, terms, copies, spend))
 
 
 def _quantity_terms(model: BoardModel, names: Names) -> list[Term]:

@@ -6,7 +6,7 @@ of the same value), and a rule is scored by the bits that it saves, so that guar
 default and rules with few exceptions compete with exact rules.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,10 @@ POWERS = (0.0, 1.0)
 """Rules are chosen by the bits saved over the number of conditions to these powers; the shorter
 of the lists is kept. The second finds short guards first, the first finds the main cases."""
 
-FARTHEST = 8
+SWEEPS = 3
+"""Passes over a list while it gets shorter; later passes rarely find more."""
+
+FARTHEST = 5
 """A rule moves back by less than this number of places while it is simplified."""
 
 PURE = 10.0
@@ -284,28 +287,31 @@ class _Learner:
 
         A rule or condition is left out, or a rule moves behind a guard and loses a condition.
         """
-        fewest = self._wrong(rules, default)
-        improved = True
-        while improved and rules:
-            improved = False
-            for shorter in self._shorter(rules):
-                if not self.spend(len(shorter) * len(self.correct) / 5):
-                    return rules
-                if (wrong := self._wrong(shorter, default)) <= fewest:
-                    rules, fewest, improved = shorter, wrong, True
-                    break
+        for _ in range(SWEEPS):
+            before, place = rules, len(rules) - 1
+            while place >= 0:
+                shorter = self._shorter(rules, place, default)
+                rules, place = (rules, place - 1) if shorter is None else (shorter, place)
+                place = min(place, len(rules) - 1)
+            if rules == before:
+                break
         return rules
 
-    def _shorter(self, rules: list[Choice]) -> Iterator[list[Choice]]:
-        """Yield lists with one rule or condition less."""
-        for place in reversed(range(len(rules))):
-            yield rules[:place] + rules[place + 1 :]
-        for place, (chosen, effect) in enumerate(rules):
-            for condition in chosen if len(chosen) > 1 else ():
-                fewer = tuple(c for c in chosen if c != condition), effect
-                others = rules[:place] + rules[place + 1 :]
-                for later in (place, *range(place + 1, min(len(rules), place + FARTHEST))):
-                    yield [*others[:later], fewer, *others[later:]]
+    def _shorter(self, rules: list[Choice], place: int, default: int) -> list[Choice] | None:
+        """Return the first list with less at a place that is as good, or None."""
+        (chosen, effect), others = rules[place], rules[:place] + rules[place + 1 :]
+        candidates = [others]
+        for condition in chosen if len(chosen) > 1 else ():
+            fewer = tuple(c for c in chosen if c != condition), effect
+            farthest = min(len(rules), place + FARTHEST)
+            candidates += [[*others[:to], fewer, *others[to:]] for to in range(place, farthest)]
+        fewest = self._wrong(rules, default)
+        for candidate in candidates:
+            if not self.spend(4.0 * len(rules) * len(self.correct)):
+                return None
+            if self._wrong(candidate, default) <= fewest:
+                return candidate
+        return None
 
     def _wrong(self, rules: list[Choice], default: int) -> int:
         left = np.ones(len(self.correct), bool)

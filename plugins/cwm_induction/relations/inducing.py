@@ -1,11 +1,11 @@
 """Programs for systems of many like parts, from transitions alone."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_induction.continuous.samples import Array
 from cwm_induction.discrete.transitions import (
     IntegerEncoding,
     Transitions,
@@ -14,12 +14,14 @@ from cwm_induction.discrete.transitions import (
 )
 from cwm_induction.effort import Effort
 from cwm_induction.relations.board_model import BoardModel, fit_board
-from cwm_induction.relations.layout import Rows, find_layouts
+from cwm_induction.relations.layout import Layout, Rows, find_layouts
+from cwm_induction.relations.lists import ListLayout, ListModel, find_lists, fit_lists, write_lists
 from cwm_induction.relations.place_program import write_places
-from cwm_induction.relations.places import PlaceModel, find_places, fit_places
+from cwm_induction.relations.places import PlaceLayout, PlaceModel, find_places, fit_places
 from cwm_induction.relations.program import write_board
 
-Model = BoardModel | PlaceModel
+AnyModel = BoardModel | ListModel | PlaceModel
+AnyLayout = Layout | ListLayout | PlaceLayout
 
 LEAST_ROWS = 100
 """Transitions below which relations are not told from chance."""
@@ -27,55 +29,87 @@ LEAST_ROWS = 100
 LEAST_EXACT = 0.5
 """Share of exact transitions below which a program is not written."""
 
-ENOUGH = 0.97
+ENOUGH = 0.95
 """Share of exact transitions above which no other layout and no other attempt is tried."""
 
 
 class Induced(NamedTuple):
-    """A program, "" for none, and the share of the transitions that it predicts exactly."""
+    """A program, "" for none, and how far it holds.
 
-    program: str
-    exact: float
+    `judged` is the program that was fitted without the rows held out, `exact` the share of these
+    rows that it predicts exactly.
+    """
+
+    program: str = ""
+    judged: str = ""
+    exact: float = 0.0
 
 
-def induce(dataset: Dataset, effort: Effort) -> Induced:
-    """Return the best program for a dataset that `discrete.supports` accepts."""
-    if len(dataset) < LEAST_ROWS or not supports(dataset):
-        return Induced("", 0.0)
+def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
+    """Return the best program for a dataset.
+
+    Args:
+        dataset: Transitions of any spaces; programs are written for whole numbers only.
+        held_out: Mask of the rows that show whether rules hold for other rows.
+        effort: Work that may be done.
+    """
+    if len(dataset) < LEAST_ROWS or not supports(dataset) or held_out.all():
+        return Induced()
     seen = Transitions.of(dataset)
-    rows = rows_of(dataset, seen)
+    rows, shape = rows_of(dataset, seen), dataset.observation_space.shape
     episodes = len(np.unique(dataset.columns["episodes"]))
-    found = [Induced("", 0.0)]
-    for model in _models(rows, dataset.observation_space.shape, effort):
-        exact = exact_share(model, rows)
-        if exact >= LEAST_EXACT:
-            summary = summary_of(model, len(dataset), episodes)
-            found.append(Induced(_write(model, seen.encoding, summary), exact))
+    part = rows.part(~held_out)
+    checked = rows.part(held_out) if held_out.any() else rows
+    best, judged, chosen = 0.0, None, None
+    for layout in _layouts(rows, shape):
+        model = _fit(layout, part, effort)
+        exact = exact_share(model, checked)
+        if exact > best:
+            best, judged, chosen = exact, model, layout
         if exact >= ENOUGH:
             break
-    return max(found, key=lambda one: one.exact)
+    if judged is None or chosen is None or best < LEAST_EXACT:
+        return Induced()
+    whole = _fit(chosen, rows, effort)
+    program, other = (
+        _write(model, seen.encoding, summary_of(model, len(data.before), episodes))
+        for model, data in ((whole, rows), (judged, part))
+    )
+    return Induced(program, other, best)
 
 
-def _models(rows: Rows, shape: tuple[int, ...], effort: Effort) -> Iterator[Model]:
-    """Yield models of objects with places, then of boards."""
-    places = find_places(rows) if len(shape) == 1 else None
-    if places is not None:
-        yield fit_places(places, rows, effort.spend)
-    for layout in find_layouts(rows.before, rows.action, rows.after, shape):
-        yield fit_board(layout, rows, effort.spend)
+def _layouts(rows: Rows, shape: tuple[int, ...]) -> list[AnyLayout]:
+    """Return layouts of objects with places, of lists and of boards."""
+    found: list[AnyLayout | None] = []
+    if len(shape) == 1:
+        found = [find_places(rows), find_lists(rows)]
+    boards = find_layouts(rows.before, rows.action, rows.after, shape)
+    return [layout for layout in [*found, *boards] if layout is not None]
 
 
-def _write(model: Model, encoding: IntegerEncoding, summary: str) -> str:
+def _fit(layout: AnyLayout, rows: Rows, effort: Effort) -> AnyModel:
+    if isinstance(layout, PlaceLayout):
+        return fit_places(layout, rows, effort.spend)
+    if isinstance(layout, ListLayout):
+        return fit_lists(layout, rows, effort.spend)
+    return fit_board(layout, rows, effort.spend)
+
+
+def _write(model: AnyModel, encoding: IntegerEncoding, summary: str) -> str:
     if isinstance(model, PlaceModel):
         return write_places(model, encoding, summary)
+    if isinstance(model, ListModel):
+        return write_lists(model, encoding, summary)
     return write_board(model, encoding, summary)
 
 
-def summary_of(model: Model, count: int, episodes: int) -> str:
+def summary_of(model: AnyModel, count: int, episodes: int) -> str:
     """Return the first line of a program's docstring."""
     rows = f"{count:,} transitions of {episodes} episodes"
     if isinstance(model, PlaceModel):
         return f"Objects that move one after another, induced from {rows}."
+    if isinstance(model, ListModel):
+        return f"Lists of items that leave and join at the ends, induced from {rows}."
     return f"A board whose cells follow the same rules, induced from {rows}."
 
 
@@ -91,7 +125,7 @@ def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
     )
 
 
-def exact_share(model: Model, rows: Rows) -> float:
+def exact_share(model: AnyModel, rows: Rows) -> float:
     """Return the share of transitions that a model predicts in every part."""
     after, names = model.predict(rows.before, rows.action)
     assert model.payments is not None

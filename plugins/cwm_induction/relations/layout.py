@@ -16,6 +16,9 @@ MAX_CODES = 12
 LESS_SURPRISE = 0.85
 """An action names a cell if offsets from it reduce the surprise of changes to this share."""
 
+ALIKE = 0.7
+"""Share of the components of a line that have the same range."""
+
 LEAST_CELLS = 6
 """Cells of a board or line at least; fewer are better explained one by one."""
 
@@ -28,6 +31,10 @@ class Rows(NamedTuple):
     after: Array
     rewards: Array
     ends: Array
+
+    def part(self, mask: Array) -> "Rows":
+        """Return the rows of a mask."""
+        return Rows(*(column[mask] for column in self))
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,8 @@ def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[Layout]:
         for width in range(3, cells // 3 + 1):
             if cells % width == 0 and actions in (cells, width):
                 yield Layout((cells // width, width), 0, size)
+    if np.unique(tops, return_counts=True)[1].max() < ALIKE * size:
+        return
     cells = size
     while cells > 1 and tops[cells - 1] > tops[: cells - 1].max():
         cells -= 1

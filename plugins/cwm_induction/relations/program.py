@@ -4,10 +4,9 @@ import textwrap
 
 from cwm_induction.discrete.expressions import action_lines, wrapped
 from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.board_model import BoardModel, Quantity, prelude
+from cwm_induction.relations.board_model import BoardModel, prelude
 from cwm_induction.relations.boards import FUNCTIONS
 from cwm_induction.relations.stages import (
-    branch_lines,
     mentions,
     needed_terms,
     stage_lines,
@@ -104,7 +103,7 @@ def _end_lines(model: BoardModel) -> list[str]:
     else:
         lines.append("new = board")
     for quantity in model.quantities:
-        lines += _quantity_lines(quantity)
+        lines += quantity.lines
     lines += payments.lines
     if layout.extras:
         first, last = layout.first, layout.first + layout.cells
@@ -115,8 +114,3 @@ def _end_lines(model: BoardModel) -> list[str]:
     else:
         lines.append("self.observation = new.reshape(self.observation.shape)")
     return [*lines, "return self.observation, reward, terminated"]
-
-
-def _quantity_lines(quantity: Quantity) -> list[str]:
-    name = f"new_x{quantity.component}"
-    return branch_lines(quantity.rules, quantity.effects, lambda text: f"{name} = {text}")
