@@ -273,7 +273,9 @@ class _Learner:
         gain = saved[:, None] - inside_bits - price[:, None] - self.effect_bits[None]
         # a rule that covers nothing, or that repeats a condition, changes nothing
         gain[(size == 0) | (size == len(inside))] = -np.inf
-        flat = np.argsort(-gain, axis=None, kind="stable")[:BEAM].tolist()
+        # of equal gains, that of the cheaper feature comes first
+        gain = gain - 1e-9 * np.arange(gain.size).reshape(gain.shape)
+        flat = np.argpartition(-gain.ravel(), min(BEAM, gain.size - 1))[:BEAM].tolist()
         flat.append(int(np.where(errors == 0, gain, -np.inf).argmax()))
         pairs = [divmod(int(index), gain.shape[1]) for index in flat]
         return [
@@ -305,21 +307,27 @@ class _Learner:
             fewer = tuple(c for c in chosen if c != condition), effect
             farthest = min(len(rules), place + FARTHEST)
             candidates += [[*others[:to], fewer, *others[to:]] for to in range(place, farthest)]
-        fewest = self._wrong(rules, default)
+        # rules before the place stay, so only the samples that pass them matter
+        left = np.ones(len(self.correct), bool)
+        for conditions, _ in rules[:place]:
+            left &= ~self._covered(conditions)
+        passed = np.flatnonzero(left)
+        fewest = self._wrong(rules[place:], default, passed)
         for candidate in candidates:
-            if not self.spend(4.0 * len(rules) * len(self.correct)):
+            if not self.spend(len(rules[place:]) * len(passed)):
                 return None
-            if self._wrong(candidate, default) <= fewest:
+            if self._wrong(candidate[place:], default, passed) <= fewest:
                 return candidate
         return None
 
-    def _wrong(self, rules: list[Choice], default: int) -> int:
-        left = np.ones(len(self.correct), bool)
+    def _wrong(self, rules: list[Choice], default: int, left: Array | None = None) -> int:
+        """Count the samples that rules get wrong, of all or of those with some numbers."""
+        left = np.arange(len(self.correct)) if left is None else left
         wrong = 0
         for chosen, effect in rules:
-            now = left & self._covered(chosen)
-            wrong += int((self.correct[now, effect] == 0).sum())
-            left &= ~now
+            covered = self._covered(chosen)[left]
+            wrong += int((self.correct[left[covered], effect] == 0).sum())
+            left = left[~covered]
         return wrong + int((self.correct[left, default] == 0).sum())
 
 

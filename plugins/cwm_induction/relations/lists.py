@@ -120,7 +120,7 @@ def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
     names = list_names(layout, rows.before, rows.action)
     terms = _terms(layout)
     define(terms, names)
-    model = ListModel(layout, tuple(terms))
+    model, basic = ListModel(layout, tuple(terms)), list(terms)
     features = [Feature(t.name, t.kind, names[t.name], t.price) for t in terms]
     for number, (first, places) in enumerate(layout.lists):
         part = slice(first, first + places)
@@ -136,8 +136,15 @@ def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
         copies += [Effect(f"x{other}", 1.0) for other in layout.extras if other != component]
         after = rows.after[:, component]
         model.quantities.append(fit_quantity(component, after, names, terms, copies, spend))
+        # later quantities may follow the change of this one
+        names[f"new_x{component}"] = after
+        same = f"(new_x{component} == x{component})"
+        terms += [
+            Term(same, same, "flag"),
+            Term(f"new_x{component}", f"new_x{component}", "number"),
+        ]
     _, known = model.predict(rows.before, rows.action)
-    sums, conditions = _payment_terms(layout, terms)
+    sums, conditions = _payment_terms(layout, basic)
     model.payments = fit_payments(sums, conditions, known, rows.rewards, rows.ends, spend)
     return model
 

@@ -17,7 +17,8 @@ def write_places(model: PlaceModel, encoding: IntegerEncoding, summary: str) -> 
     layout, payments = model.layout, model.payments
     assert payments is not None
     moves = [line for mover in model.movers for line in _mover_lines(model, mover)]
-    end = payments.lines
+    end = [line for quantity in model.quantities for line in quantity.lines]
+    end += payments.lines
     terms = needed_terms(payments.terms, "\n".join(end))
     end = [*(f"{term.name} = {term.text}" for term in terms), *end]
     end = [*_end_names(model, "\n".join(end)), *end]
@@ -31,6 +32,7 @@ def write_places(model: PlaceModel, encoding: IntegerEncoding, summary: str) -> 
         "numbers = numbers.copy()",
         "for (i, j), place in zip(self.PLACES, places):",
         "    numbers[i], numbers[j] = place",
+        *(f"numbers[{c}] = new_x{c}" for c in layout.extras),
         "self.observation = numbers.reshape(self.observation.shape)",
         "return self.observation, reward, terminated",
     ]

@@ -12,6 +12,7 @@ from cwm_induction.relations.boards import evaluate
 from cwm_induction.relations.decision_list import Bias, Condition, DecisionList, Feature, learn
 from cwm_induction.relations.layout import Rows
 from cwm_induction.relations.payments import Payments, fit_payments
+from cwm_induction.relations.quantities import Quantity, fit_quantity
 from cwm_induction.relations.stages import (
     Effect,
     Names,
@@ -21,8 +22,9 @@ from cwm_induction.relations.stages import (
     useful_effects,
 )
 
-SINGLE_STEPS = 0.95
-"""Share of the moves that lead to a neighbouring cell, if objects have rows and columns."""
+SINGLE_STEPS = 0.75
+"""Share of the moves that lead to a neighbouring cell, if objects have rows and columns. Other
+moves cross the edge of a ring or return to a start."""
 
 EXPECTED_MOVES = 12.0
 """Moves that would be expected in a region of rest if objects moved there as elsewhere."""
@@ -128,6 +130,7 @@ class PlaceModel:
 
     layout: PlaceLayout
     movers: list[Mover] = field(default_factory=list)
+    quantities: list[Quantity] = field(default_factory=list)
     payments: Payments | None = None
 
     def predict(self, before: Array, action: Array) -> tuple[Array, Names]:
@@ -147,7 +150,11 @@ class PlaceModel:
                 now[:, number] = np.stack(targets, axis=1)[np.arange(len(now)), which]
         after = before.copy()
         after[:, np.array(layout.pairs)] = now
-        return after, end_names(self, before, action, now)
+        names = end_names(self, before, action, now)
+        for quantity in self.quantities:
+            value = quantity.values(names, len(now))
+            after[:, quantity.component] = names[f"new_x{quantity.component}"] = value
+        return after, names
 
 
 def _plain(term: Term) -> bool:
@@ -302,6 +309,11 @@ def fit_places(layout: PlaceLayout, rows: Rows, spend: Spend) -> PlaceModel:
         model.movers.append(mover)
         now[:, group] = after[:, group]
     _, names = model.predict(rows.before, rows.action)
+    _, terms = _payment_terms(model)
+    for component in layout.extras:
+        target = rows.after[:, component]
+        model.quantities.append(fit_quantity(component, target, names, terms, (), spend))
+    _, names = model.predict(rows.before, rows.action)
     sums, conditions = _payment_terms(model)
     model.payments = fit_payments(sums, conditions, names, rows.rewards, rows.ends, spend)
     return model
@@ -363,6 +375,9 @@ def _vocabulary(
     terms: list[Term] = []
     if group == [layout.actor]:
         effects.append(Effect("row + down, column + right"))
+        for number in others:
+            meets = f"(row + down == row_{number}) & (column + right == column_{number})"
+            terms.append(Term(f"meets_{number}", meets, "flag", 0.5))
     references = [str(other) for other in others] + (["n"] if herd else [])
     for other in references if group != [layout.actor] else []:
         price = 0.0 if other in ("n", str(layout.actor)) else 1.0
@@ -380,13 +395,22 @@ def _vocabulary(
             effects.append(Effect(f"row, column + {word}({right})", price))
         effects.append(Effect(f"row + sign({down}), column + sign({right})", price))
         effects.append(Effect(f"row - sign({down}), column - sign({right})", price))
+        effects.append(Effect(f"row_{other}, column_{other}", price + 1))
     for down_by, right_by in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         effects.append(Effect(f"{_plus('row', down_by)}, {_plus('column', right_by)}", 2.0))
     for effect in effects[1:]:
+        if effect.text.startswith("row_"):
+            continue
         free = f"free(places, {effect.text})"
         terms.append(Term(free, free, "flag", effect.price))
         within = f"inside({effect.text})"
         terms.append(Term(within, within, "flag", effect.price + 1))
+    height, width = layout.height, layout.width
+    effects += [
+        Effect(text, 3.0)
+        for sign in "+-"
+        for text in (f"(row {sign} 1) % {height}, column", f"row, (column {sign} 1) % {width}")
+    ]
     terms.append(Term("action", "action", "code", 0.0))
     terms += [Term("row", "row", "number", 1.5), Term("column", "column", "number", 1.5)]
     for number in others:
@@ -455,6 +479,11 @@ def _payment_terms(model: PlaceModel) -> tuple[list[Term], list[Term]]:
             sums.append(Term(change, change, "number"))
     terms += [term._replace(price=2.0) for term in sums]
     terms += [Term(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras]
+    known = [quantity.component for quantity in model.quantities]
+    terms += [Term(f"new_x{component}", f"new_x{component}", "number", 1.0) for component in known]
+    changes = [f"new_x{component} - x{component}" for component in known]
+    sums += [Term(text, text, "number") for text in changes]
+    terms += [Term(text, text, "number", 1.0) for text in changes]
     return sums, terms
 
 

@@ -77,10 +77,13 @@ def fit_quantity(
     numbers = [
         t.name for t in terms if t.kind == "number" and t.name != own and t.name.isidentifier()
     ]
-    for shift in range(size if size <= MAX_CONSTANTS else 0):
-        # a cycle of values that advances by another quantity
+    origin = f" + {low}" if low else ""
+    for shift in range(size if 1 < size <= MAX_CONSTANTS else 0):
+        # a cycle of values that advances by one or by another quantity
+        ahead = f" + {shift - low}" if shift != low else ""
+        effects.append(Effect(f"({own}{ahead}) % {size}{origin}", 1.0))
         effects += [
-            Effect(f"({own} {sign} {number} + {shift - low}) % {size} + {low}", 2.0)
+            Effect(f"({own} {sign} {number}{ahead}) % {size}{origin}", 3.0)
             for sign in "+-"
             for number in numbers
         ]
