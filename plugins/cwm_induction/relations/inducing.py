@@ -13,7 +13,8 @@ from cwm_induction.discrete.transitions import (
     supports,
 )
 from cwm_induction.effort import Effort
-from cwm_induction.relations.board_model import BoardModel, fit_board
+from cwm_induction.relations.board_fitting import fit_board
+from cwm_induction.relations.board_model import BoardModel
 from cwm_induction.relations.layout import Layout, Rows, find_layouts
 from cwm_induction.relations.lists import ListLayout, ListModel, find_lists, fit_lists, write_lists
 from cwm_induction.relations.place_program import write_places
@@ -70,7 +71,7 @@ def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
             break
     if judged is None or chosen is None or best < LEAST_EXACT:
         return Induced()
-    whole = _fit(chosen, rows, effort)
+    whole = _fit(chosen, rows, effort, judged)
     program, other = (
         _write(model, seen.encoding, summary_of(model, len(data.before), episodes))
         for model, data in ((whole, rows), (judged, part))
@@ -87,12 +88,15 @@ def _layouts(rows: Rows, shape: tuple[int, ...]) -> list[AnyLayout]:
     return [layout for layout in [*found, *boards] if layout is not None]
 
 
-def _fit(layout: AnyLayout, rows: Rows, effort: Effort) -> AnyModel:
+def _fit(layout: AnyLayout, rows: Rows, effort: Effort, like: AnyModel | None = None) -> AnyModel:
+    """Fit a model; `like` is the model of fewer rows."""
     if isinstance(layout, PlaceLayout):
-        return fit_places(layout, rows, effort.spend)
+        return fit_places(
+            layout, rows, effort.spend, like if isinstance(like, PlaceModel) else None
+        )
     if isinstance(layout, ListLayout):
         return fit_lists(layout, rows, effort.spend)
-    return fit_board(layout, rows, effort.spend)
+    return fit_board(layout, rows, effort.spend, like if isinstance(like, BoardModel) else None)
 
 
 def _write(model: AnyModel, encoding: IntegerEncoding, summary: str) -> str:

@@ -43,7 +43,8 @@ class Layout:
 
     `focus` is "agent" (the cell with the value `agent`, moved by `steps`), "cell" (the action is
     the number of a cell), "column" (the action is a column) or "". `turns` says
-    that the cells are a ring that may turn.
+    that the cells are a ring that may turn. `actions` are the rows and columns that actions number,
+    if some cells have no action.
     """
 
     shape: tuple[int, int]
@@ -55,11 +56,17 @@ class Layout:
     wraps: tuple[bool, bool] = (False, False)
     ground: "Ground | None" = None
     turns: bool = False
+    actions: tuple[int, int] = (0, 0)
 
     @property
     def cells(self) -> int:
         """Number of cells."""
         return self.shape[0] * self.shape[1]
+
+    @property
+    def across(self) -> int:
+        """Number of columns that actions number."""
+        return self.actions[1] or self.shape[1]
 
     @property
     def extras(self) -> list[int]:
@@ -123,18 +130,35 @@ def find_layouts(
     if found:
         return found[:1]
     pressed = [
-        replace(layout, focus=focus, wraps=wraps)
+        replace(layout, focus=focus, wraps=wraps, actions=grid)
         for layout in candidates
-        for focus in ("cell", "column")
-        if actions == (layout.cells if focus == "cell" else layout.shape[1])
-        and (layout.shape[0] > 1 or focus == "cell")
+        for focus, grid in _grids(layout.shape, actions)
         for wraps in ((False, False), (False, True), (True, False), (True, True))
     ]
     if pressed:
         best = min(pressed, key=lambda one: _surprise(one, action, changes))
         if _surprise(best, action, changes) < LESS_SURPRISE * _surprise_of_cells(best, changes):
             return [best]
-    return [one for one in candidates if one.shape[0] == 1 or len(shape) == 2][:2]
+    plain = [one for one in candidates if one.shape[0] == 1 or len(shape) == 2][:1]
+    # the cell of an action may be hard to see if all cells change at each step
+    unclear = [one for one in pressed if len(shape) == 2 and one.wraps == (False, False)]
+    return [*unclear[:1], *plain]
+
+
+def _grids(shape: tuple[int, int], actions: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the meanings that numbers of actions may have: cells or columns.
+
+    Up to two rows and columns may have no action, as for moves of pairs of cells.
+    """
+    height, width = shape
+    if actions == width and height > 1:
+        yield "column", (0, 0)
+    for down in range(max(1, height - 2), height + 1):
+        for right in range(max(1, width - 2), width + 1):
+            if actions == down * right and actions > width:
+                yield "cell", (down, right)
+    if height == 1 and actions == width:
+        yield "cell", (1, width)
 
 
 def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[Layout]:
@@ -166,7 +190,7 @@ def _surprise(layout: Layout, action: Array, changes: Array) -> float:
     height, width = layout.shape
     cells = changes[:, layout.first : layout.first + layout.cells].reshape(-1, height, width)
     y, x = np.indices((height, width))
-    row, column = divmod(action, width) if layout.focus == "cell" else (0 * action, action)
+    row, column = divmod(action, layout.across) if layout.focus == "cell" else (0 * action, action)
     down = y[None] - np.reshape(row, (-1, 1, 1))
     right = x[None] - column[:, None, None]
     down = down % height if layout.wraps[0] else down

@@ -289,13 +289,26 @@ def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[Condition, .
     return best
 
 
-def fit_places(layout: PlaceLayout, rows: Rows, spend: Spend) -> PlaceModel:
-    """Learn the moves of the objects in order, the actor first, then rewards and ends."""
+def fit_places(
+    layout: PlaceLayout, rows: Rows, spend: Spend, like: PlaceModel | None = None
+) -> PlaceModel:
+    """Learn the moves of the objects in order, the actor first, then rewards and ends.
+
+    Args:
+        layout: The components of the objects.
+        rows: Transitions.
+        spend: Takes multiplications.
+        like: A model of fewer rows, whose groups of objects are taken.
+    """
     model = PlaceModel(layout)
     order = [layout.actor, *(i for i in range(len(layout.pairs)) if i != layout.actor)]
     after = layout.places(rows.after)
     now = layout.places(rows.before).copy()
-    while order:
+    for known_mover in like.movers if like else ():
+        group = list(known_mover.objects)
+        model.movers.append(_fit_mover(model, rows, now, after, group, spend)[0])
+        now[:, group] = after[:, group]
+    while order and not like:
         group = [order.pop(0)]
         mover, errors = _fit_mover(model, rows, now, after, group, spend)
         if group[0] != layout.actor:

@@ -4,13 +4,14 @@ import textwrap
 
 from cwm_induction.discrete.expressions import action_lines, wrapped
 from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.board_model import BoardModel, prelude
+from cwm_induction.relations.board_model import BoardModel
 from cwm_induction.relations.boards import FUNCTIONS
 from cwm_induction.relations.stages import (
     mentions,
     needed_terms,
     stage_lines,
 )
+from cwm_induction.relations.vocabulary import prelude
 
 HEAD = '''{functions}class Environment:
     """{summary}"""
@@ -80,7 +81,7 @@ def _start_lines(model: BoardModel, text: str, constants: list[str]) -> list[str
         )
         lines.append("down, right = self.STEPS.get(int(action), (0, 0))")
     elif layout.focus == "cell":
-        lines.append(f"row, column = divmod(int(action), {width})")
+        lines.append(f"row, column = divmod(int(action), {layout.across})")
     elif layout.focus == "column":
         lines.append("column = int(action)")
         if mentions(whole, "row") or model.stages[0].loop.kind == "offsets":
