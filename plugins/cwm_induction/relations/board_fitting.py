@@ -46,6 +46,9 @@ RARE = 3.0
 PRICES = (1.0, RARE)
 """Price limits of the terms of the first stage while its consequences are unknown."""
 
+MOST_WRONG = 0.5
+"""Share of wrong boards above which rewards and ends are not fitted."""
+
 MANY = 0.02
 """Share of wrong boards above which rules for all cells are tried, which takes longer."""
 
@@ -74,6 +77,10 @@ def fit_board(
         _refit_stages(model, like, names, target, spend)
     else:
         _fit_stages(model, names, target, spend)
+    predicted, _ = model.predict(before, action)
+    cells = slice(layout.first, layout.first + layout.cells)
+    if (predicted[:, cells] != rows.after[:, cells]).any(axis=1).mean() > MOST_WRONG:
+        return model
     _fit_quantities(model, rows, spend)
     _, known = model.predict(before, action)
     sums, conditions = _payment_terms(model, known)

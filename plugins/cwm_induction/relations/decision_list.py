@@ -30,6 +30,12 @@ SWEEPS = 3
 FARTHEST = 5
 """A rule moves back by less than this number of places while it is simplified."""
 
+TRIAL, TRIAL_LEFT = 12, 0.5
+"""A search ends after so many rules if this share of what the default gets wrong is left."""
+
+HOPELESS = 0.05
+"""Share of wrong samples above which a list is not searched for a second time."""
+
 PURE = 10.0
 """If an error costs as many bits, only rules without errors are accepted."""
 
@@ -205,7 +211,9 @@ class _Learner:
         default = self.bias.default
         if default is None:
             default = int((self.correct.sum(0) - 0.01 * self.effect_bits).argmax())
-        found = [self._rules(default, power) for power in POWERS]
+        found = [self._rules(default, POWERS[0])]
+        if len(found[0]) > 1 and self._wrong(found[0], default) <= HOPELESS * len(self.correct):
+            found += [self._rules(default, power) for power in POWERS[1:]]
         kept = min(found, key=lambda rules: (self._wrong(rules, default), self._length(rules)))
         named = [Rule(tuple(self.conditions[c] for c in chosen), e) for chosen, e in kept]
         return DecisionList(tuple(named), default)
@@ -213,12 +221,15 @@ class _Learner:
     def _rules(self, default: int, power: float) -> list[Choice]:
         """Return rules for the samples that the default gets wrong, simplified."""
         left, rules = np.ones(len(self.correct), bool), list[Choice]()
+        wrong = self.correct[:, default] == 0
         while len(rules) < self.bias.max_rules and (left & (self.correct[:, default] == 0)).any():
             found = self._best(left, default, power)
             if found is None:
                 break
             rules.append((found.chosen, found.effect))
             left &= ~self._covered(found.chosen)
+            if len(rules) == TRIAL and (left & wrong).sum() > TRIAL_LEFT * wrong.sum():
+                return rules
         return self._pruned(rules, default)
 
     def _length(self, rules: list[Choice]) -> float:

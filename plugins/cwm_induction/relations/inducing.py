@@ -20,6 +20,7 @@ from cwm_induction.relations.lists import ListLayout, ListModel, find_lists, fit
 from cwm_induction.relations.place_program import write_places
 from cwm_induction.relations.places import PlaceLayout, PlaceModel, find_places, fit_places
 from cwm_induction.relations.program import write_board
+from cwm_induction.relations.stages import Spend
 
 AnyModel = BoardModel | ListModel | PlaceModel
 AnyLayout = Layout | ListLayout | PlaceLayout
@@ -29,6 +30,9 @@ LEAST_ROWS = 100
 
 LEAST_EXACT = 0.5
 """Share of exact transitions below which a program is not written."""
+
+SEARCH_SHARE = 0.7
+"""Share of the effort for finding the structure; the rest is for fitting it to all rows."""
 
 ENOUGH = 0.95
 """Share of exact transitions above which no other layout and no other attempt is tried."""
@@ -62,8 +66,9 @@ def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
     part = rows.part(~held_out)
     checked = rows.part(held_out) if held_out.any() else rows
     best, judged, chosen = 0.0, None, None
+    search = effort.share(SEARCH_SHARE)
     for layout in _layouts(rows, shape):
-        model = _fit(layout, part, effort)
+        model = _fit(layout, part, search.spend)
         exact = exact_share(model, checked)
         if exact > best:
             best, judged, chosen = exact, model, layout
@@ -71,7 +76,9 @@ def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
             break
     if judged is None or chosen is None or best < LEAST_EXACT:
         return Induced()
-    whole = _fit(chosen, rows, effort, judged)
+    whole = _fit(chosen, rows, effort.spend, judged)
+    if exact_share(whole, rows) < exact_share(judged, rows):
+        whole = judged  # the effort did not suffice
     program, other = (
         _write(model, seen.encoding, summary_of(model, len(data.before), episodes))
         for model, data in ((whole, rows), (judged, part))
@@ -88,15 +95,13 @@ def _layouts(rows: Rows, shape: tuple[int, ...]) -> list[AnyLayout]:
     return [layout for layout in [*found, *boards] if layout is not None]
 
 
-def _fit(layout: AnyLayout, rows: Rows, effort: Effort, like: AnyModel | None = None) -> AnyModel:
+def _fit(layout: AnyLayout, rows: Rows, spend: Spend, like: AnyModel | None = None) -> AnyModel:
     """Fit a model; `like` is the model of fewer rows."""
     if isinstance(layout, PlaceLayout):
-        return fit_places(
-            layout, rows, effort.spend, like if isinstance(like, PlaceModel) else None
-        )
+        return fit_places(layout, rows, spend, like if isinstance(like, PlaceModel) else None)
     if isinstance(layout, ListLayout):
-        return fit_lists(layout, rows, effort.spend)
-    return fit_board(layout, rows, effort.spend, like if isinstance(like, BoardModel) else None)
+        return fit_lists(layout, rows, spend)
+    return fit_board(layout, rows, spend, like if isinstance(like, BoardModel) else None)
 
 
 def _write(model: AnyModel, encoding: IntegerEncoding, summary: str) -> str:
@@ -131,8 +136,9 @@ def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
 
 def exact_share(model: AnyModel, rows: Rows) -> float:
     """Return the share of transitions that a model predicts in every part."""
+    if model.payments is None:
+        return 0.0
     after, names = model.predict(rows.before, rows.action)
-    assert model.payments is not None
     rewards, ends = model.payments.predict(names, len(after))
     right = (after == rows.after).all(axis=1) & (ends == rows.ends)
     right &= np.abs(rewards - rows.rewards) <= 1e-6
