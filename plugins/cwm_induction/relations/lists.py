@@ -239,7 +239,7 @@ def write_lists(model: ListModel, encoding: IntegerEncoding, summary: str) -> st
     terms = needed_terms(payments.terms, "\n".join(end))
     end = [*(f"{term.name} = {term.text}" for term in terms), *end]
     text = "\n".join([*moves, *end])
-    start, finish = ["numbers = self.observation.ravel()"], ["numbers = numbers.copy()"]
+    start, finish = ["numbers = self.state.ravel()"], ["numbers = numbers.copy()"]
     start += [f"x{component} = int(numbers[{component}])" for component in layout.extras]
     middle = []
     for number, (first, places) in enumerate(layout.lists):
@@ -262,8 +262,8 @@ def write_lists(model: ListModel, encoding: IntegerEncoding, summary: str) -> st
             middle.append(f"new_length_{number} = len({new})")
         finish.append(f"{part} = ({new} + {places} * [0])[:{places}]")
     finish += [f"numbers[{component}] = new_x{component}" for component in layout.extras]
-    finish.append("self.observation = numbers.reshape(self.observation.shape)")
-    finish.append("return self.observation, reward, terminated")
+    finish.append("self.state = numbers.reshape(self.state.shape)")
+    finish.append("return self.state, reward, terminated")
     body = [*action_lines(encoding), *start, *moves, *middle, *end, *finish]
     indented = textwrap.indent("\n".join(body), "        ")
     program = HEAD.format(functions="", summary=summary, constants="", body=indented)

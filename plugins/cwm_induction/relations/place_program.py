@@ -23,7 +23,7 @@ def write_places(model: PlaceModel, encoding: IntegerEncoding, summary: str) -> 
     end = [*(f"{term.name} = {term.text}" for term in terms), *end]
     end = [*_end_names(model, "\n".join(end)), *end]
     text = "\n".join([*moves, *end])
-    start = ["numbers = self.observation.ravel()"]
+    start = ["numbers = self.state.ravel()"]
     start += [f"x{c} = int(numbers[{c}])" for c in layout.extras if mentions(text, f"x{c}")]
     start.append("places = [[int(numbers[i]), int(numbers[j])] for i, j in self.PLACES]")
     if mentions(text, "before"):
@@ -33,8 +33,8 @@ def write_places(model: PlaceModel, encoding: IntegerEncoding, summary: str) -> 
         "for (i, j), place in zip(self.PLACES, places):",
         "    numbers[i], numbers[j] = place",
         *(f"numbers[{c}] = new_x{c}" for c in layout.extras),
-        "self.observation = numbers.reshape(self.observation.shape)",
-        "return self.observation, reward, terminated",
+        "self.state = numbers.reshape(self.state.shape)",
+        "return self.state, reward, terminated",
     ]
     steps = {action: (down, right) for action, down, right in layout.steps}
     constants = [

@@ -18,7 +18,11 @@ HEAD = '''{functions}class Environment:
 
 {constants}    def set_state(self, observation):
         """Set the observation to predict from."""
-        self.observation = np.array(observation)
+        self.state = np.array(observation)
+
+    def observation(self):
+        """Return the observation of the state."""
+        return self.state
 
     def step(self, action):
         """Predict the next observation, the reward and the end of the episode."""
@@ -60,7 +64,7 @@ def _start_lines(model: BoardModel, text: str, constants: list[str]) -> list[str
     """Write the variables of the board before the first stage that the text needs."""
     layout = model.layout
     height, width = layout.shape
-    lines = ["numbers = self.observation.ravel()"]
+    lines = ["numbers = self.state.ravel()"]
     lines += [f"x{c} = int(numbers[{c}])" for c in layout.extras]
     last = layout.first + layout.cells
     part = "numbers" if layout.cells == layout.size else f"numbers[{layout.first or ''}:{last}]"
@@ -111,7 +115,7 @@ def _end_lines(model: BoardModel) -> list[str]:
         lines.append("numbers = numbers.copy()")
         lines.append(f"numbers[{first}:{last}] = new.ravel()")
         lines += [f"numbers[{c}] = new_x{c}" for c in layout.extras]
-        lines.append("self.observation = numbers.reshape(self.observation.shape)")
+        lines.append("self.state = numbers.reshape(self.state.shape)")
     else:
-        lines.append("self.observation = new.reshape(self.observation.shape)")
-    return [*lines, "return self.observation, reward, terminated"]
+        lines.append("self.state = new.reshape(self.state.shape)")
+    return [*lines, "return self.state, reward, terminated"]
