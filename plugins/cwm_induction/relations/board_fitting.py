@@ -304,7 +304,8 @@ def _payment_terms(model: BoardModel, names: Names) -> tuple[list[Term], list[Te
     if middle == "middle":
         conditions += count_terms(names, "middle")
     if layout.focus == "agent":
-        moved = f"(at(board, row, column) != {layout.agent})"
+        here = "at(board, row, column)"
+        moved = " & ".join(f"({here} != {code})" for code in layout.agent)
         conditions.insert(0, Term("moved", moved, "flag"))
     conditions += [
         Term(f"new[{y}, {x}]", f"new[{y}, {x}]", "code", 4.0)

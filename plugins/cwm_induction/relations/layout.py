@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ MAX_CODES = 12
 
 LESS_SURPRISE = 0.85
 """An action names a cell if offsets from it reduce the surprise of changes to this share."""
+
+MAX_AGENT_CODES = 3
+"""Values that the agent may have, for example if it carries something or covers something."""
 
 ALIKE = 0.7
 """Share of the components of a line that have the same range."""
@@ -41,7 +45,7 @@ class Rows(NamedTuple):
 class Layout:
     """A board of cells, other quantities, and the cell that an action refers to.
 
-    `focus` is "agent" (the cell with the value `agent`, moved by `steps`), "cell" (the action is
+    `focus` is "agent" (the cell with a value in `agent`, moved by `steps`), "cell" (the action is
     the number of a cell), "column" (the action is a column) or "". `turns` says
     that the cells are a ring that may turn. `actions` are the rows and columns that actions number,
     if some cells have no action.
@@ -51,7 +55,7 @@ class Layout:
     first: int
     size: int
     focus: str = ""
-    agent: int = 0
+    agent: tuple[int, ...] = ()
     steps: tuple[tuple[int, int, int], ...] = ()
     wraps: tuple[bool, bool] = (False, False)
     ground: "Ground | None" = None
@@ -223,8 +227,13 @@ def _with_agent(layout: Layout, before: Array, action: Array, after: Array) -> L
     layout = replace(layout, ground=ground)
     old, new = layout.boards(before), layout.boards(after)
     best, most = None, 0
-    for code in np.unique(old).tolist():
-        if not all(((part == code).sum(axis=(1, 2)) == 1).all() for part in (old, new)):
+    codes = np.unique(old).tolist()
+    boards = np.concatenate([old, new])
+    counts = {code: (boards == code).sum(axis=(1, 2)) for code in codes}
+    rare = [code for code in codes if counts[code].max() == 1]
+    sets = [one for size in range(1, MAX_AGENT_CODES + 1) for one in combinations(rare, size)]
+    for code in sets:
+        if not (sum(counts[one] for one in code) == 1).all():
             continue
         moved = place_of(new, code) - place_of(old, code)
         count = int(moved.any(axis=1).sum())
@@ -234,9 +243,9 @@ def _with_agent(layout: Layout, before: Array, action: Array, after: Array) -> L
     return best
 
 
-def place_of(boards: Array, code: int) -> Array:
-    """Return row and column of the first cell with a value on each board."""
-    flat = (boards == code).reshape(len(boards), -1).argmax(axis=1)
+def place_of(boards: Array, codes: tuple[int, ...]) -> Array:
+    """Return row and column of the first cell with one of some values on each board."""
+    flat = np.isin(boards, codes).reshape(len(boards), -1).argmax(axis=1)
     return np.stack(np.divmod(flat, boards.shape[2]), axis=1)
 
 

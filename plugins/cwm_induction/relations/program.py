@@ -80,9 +80,9 @@ def _start_lines(model: BoardModel, text: str, constants: list[str]) -> list[str
     if layout.focus == "agent":
         steps = {action: (down, right) for action, down, right in layout.steps}
         constants.append(f"STEPS = {steps}  # rows and columns by action")
-        lines.append(
-            f"row, column = (int(place[0]) for place in np.nonzero(board == {layout.agent}))"
-        )
+        codes = layout.agent
+        test = f"np.isin(board, {codes})" if len(codes) > 1 else f"board == {codes[0]}"
+        lines.append(f"row, column = (int(place[0]) for place in np.nonzero({test}))")
         lines.append("down, right = self.STEPS.get(int(action), (0, 0))")
     elif layout.focus == "cell":
         lines.append(f"row, column = divmod(int(action), {layout.across})")
@@ -109,7 +109,9 @@ def _end_lines(model: BoardModel) -> list[str]:
         lines.append("new = board")
     for quantity in model.quantities:
         lines += quantity.lines
-    lines += payments.lines
+    end = payments.lines
+    terms = needed_terms(payments.terms, "\n".join(end))
+    lines += [*(f"{term.name} = {term.text}" for term in terms), *end]
     if layout.extras:
         first, last = layout.first, layout.first + layout.cells
         lines.append("numbers = numbers.copy()")

@@ -173,6 +173,7 @@ def cell_effects(layout: Layout, names: Names) -> list[Effect]:
     effects += [Effect(str(code)) for code in codes]
     if layout.focus == "agent":
         effects.append(Effect("at(board, y - down, x - right)"))
+        effects.append(Effect("ahead", 1.0))
     if layout.focus in ("cell", "column"):
         effects.append(Effect("pressed", 1.0))
     effects += [Effect(name, 1.0) for name in _neighbours(layout)]
