@@ -301,6 +301,11 @@ def _payment_terms(model: BoardModel, names: Names) -> tuple[list[Term], list[Te
         places = range(layout.cells)
         same = [f"(new[0, {place}] == old[0, {place}])" for place in places]
         conditions += [Term(text, text, "flag", 3.0) for text in same]
+    if layout.turns and layout.extras:
+        # cells and the other places of items together
+        others = " + ".join(f"(new_x{component} == 0)" for component in layout.extras)
+        empty = f"count(new, 0) + {others}"
+        conditions.append(Term(empty, empty, "number", 1.0))
     if middle == "middle":
         conditions += count_terms(names, "middle")
     if layout.focus == "agent":

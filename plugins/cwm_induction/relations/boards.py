@@ -41,6 +41,10 @@ FUNCTIONS = {
     """Return how many cells of two boards differ."""
     return int((board != other).sum())
 ''',
+    "pick": '''def pick(index, *values):
+    """Return the value with a number."""
+    return values[index]
+''',
     "distinct": '''def distinct(*values):
     """Return the number of different values."""
     return len(set(values))
@@ -120,6 +124,7 @@ _BATCH = {
     "count_around": Boards.count_around,
     "differing": lambda one, other: (one.values != other.values).sum(axis=(1, 2))[one.rows],
     "distinct": _distinct,
+    "pick": lambda index, *values: np.choose(index, np.broadcast_arrays(*values), mode="clip"),
     "abs": np.abs,
     "min": lambda *values: np.minimum.reduce(np.broadcast_arrays(*values)),
     "max": lambda *values: np.maximum.reduce(np.broadcast_arrays(*values)),

@@ -1,5 +1,6 @@
 """Lists of items, such as queues and stacks: items leave and join at the ends."""
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -9,7 +10,7 @@ import numpy as np
 from cwm_induction.continuous.samples import Array
 from cwm_induction.discrete.expressions import action_lines
 from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.boards import evaluate
+from cwm_induction.relations.boards import FUNCTIONS, evaluate
 from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
 from cwm_induction.relations.layout import MAX_CODES, Rows
 from cwm_induction.relations.payments import Payments, fit_payments
@@ -118,7 +119,8 @@ def list_names(layout: ListLayout, before: Array, action: Array) -> Names:
 def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
     """Learn rules for each list and quantity, then rewards and ends."""
     names = list_names(layout, rows.before, rows.action)
-    terms = _terms(layout)
+    indices = [c for c in layout.extras if 0 < rows.before[:, c].max() < len(layout.lists)]
+    terms = _terms(layout, indices)
     define(terms, names)
     model, basic = ListModel(layout, tuple(terms)), list(terms)
     features = [Feature(t.name, t.kind, names[t.name], t.price) for t in terms]
@@ -132,6 +134,7 @@ def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
         rules = learn(features, correct[:, useful], spend, bias)
         model.lists.append(ListRules(tuple(effects[index] for index in useful), rules))
     copies = [Effect(end, 0.5) for end in _ends(layout)]
+    copies += [Effect(term.name) for term in terms if re.match("chosen_(first|last)", term.name)]
     for component in layout.extras:
         copies += [Effect(f"x{other}", 1.0) for other in layout.extras if other != component]
         after = rows.after[:, component]
@@ -154,15 +157,25 @@ def _ends(layout: ListLayout) -> list[str]:
     return [f"{end}_{number}" for number in numbers for end in ("first", "last")]
 
 
-def _terms(layout: ListLayout) -> list[Term]:
-    """Return what conditions may compare."""
+def _terms(layout: ListLayout, indices: list[int]) -> list[Term]:
+    """Return what conditions may compare; `indices` are quantities that may number a list."""
     lengths = [f"length_{number}" for number in range(len(layout.lists))]
     terms = [Term("action", "action", "code", -1.0)]
     terms += [Term(name, name, "number") for name in lengths]
     terms += [Term(name, name, "code") for name in _ends(layout)]
     extras = [f"x{component}" for component in layout.extras]
     terms += [Term(name, name, "number") for name in extras]
-    for one, other in combinations([*_ends(layout), *extras], 2):
+    numbers = range(len(layout.lists))
+    chosen = []
+    for component in indices:
+        for part in ("first", "last", "length"):
+            name = f"chosen_{part}_{component}"
+            values = ", ".join(f"{part}_{number}" for number in numbers)
+            kind = "number" if part == "length" else "code"
+            terms.append(Term(name, f"pick(x{component}, {values})", kind))
+            chosen.append(name)
+    items = [name for name in chosen if "length" not in name]
+    for one, other in combinations([*_ends(layout), *extras, *items], 2):
         text = f"({one} == {other})"
         terms.append(Term(text, text, "flag", 1.0))
     for one, other in combinations([*_ends(layout)], 2):
@@ -236,9 +249,12 @@ def write_lists(model: ListModel, encoding: IntegerEncoding, summary: str) -> st
     for quantity in model.quantities:
         moves += quantity.lines
     end = payments.lines
-    terms = needed_terms(payments.terms, "\n".join(end))
+    chosen = needed_terms(model.terms, "\n".join([*moves, *end]))
+    known = {term.name for term in chosen}
+    terms = [t for t in needed_terms(payments.terms, "\n".join(end)) if t.name not in known]
     end = [*(f"{term.name} = {term.text}" for term in terms), *end]
-    text = "\n".join([*moves, *end])
+    picked = [f"{term.name} = {term.text}" for term in chosen]
+    text = "\n".join([*picked, *moves, *end])
     start, finish = ["numbers = self.state.ravel()"], ["numbers = numbers.copy()"]
     start += [f"x{component} = int(numbers[{component}])" for component in layout.extras]
     middle = []
@@ -264,7 +280,8 @@ def write_lists(model: ListModel, encoding: IntegerEncoding, summary: str) -> st
     finish += [f"numbers[{component}] = new_x{component}" for component in layout.extras]
     finish.append("self.state = numbers.reshape(self.state.shape)")
     finish.append("return self.state, reward, terminated")
-    body = [*action_lines(encoding), *start, *moves, *middle, *end, *finish]
+    body = [*action_lines(encoding), *start, *picked, *moves, *middle, *end, *finish]
+    functions = f"{FUNCTIONS['pick']}\n\n" if mentions(text, "pick") else ""
     indented = textwrap.indent("\n".join(body), "        ")
-    program = HEAD.format(functions="", summary=summary, constants="", body=indented)
+    program = HEAD.format(functions=functions, summary=summary, constants="", body=indented)
     return f"import numpy as np\n\n\n{program}"
