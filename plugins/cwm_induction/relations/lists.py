@@ -224,6 +224,8 @@ def _payment_terms(layout: ListLayout, terms: list[Term]) -> tuple[list[Term], l
     numbers = range(len(layout.lists))
     changes = [f"new_length_{number} - length_{number}" for number in numbers]
     changes += [f"new_x{component} - x{component}" for component in layout.extras]
+    before = " + ".join(f"length_{number}" for number in numbers)
+    changes += [before, *(f"length_{number}" for number in numbers)]
     sums = [Term(text, text, "number") for text in changes]
     moved = " + ".join(f"abs(new_length_{number} - length_{number})" for number in numbers)
     conditions = [*terms, Term("moved", moved, "number", -1.0)]
