@@ -285,6 +285,8 @@ def _payment_terms(model: BoardModel, names: Names) -> tuple[list[Term], list[Te
     changes = [(f"count({middle}, {c}) - count(old, {c})", c) for c in reversed(codes)]
     sums += [Term(text, text, "number") for text, _ in changes]
     sums += [Term(f"new_x{c} - x{c}", f"new_x{c} - x{c}", "number") for c in layout.extras]
+    levels = [f"count(new, {code})" for code in reversed(codes)]
+    levels += [f"new_x{component}" for component in layout.extras]
     conditions = _quantity_terms(model, names)
     conditions += [Term(f"new_x{c}", f"new_x{c}", "number", 1.0) for c in layout.extras]
     conditions += [Term(name, name, "number", 0.5) for name in events]
@@ -317,4 +319,4 @@ def _payment_terms(model: BoardModel, names: Names) -> tuple[list[Term], list[Te
         for y in range(layout.shape[0])
         for x in range(layout.shape[1])
     ]
-    return sums, conditions
+    return [*sums, *(Term(text, text, "number") for text in levels)], conditions

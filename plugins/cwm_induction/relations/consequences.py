@@ -61,7 +61,9 @@ class Consequence(NamedTuple):
                 events["later"] += now
             if self.repeats and not now.any():
                 break
-            boards = fallen(np.where(marked, self.empty, boards), self.fall, self.empty)
+            after = fallen(np.where(marked, self.empty, boards), self.fall, self.empty)
+            going_on = (now > 0)[:, None, None] if self.repeats else True
+            boards = np.where(going_on, after, boards)
         return boards, events
 
     @property

@@ -31,8 +31,9 @@ LEAST_ROWS = 100
 LEAST_EXACT = 0.5
 """Share of exact transitions below which a program is not written."""
 
-SEARCH_SHARE = 0.7
-"""Share of the effort for finding the structure; the rest is for fitting it to all rows."""
+SEARCH_SHARE, FITTING_SHARE = 0.55, 0.75
+"""Share of the effort for finding the structure, and share of the rest for fitting it to all rows.
+Other attempts need the remaining effort if the structure explains too little."""
 
 ENOUGH = 0.95
 """Share of exact transitions above which no other layout and no other attempt is tried."""
@@ -76,7 +77,7 @@ def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
             break
     if judged is None or chosen is None or best < LEAST_EXACT:
         return Induced()
-    whole = _fit(chosen, rows, effort.spend, judged)
+    whole = _fit(chosen, rows, effort.share(FITTING_SHARE).spend, judged)
     if exact_share(whole, rows) < exact_share(judged, rows):
         whole = judged  # the effort did not suffice
     program, other = (

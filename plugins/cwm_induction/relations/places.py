@@ -497,7 +497,8 @@ def _payment_terms(model: PlaceModel) -> tuple[list[Term], list[Term]]:
     changes = [f"new_x{component} - x{component}" for component in known]
     sums += [Term(text, text, "number") for text in changes]
     terms += [Term(text, text, "number", 1.0) for text in changes]
-    return sums, terms
+    levels = [term for term in terms if term.name.startswith(("steps_", "nearest_", "new_x"))]
+    return [*sums, *(term for term in levels if " " not in term.name)], terms
 
 
 def _steps(one: int, other: int, prefix: str = "") -> str:

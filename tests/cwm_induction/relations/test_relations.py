@@ -10,7 +10,10 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_induction import relations
 from cwm_induction.effort import Effort
+from cwm_induction.relations.consequences import Consequence
 from cwm_induction.relations.decision_list import Bias, Feature, learn
+from cwm_induction.relations.payments import fit_payments
+from cwm_induction.relations.stages import Term
 
 EFFORT = Effort(100_000, 60.0)
 
@@ -162,9 +165,65 @@ def sort(state: State, action: int) -> tuple[State, float, bool]:
     return np.array(shown), float(action > 0), not queue and not stack
 
 
+def dirty(rng: np.random.Generator) -> State:
+    """Return floor (0), dirt (1), a wall (2) and a robot (3, or 4 on dirt)."""
+    board = (rng.random((4, 5)) < 0.3).astype(np.int64)
+    board[2, 2] = 2
+    free = np.argwhere(board == 0)
+    board[tuple(free[rng.integers(len(free))])] = 3
+    return board
+
+
+def clean(board: State, action: int) -> tuple[State, float, bool]:
+    """Move the robot, or clean the cell below it (4)."""
+    board = board.copy()
+    row, column = (int(place[0]) for place in np.nonzero(board >= 3))
+    dirt = board[row, column] == 4
+    if action == 4:
+        board[row, column] = 3
+        return board, float(dirt), bool(((board == 1) | (board == 4)).sum() == 0)
+    down, right = ((-1, 0), (1, 0), (0, -1), (0, 1))[action]
+    y, x = row + down, column + right
+    if not (0 <= y < 4 and 0 <= x < 5) or board[y, x] == 2:
+        return board, -0.3, False
+    board[row, column], board[y, x] = int(dirt), 3 + int(board[y, x] == 1)
+    return board, -0.1, False
+
+
+def trees(rng: np.random.Generator) -> State:
+    """Return a board with some fires (1) and an agent (2)."""
+    board = (rng.random((5, 5)) < 0.2).astype(np.int64)
+    free = np.argwhere(board == 0)
+    board[tuple(free[rng.integers(len(free))])] = 2
+    return board
+
+
+def burn(board: State, action: int) -> tuple[State, float, bool]:
+    """Move the agent or put out the fire ahead of it; then fire spreads downwards."""
+    board = board.copy()
+    row, column = (int(place[0]) for place in np.nonzero(board == 2))
+    down, right = ((-1, 0), (1, 0), (0, -1), (0, 1))[action]
+    y, x = row + down, column + right
+    if 0 <= y < 5 and 0 <= x < 5:
+        if board[y, x] == 1:
+            board[y, x] = 0
+        else:
+            board[row, column], board[y, x] = 0, 2
+    above = np.vstack([np.zeros((1, 5), np.int64), board[:-1]])
+    return np.where((board == 0) & (above == 1), 1, board), 0.0, False
+
+
 @pytest.mark.parametrize(
     ("start", "step", "actions"),
-    [(lit, press, 20), (belt, turn, 2), (yard, walk, 4), (field, chase, 4), (stacks, sort, 3)],
+    [
+        (lit, press, 20),
+        (belt, turn, 2),
+        (yard, walk, 4),
+        (field, chase, 4),
+        (stacks, sort, 3),
+        (dirty, clean, 5),
+        (trees, burn, 4),
+    ],
 )
 def test_rules_of_cells_predict_new_boards(start: Any, step: Step, actions: int) -> None:
     data = record(start, step, actions)
@@ -203,3 +262,40 @@ def test_a_decision_list_ignores_noise_if_errors_are_cheap() -> None:
     label[rng.random(500) < 0.05] = 2
     rules = learn(columns, label[:, None] == np.arange(3), lambda _: True, Bias(1.0))
     assert rules.features == {"x0"}
+
+
+@pytest.mark.parametrize(
+    "consequence",
+    [
+        Consequence("both", "", False, 0),
+        Consequence("rows", "down", True, 0),
+        Consequence("lines", "left", True, 0, 3, (-1, -2)),
+        Consequence("", "up", False, 0),
+    ],
+)
+def test_programs_have_the_consequences_of_the_model(consequence: Consequence) -> None:
+    boards = np.random.default_rng(0).integers(0, 3, (40, 4, 5))
+    boards[:20] = np.minimum(boards[:20] + 1, 2)
+    expected, events = consequence.apply(boards)
+    for number, board in enumerate(boards):
+        names: dict[str, Any] = {"np": np, "board": board}
+        exec("\n".join([consequence.function, *consequence.lines]), names)
+        assert np.array_equal(names["board"], expected[number])
+        assert all(names[name] == events[name][number] for name in consequence.events)
+
+
+def test_least_absolute_deviations_find_the_weights_of_changes() -> None:
+    rng = np.random.default_rng(0)
+    names = {
+        "a": rng.integers(-2, 3, 300),
+        "b": rng.integers(0, 4, 300),
+        "c": rng.integers(0, 9, 300),
+    }
+    rewards = 1.5 * names["a"] - 0.1 + np.where(names["c"] == 4, 5.0, 0.0)
+    terms = [Term(name, name, "number") for name in names]
+    ends = names["c"] == 8
+    payments = fit_payments(terms, terms, names, rewards, ends, lambda _: True)
+    assert payments.weights == (("a", 1.5),)
+    found, done = payments.predict(names, 300)
+    assert np.allclose(found, rewards)
+    assert (done == ends).all()
