@@ -31,7 +31,7 @@ FARTHEST = 5
 """A rule moves back by less than this number of places while it is simplified."""
 
 TRIAL, TRIAL_LEFT = 12, 0.5
-"""A search ends after so many rules if this share of what the default gets wrong is left."""
+"""A search ends after 12 rules if half of the errors of the default are left."""
 
 HOPELESS = 0.05
 """Share of wrong samples above which a list is not searched for a second time."""
@@ -284,7 +284,7 @@ class _Learner:
         gain = saved[:, None] - inside_bits - price[:, None] - self.effect_bits[None]
         # a rule that covers nothing, or that repeats a condition, changes nothing
         gain[(size == 0) | (size == len(inside))] = -np.inf
-        # of equal gains, that of the cheaper feature comes first
+        # among equal gains, the cheaper feature comes first
         gain = gain - 1e-9 * np.arange(gain.size).reshape(gain.shape)
         flat = np.argpartition(-gain.ravel(), min(BEAM, gain.size - 1))[:BEAM].tolist()
         flat.append(int(np.where(errors == 0, gain, -np.inf).argmax()))
@@ -332,7 +332,7 @@ class _Learner:
         return None
 
     def _wrong(self, rules: list[Choice], default: int, left: Array | None = None) -> int:
-        """Count the samples that rules get wrong, of all or of those with some numbers."""
+        """Count the wrong samples, of all samples or of the numbers in `left`."""
         left = np.arange(len(self.correct)) if left is None else left
         wrong = 0
         for chosen, effect in rules:

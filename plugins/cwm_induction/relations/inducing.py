@@ -42,7 +42,7 @@ ENOUGH = 0.95
 class Induced(NamedTuple):
     """A program, "" for none, and how far it holds.
 
-    `judged` is the program that was fitted without the rows held out, `exact` the share of these
+    `judged` is the program that was fitted without the rows held out, `exact` the share of held-out
     rows that it predicts exactly.
     """
 

@@ -20,6 +20,9 @@ LESS_SURPRISE = 0.85
 MAX_AGENT_CODES = 3
 """Values that the agent may have, for example if it carries something or covers something."""
 
+MAX_DIRECTIONS = 10
+"""With fewer actions, an action may be a direction of an agent on a board in a vector."""
+
 ALIKE = 0.7
 """Share of the components of a line that have the same range."""
 
@@ -130,7 +133,12 @@ def find_layouts(
     else:
         candidates = list(_flat_layouts(before, size, actions))
     candidates = [one for one in candidates if _has_codes(one, before)]
+    if len(shape) == 1 and actions < MAX_DIRECTIONS:
+        candidates += list(_grids_of(before))
     found = [one for layout in candidates if (one := _with_agent(layout, before, action, after))]
+    if len(shape) == 1:
+        # of the shapes that a vector may have, single steps show the right one
+        found = [one for one in found if all(abs(y) + abs(x) == 1 for _, y, x in one.steps)]
     if found:
         return found[:1]
     pressed = [
@@ -147,6 +155,17 @@ def find_layouts(
     # the cell of an action may be hard to see if all cells change at each step
     unclear = [one for one in pressed if len(shape) == 2 and one.wraps == (False, False)]
     return [*unclear[:1], *plain]
+
+
+def _grids_of(before: Array) -> Iterator[Layout]:
+    """Yield boards of any shape that a vector may begin with."""
+    size = before.shape[1]
+    for extras in range(4):
+        for width in range(3, (size - extras) // 3 + 1):
+            if (size - extras) % width == 0:
+                layout = Layout(((size - extras) // width, width), 0, size)
+                if _has_codes(layout, before):
+                    yield layout
 
 
 def _grids(shape: tuple[int, int], actions: int) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -85,7 +85,7 @@ class ListModel:
 
 
 def find_lists(rows: Rows) -> ListLayout | None:
-    """Return the layout of lists: runs of components in which no item follows an empty place."""
+    """Return the layout of lists: runs of components whose empty places follow the items."""
     seen = np.concatenate([rows.before, rows.after])
     if len(np.unique(seen)) > MAX_CODES or seen.min() < 0:
         return None

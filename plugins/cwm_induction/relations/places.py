@@ -33,7 +33,7 @@ FAR = 99
 """Row and column of the nearest object if there is none."""
 
 WRONG = 0.02
-"""Share of wrong moves by which a rule for several objects may exceed those for each."""
+"""A rule for several objects may have this share of wrong moves more than separate rules."""
 
 FUNCTIONS = {
     "free": '''def free(places, row, column):
@@ -97,22 +97,22 @@ class Places:
         self.values, self.rows, self.height, self.width = values, rows, height, width
 
     def inside(self, row: Array, column: Array) -> Array:
-        """Return the mask of samples for which a cell is inside the field."""
+        """Return the mask of samples whose cell is inside the field."""
         mask: Array = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
         return mask
 
     def free(self, row: Array, column: Array) -> Array:
-        """Return the mask of samples for which a cell is inside and empty."""
+        """Return the mask of samples whose cell is inside and empty."""
         now = self.values[self.rows]
         taken = ((now[..., 0] == row[:, None]) & (now[..., 1] == column[:, None])).any(axis=1)
         return np.asarray(self.inside(row, column) & ~taken)
 
 
 class Mover(NamedTuple):
-    """Rules for the moves of some objects, each of which sees the moves before its own.
+    """Rules for the moves of some objects in turn; each object sees the earlier moves.
 
-    `rest` is the region in which the objects never move. `herd` are objects of which the nearest
-    one outside its region of rest, `herd_rest`, is looked for.
+    The objects never move in the region `rest`. Terms may compare the nearest object of `herd`
+    outside the region `herd_rest`.
     """
 
     objects: tuple[int, ...]
@@ -265,7 +265,7 @@ def in_region(places: Array, rest: tuple[Condition, ...]) -> Array:
 
 
 def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[Condition, ...]:
-    """Return the corner of the field in which objects never move although others often do.
+    """Return the corner of the field that stops the objects, if there is one.
 
     Args:
         layout: The field.
@@ -391,33 +391,18 @@ def _vocabulary(
         for number in others:
             meets = f"(row + down == row_{number}) & (column + right == column_{number})"
             terms.append(Term(f"meets_{number}", meets, "flag", 0.5))
-    references = [str(other) for other in others] + (["n"] if herd else [])
-    for other in references if group != [layout.actor] else []:
-        price = 0.0 if other in ("n", str(layout.actor)) else 1.0
-        down, right = f"down_{other}", f"right_{other}"
-        terms.append(Term(down, f"row_{other} - row", "number", price + 1))
-        terms.append(Term(right, f"column_{other} - column", "number", price + 1))
-        distance = f"steps_{other}"
-        terms.append(Term(distance, f"abs({down}) + abs({right})", "number", price))
-        larger = f"abs({down}) - abs({right})"
-        terms.append(Term(larger, larger, "number", price))
-        most = f"max(abs({down}), abs({right}))"
-        terms.append(Term(most, most, "number", price + 1))
-        for word in ("toward", "away"):
-            effects.append(Effect(f"row + {word}({down}), column", price))
-            effects.append(Effect(f"row, column + {word}({right})", price))
-        effects.append(Effect(f"row + sign({down}), column + sign({right})", price))
-        effects.append(Effect(f"row - sign({down}), column - sign({right})", price))
-        effects.append(Effect(f"row_{other}, column_{other}", price + 1))
-    for down_by, right_by in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-        effects.append(Effect(f"{_plus('row', down_by)}, {_plus('column', right_by)}", 2.0))
+    else:
+        for name in [str(other) for other in others] + ["n"] * bool(herd):
+            price = 0.0 if name in ("n", str(layout.actor)) else 1.0
+            terms += _distance_terms(name, price)
+            effects += _relative_moves(name, price)
+    for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        effects.append(Effect(f"{_plus('row', down)}, {_plus('column', right)}", 2.0))
     for effect in effects[1:]:
-        if effect.text.startswith("row_"):
-            continue
-        free = f"free(places, {effect.text})"
-        terms.append(Term(free, free, "flag", effect.price))
-        within = f"inside({effect.text})"
-        terms.append(Term(within, within, "flag", effect.price + 1))
+        if not effect.text.startswith("row_"):
+            free, within = f"free(places, {effect.text})", f"inside({effect.text})"
+            terms.append(Term(free, free, "flag", effect.price))
+            terms.append(Term(within, within, "flag", effect.price + 1))
     height, width = layout.height, layout.width
     effects += [
         Effect(text, 3.0)
@@ -426,14 +411,40 @@ def _vocabulary(
     ]
     terms.append(Term("action", "action", "code", 0.0))
     terms += [Term("row", "row", "number", 1.5), Term("column", "column", "number", 1.5)]
-    for number in others:
-        total = f"row_{number} + column_{number}"
-        price = 2.0 if number == layout.actor else 6.0
+    prices = {f"row_{n} + column_{n}": 2.0 if n == layout.actor else 6.0 for n in others}
+    for total, price in {"row + column": 3.0, **prices}.items():
         terms += [Term(f"({total}) % {n}", f"({total}) % {n}", "code", price) for n in (2, 3, 4)]
-    own = "row + column"
-    terms += [Term(f"({own}) % {n}", f"({own}) % {n}", "code", 3.0) for n in (2, 3, 4)]
     terms += [Term(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras]
     return terms, effects
+
+
+def _distance_terms(name: str, price: float) -> list[Term]:
+    """Return terms of the distance to an object, along rows and columns."""
+    down, right = f"down_{name}", f"right_{name}"
+    larger, most = f"abs({down}) - abs({right})", f"max(abs({down}), abs({right}))"
+    return [
+        Term(down, f"row_{name} - row", "number", price + 1),
+        Term(right, f"column_{name} - column", "number", price + 1),
+        Term(f"steps_{name}", f"abs({down}) + abs({right})", "number", price),
+        Term(larger, larger, "number", price),
+        Term(most, most, "number", price + 1),
+    ]
+
+
+def _relative_moves(name: str, price: float) -> list[Effect]:
+    """Return moves toward an object, away from it and to its place."""
+    down, right = f"down_{name}", f"right_{name}"
+    moves = [
+        move
+        for word in ("toward", "away")
+        for move in (f"row + {word}({down}), column", f"row, column + {word}({right})")
+    ]
+    moves.append(f"row + sign({down}), column + sign({right})")
+    moves.append(f"row - sign({down}), column - sign({right})")
+    return [
+        *(Effect(move, price) for move in moves),
+        Effect(f"row_{name}, column_{name}", price + 1),
+    ]
 
 
 def _plus(name: str, number: int) -> str:

@@ -199,7 +199,7 @@ def trees(rng: np.random.Generator) -> State:
 
 
 def burn(board: State, action: int) -> tuple[State, float, bool]:
-    """Move the agent or put out the fire ahead of it; then fire spreads downwards."""
+    """Move the agent or put out the fire in its way; then fire spreads downwards."""
     board = board.copy()
     row, column = (int(place[0]) for place in np.nonzero(board == 2))
     down, right = ((-1, 0), (1, 0), (0, -1), (0, 1))[action]
