@@ -24,10 +24,6 @@ FUNCTIONS = {
     """Return how many cells have a value."""
     return int((board == value).sum())
 ''',
-    "count_in_row": '''def count_in_row(board, y, value):
-    """Return how many cells of a row have a value."""
-    return int((board[y] == value).sum())
-''',
     "count_in_column": '''def count_in_column(board, x, value):
     """Return how many cells of a column have a value."""
     return int((board[:, x] == value).sum())
@@ -119,7 +115,6 @@ def _distinct(*values: Array) -> Array:
 _BATCH = {
     "at": Boards.at,
     "count": Boards.count,
-    "count_in_row": lambda board, y, value: board.count_along(2, y, value),
     "count_in_column": lambda board, x, value: board.count_along(1, x, value),
     "count_around": Boards.count_around,
     "differing": lambda one, other: (one.values != other.values).sum(axis=(1, 2))[one.rows],
