@@ -22,7 +22,7 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
-from cwm_induction import discrete, noise, objects
+from cwm_induction import discrete, noise, objects, relations
 from cwm_induction.bodies.induce import induce_body
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
@@ -156,6 +156,22 @@ class RuleAttempt:
         known = task.known if data is task.data else None
         flat = view.flat(data)
         return view.nested(discrete.induce(flat, variant=task.step, rng=rng, known=known))
+
+
+@dataclass(frozen=True)
+class RelationAttempt:
+    """Fits rules that are equal for all cells of a board; other attempts follow if it is weak."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program of one or more stages, or none if the data have no such structure."""
+        task.effort.tell("fitting rules on boards")
+        view = readable(task.data)
+        found = relations.induce(view.flat(task.data), task.held_back, task.effort)
+        others = () if found.exact >= relations.ENOUGH else tuple(usual_attempts(task.data))
+        if not found.program:
+            return ProgramProposal("", others)
+        program, judged = (view.nested(text) for text in (found.program, found.judged))
+        return ProgramProposal(program, others, judged)
 
 
 @dataclass(frozen=True)
@@ -383,13 +399,22 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         return
     if contract == "chance" and has_equations(data):
         yield NoiseAttempt()
+    if contract == "plain" and has_rules(data) and not objects.supports(data):
+        yield RelationAttempt()
+        yield UnchangedAttempt()
+        return
+    yield from usual_attempts(data)
+    yield UnchangedAttempt()
+
+
+def usual_attempts(data: Dataset) -> Iterator[Attempt]:
+    """Yield the attempts for any data: rules on objects or whole numbers, then equations."""
     if objects.supports(data):
         yield ObjectAttempt()
     if has_rules(data):
         yield RuleAttempt()
     if has_equations(data):
         yield EquationAttempt()
-    yield UnchangedAttempt()
 
 
 def _with_memory(data: Dataset) -> Iterator[Attempt]:

@@ -337,43 +337,6 @@ def test_places_that_symbols_stand_for_are_shared_and_guessed_where_unseen() -> 
     assert "was not observed" in " ".join(program.split())
 
 
-class Boxes(gym.Env[Any, Any]):
-    """An agent (3) pushes a box (2) over a board of walls (1) to a goal (4) that it covers."""
-
-    observation_space = gym.spaces.Box(0, 5, (6, 6), np.int64)
-    action_space = gym.spaces.Discrete(4)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        super().reset(seed=seed)
-        self.board = np.pad(np.zeros((4, 4), np.int64), 1, constant_values=1)
-        self.board[4, 4] = 4
-        self.board[2 + self.np_random.integers(2), 2] = 2
-        self.agent = np.array([1, 1 + self.np_random.integers(4)])
-        self.board[tuple(self.agent)] = 3
-        return self.board.copy(), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = np.array(((-1, 0), (0, 1), (1, 0), (0, -1))[action])
-        ahead, beyond = tuple(self.agent + step), tuple(self.agent + 2 * step)
-        pushes = self.board[ahead] == 2 and self.board[beyond] in (0, 4)
-        done = False
-        if pushes:
-            done = bool(self.board[beyond] == 4)
-            self.board[beyond] = 5 if done else 2
-        if pushes or self.board[ahead] == 0:
-            self.board[tuple(self.agent)], self.board[ahead] = 0, 3
-            self.agent = self.agent + step
-        return self.board.copy(), float(done), done, False, {}
-
-
-def test_a_board_changes_by_local_rules() -> None:
-    dataset = collect(Boxes(), 0, train=20)
-    program = induce(dataset)
-    assert "ENTERING" in program
-    wrong = mistakes(program, dataset.test) & ~dataset.test.columns["terminations"]
-    assert wrong.mean() < 0.01
-
-
 SPACES = {
     "tuple": gym.make("Blackjack-v1"),
     "noisy": gym.make("FrozenLake-v1", is_slippery=True),

@@ -1,4 +1,4 @@
-"""Programs for few whole numbers: factors, moves, exceptions, boards and chance."""
+"""Programs for few whole numbers: factors, moves, exceptions and chance."""
 
 from cwm_induction.discrete.inducing import VARIANTS, improve, induce, induce_chances, recall
 from cwm_induction.discrete.transitions import supports

@@ -1,7 +1,7 @@
 """Programs for environments whose observations are few integers, from transitions alone.
 
-Boards have rules about cells; everything else is read as factors that move, with exceptions,
-or that chance moves. What the rules do not foresee a program remembers, row by row.
+The state is read as factors that move, with exceptions, or that chance moves. A program
+remembers the rows that its rules do not explain.
 """
 
 import ast
@@ -14,7 +14,6 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
 from cwm_induction.discrete.chance_text import write_chances
 from cwm_induction.discrete.chances import chance_model, is_paid_by_chance, unpaid
 from cwm_induction.discrete.draws import draw
@@ -26,7 +25,7 @@ from cwm_induction.discrete.dynamics import (
 )
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
-from cwm_induction.discrete.program_text import DiscreteModel, seen_findings, write_program
+from cwm_induction.discrete.program_text import DiscreteModel, write_program
 from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
 from cwm_induction.structure import EARLY, FEW, GROWN, KnownStructure
@@ -113,9 +112,6 @@ def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
 
 def _induced(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Generator) -> str:
     """Write the program of a variant."""
-    if variant == 0 and (board := fit_board(fit, seen)):
-        outcomes = board_outcomes(board, seen, VARIANTS[0])
-        return write_board(board, outcomes, seen.encoding, seen.rewards, seen_findings(seen))
     if variant % 2 and (guessed := _guess(seen, variant // 2)):
         return _written(fit, seen, guessed, GUESS)
     number = (variant + 1) // 2

@@ -391,11 +391,6 @@ def _findings(
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 
 
-def seen_findings(seen: Transitions) -> list[str]:
-    """Say what was seen and what was not, in lines."""
-    return textwrap.wrap(" ".join(_seen(seen)), WIDTH)
-
-
 def _seen(seen: Transitions) -> list[str]:
     """Say what was seen and what was not: situations, ends of episodes, rewards."""
     transitions = _count(int(seen.count.sum()), "transition")
