@@ -1,0 +1,105 @@
+"""The random model of an environment: its outputs in an order, each given those before it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_induction.chance.candidates import kernels
+from cwm_induction.chance.kernels import Target
+from cwm_induction.chance.quantities import Quantity, Rows
+from cwm_induction.chance.rewards import RewardFormula, fit_reward
+from cwm_induction.chance.trees import Grower, Tree
+from cwm_induction.effort import Effort
+
+Array = np.ndarray
+
+CERTAIN_BITS = 0.02
+"""Bits per row up to which an output counts as certain, and precedes random ones."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output with its tree; an output that is always certain has one choice in every leaf."""
+
+    target: Target
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """All outputs in the order in which the program draws them, and the reward."""
+
+    rows: Rows
+    outputs: tuple[Output, ...]
+    reward: RewardFormula
+    learn: Array
+
+    @property
+    def bits(self) -> float:
+        """Description length of all outputs."""
+        return sum(output.tree.bits for output in self.outputs)
+
+    def refitted(self, mask: Array) -> "RandomModel":
+        """Fit all parameters to other rows."""
+        outputs = tuple(replace(o, tree=o.tree.refitted(mask)) for o in self.outputs)
+        return replace(self, outputs=outputs)
+
+
+def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
+    """Find the model of a flat dataset of whole numbers.
+
+    Args:
+        data: Transitions with a box of whole numbers as observations.
+        learn: Mask of the rows to learn from.
+        effort: Work units to spend.
+    """
+    rows = Rows.of(data)
+    after = [Quantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)]
+    reward = fit_reward(rows.knowing(*after), learn, effort)
+    states = [
+        Target(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
+    ]
+    first = [_output(target, rows, learn, effort) for target in states]
+    order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
+    ordered = [states[n] for n in order]
+    tried = [ordered]
+    if reward.extra[learn].any():
+        extra = Target("extra", reward.extra, _full(rows, -np.inf), _full(rows, np.inf))
+        tried = [[*ordered, extra], [extra, *ordered]]
+    found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
+    return min(found, key=lambda model: model.bits)
+
+
+def _full(rows: Rows, bound: float) -> Array:
+    return np.full(len(rows), bound)
+
+
+def _chained(
+    targets: Sequence[Target], rows: Rows, reward: RewardFormula, learn: Array, effort: Effort
+) -> RandomModel:
+    """Fit outputs one after the other, each given those before it."""
+    outputs = []
+    for target in [*targets, *_end(rows, learn)]:
+        output = _output(target, rows, learn, effort)
+        outputs.append(output)
+        rows = rows.knowing(Quantity(target.name, target.values))
+        rows = replace(rows, derived=(*rows.derived, *_excess(output)))
+    return RandomModel(rows, tuple(outputs), reward, learn)
+
+
+def _end(rows: Rows, learn: Array) -> Iterator[Target]:
+    if rows.terminated[learn].any():
+        yield Target("terminated", rows.terminated.astype(float), _full(rows, 0), _full(rows, 1))
+
+
+def _excess(output: Output) -> Iterator[Quantity]:
+    del output
+    yield from ()
+
+
+def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:
+    grower = Grower(kernels(target, rows, learn), rows.conditions(), rows.known, effort)
+    return Output(target, grower.grow(learn))
