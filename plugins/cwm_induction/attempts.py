@@ -24,6 +24,8 @@ from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
 from cwm_induction import discrete, noise, objects
 from cwm_induction.bodies.induce import induce_body
+from cwm_induction.chance.learning import learn_model
+from cwm_induction.chance.program import write as write_random
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -138,11 +140,30 @@ class ChanceAttempt:
     """Reads off whole numbers what chance decides, and rules of what follows."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program that tells what can follow, by other rules for each further step."""
+        """Write a program for all rows, by other rules for each further step, and a judged one."""
         task.effort.tell("fitting outcome probabilities")
-        view = readable(task.data)
-        program = discrete.induce_chances(view.flat(task.data), variant=task.step, known=task.known)
-        return ProgramProposal(view.nested(program))
+        learned = task.data[~task.held_back]
+        return ProgramProposal(
+            self._written(task.data, task), judged=self._written(learned, task)
+        )
+
+    def _written(self, data: Dataset, task: InductionTask) -> str:
+        view = readable(data)
+        known = task.known if data is task.data else None
+        return view.nested(discrete.induce_chances(view.flat(data), variant=task.step, known=known))
+
+
+@dataclass(frozen=True)
+class RandomCountAttempt:
+    """Fits the distribution of every part of an outcome to whole numbers."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program for all rows; a second one is judged, fitted without held-out rows."""
+        task.effort.tell("fitting random counts and events")
+        view = Arrangement.of(task.data, "int64")
+        model = learn_model(view.flat(task.data), ~task.held_back, task.effort)
+        program = write_random(model.refitted(np.ones(len(task.data), bool)))
+        return ProgramProposal(view.nested(program), judged=view.nested(write_random(model)))
 
 
 @dataclass(frozen=True)
@@ -311,6 +332,7 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_equations(data):
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
+        yield RandomCountAttempt()
         yield ChanceAttempt()
         yield UnchangedAttempt()
         return
