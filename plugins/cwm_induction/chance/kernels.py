@@ -96,7 +96,7 @@ class CountKernel:
 
     @property
     def _stride(self) -> int:
-        return 1 if len(self.draws) == 1 and self.idle is None else 3
+        return 2 if len(self.draws) == 1 and self.idle is None else 4
 
     @cached_property
     def table(self) -> Array:
@@ -112,10 +112,20 @@ class CountKernel:
             found = self._or_idle(found[:, None], EVENT_GRID[:, None]).reshape(-1, count)
         return np.log(np.maximum(found, np.exp(LEAST))).astype(np.float32)
 
-    def costs(self, chosen: Array) -> Array:
-        """Return the description length of several sets of rows (sets, rows) in bits."""
-        best = -(chosen @ self.table.T).max(axis=1) / LOG_2
-        costs: Array = best + self.bits + 0.5 * self.size * np.log2(chosen.sum(axis=1) + 1)
+    @property
+    def columns(self) -> Array:
+        """Numbers of every row that add up to what `costs` needs (rows, numbers)."""
+        return self.table.T
+
+    def costs(self, sums: Array, counts: Array) -> Array:
+        """Return the description length in bits of sets of rows, by sums of their columns.
+
+        Args:
+            sums: Sums of the columns over each set (sets, numbers).
+            counts: Rows of each set.
+        """
+        best = -sums.max(axis=1) / LOG_2
+        costs: Array = best + self.bits + 0.5 * self.size * np.log2(counts + 1)
         return costs
 
     def likelihood(self, parameters: Sequence[Array] | Array) -> Array:
@@ -132,7 +142,7 @@ class CountKernel:
     def _single(self, parameter: Array) -> Array:
         [draw] = self.draws
         gap = draw.sign * (self.target.values - self.base.values)
-        return self._limited(draw, gap, parameter, slice(None))
+        return self._limited(draw, gap, parameter)
 
     def _or_idle(self, found: Array, chance: Array) -> Array:
         """Mix the count with the output that has no draw."""
@@ -141,21 +151,28 @@ class CountKernel:
         mixed: Array = chance * found + (1 - chance) * still
         return mixed
 
-    def _limited(self, draw: Draw, gap: Array, parameter: Array, rows: object) -> Array:
+    def _limited(self, draw: Draw, gap: Array, parameter: Array) -> Array:
         """Return P(K = gap), or the probability of the tail at a limit."""
-        del rows
-        family, count = draw.family, draw.count
-        if gap.ndim > 1:
-            count = np.broadcast_to(count, self.target.values.shape)[:, None]
+        family, count = draw.family, np.broadcast_to(draw.count, self.target.values.shape)
         top, bottom = self.ends
-        if gap.ndim > 1:
-            top, bottom = top[:, None], bottom[:, None]
         over, under = (top, bottom) if draw.sign > 0 else (bottom, top)
-        found = family.mass(gap, count, parameter)
-        if over.any():
-            found = np.where(over, family.tail(gap, count, parameter), found)
-        if under.any():
-            found = np.where(under, 1 - family.tail(gap + 1, count, parameter), found)
+        count = count[:, None] if gap.ndim > 1 else count
+        found = np.array(family.mass(gap, count, parameter))
+        wide = np.broadcast_shapes(found.shape, np.shape(parameter), gap.shape)
+        found = np.array(np.broadcast_to(found, wide))
+        axis = -gap.ndim
+        for rows, above in ((over, True), (under, False)):
+            places = np.flatnonzero(rows)
+            if not len(places):
+                continue
+            some = parameter
+            if np.ndim(parameter) and np.shape(parameter)[axis:][0] == len(rows) > 1:
+                some = np.take(parameter, places, axis=axis)
+            limit = gap[places] if above else gap[places] + 1
+            tail = family.tail(limit, count[places], some)
+            found[(..., places) if axis == -1 else (..., places, slice(None))] = (
+                tail if above else 1 - tail
+            )
         return found
 
     @cached_property
@@ -172,7 +189,7 @@ class CountKernel:
         most = self._most(second)
         counts = np.arange(most + 1)
         gap = (self.target.values - self.base.values)[:, None] - second.sign * counts
-        one = self._limited(first, first.sign * gap, parameters[0], None)
+        one = self._limited(first, first.sign * gap, parameters[0])
         trials = np.broadcast_to(second.count, self.target.values.shape)[:, None]
         two = second.family.mass(np.broadcast_to(counts, gap.shape), trials, parameters[1])
         if pairs:
@@ -200,7 +217,7 @@ class CountKernel:
         if self.size == 1 and self.idle is None:
             grid = self.draws[0].family.grid
             place = int(np.searchsorted(grid, start[0]))
-            low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
+            low, high = grid[max(place - 2, 0)], grid[min(place + 2, len(grid) - 1)]
             found = minimize_scalar(
                 lambda p: loss(np.array([p])), bounds=(low / 2 if place == 0 else low, high)
             )
@@ -294,14 +311,19 @@ class ChoiceKernel:
         same = (self.matches[:, None] == self.patterns).all(axis=2)
         return same.astype(np.float32)
 
-    def costs(self, chosen: Array) -> Array:
-        """Return the description length of several sets of rows (sets, rows) in bits."""
-        counts = chosen @ self.table
+    @property
+    def columns(self) -> Array:
+        """Numbers of every row that add up to what `costs` needs (rows, patterns)."""
+        return self.table
+
+    def costs(self, sums: Array, _: Array) -> Array:
+        """Return the description length in bits of sets of rows, by sums of their columns."""
+        counts = sums
         misses, counts = counts[:, 0], counts[:, 1:]
         patterns = self.patterns[1:].astype(np.float32)
         if not len(patterns):
             return MISS_BITS * misses + self.bits
-        shares = np.ones((len(chosen), patterns.shape[1]), np.float32)
+        shares = np.ones((len(sums), patterns.shape[1]), np.float32)
         for _ in range(COST_ROUNDS if (patterns.sum(axis=1) > 1).any() else 1):
             chances = np.maximum(shares @ patterns.T, 1e-9)
             shares = shares * ((counts / chances) @ patterns)
@@ -326,7 +348,8 @@ class ChoiceKernel:
 
     def fit(self, rows: Array) -> "ChoiceLeaf":
         """Fit the shares to a mask of rows."""
-        bits = float(self.costs(rows[None].astype(np.float32))[0])
+        sums, count = self.columns[rows].sum(axis=0), rows.sum()
+        bits = float(self.costs(sums[None], np.array([count]))[0])
         prior = self.shares(self.learn)
         sure = self.matches[rows].all(axis=0)
         if sure.any():

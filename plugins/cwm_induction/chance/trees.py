@@ -90,8 +90,11 @@ class Grower:
 
     def grow(self, rows: Array, depth: int = MAX_DEPTH) -> Tree:
         """Return the shortest tree that explains the rows of a mask."""
-        mask = rows.astype(np.float32)[None]
-        costs = np.array([float(kernel.costs(mask)[0]) for kernel in self.kernels])
+        count = np.array([rows.sum()])
+        sums = [kernel.columns[rows].sum(axis=0)[None] for kernel in self.kernels]
+        costs = np.array(
+            [float(k.costs(part, count)[0]) for k, part in zip(self.kernels, sums, strict=True)]
+        )
         best = self._smooth(rows, costs) or self._fitted(rows, costs)
         if not depth or best.bits < 12 or rows.sum() < 2 * MIN_SIDE:
             return best
@@ -109,18 +112,22 @@ class Grower:
 
     def _split(self, rows: Array, least: float) -> Condition | None:
         """Return the condition whose sides are shortest to describe."""
-        inside = self.masks * rows
+        inside = self.masks[:, rows]
+        count = rows.sum()
         sizes = inside.sum(axis=1)
-        usable = np.flatnonzero((sizes >= MIN_SIDE) & (sizes <= rows.sum() - MIN_SIDE))
-        if not len(usable):
+        usable = np.flatnonzero((sizes >= MIN_SIDE) & (sizes <= count - MIN_SIDE))
+        size = sum(kernel.columns.shape[1] for kernel in self.kernels)
+        if not len(usable) or not self.effort.spend(MATRIX_SPEED * len(usable) * count * size):
             return None
-        inner, outer = inside[usable], rows.astype(np.float32) - inside[usable]
-        count = sum(kernel.table.size for kernel in self.kernels)
-        if not self.effort.spend(MATRIX_SPEED * len(usable) * count):
-            return None
-        both = np.concatenate([inner, outer])
-        costs = np.min([kernel.costs(both) for kernel in self.kernels], axis=0)
-        total = costs[: len(usable)] + costs[len(usable) :]
+        inside, sizes = inside[usable], sizes[usable]
+        yes, no = np.full(len(usable), np.inf), np.full(len(usable), np.inf)
+        for kernel in self.kernels:
+            columns = kernel.columns[rows]
+            inner = inside @ columns
+            outer = columns.sum(axis=0) - inner
+            yes = np.minimum(yes, kernel.costs(inner, sizes))
+            no = np.minimum(no, kernel.costs(outer, count - sizes))
+        total = yes + no
         best = int(total.argmin())
         gained = least - total[best] - np.log2(len(self.conditions))
         return self.conditions[usable[best]] if gained > 0 else None
