@@ -16,6 +16,7 @@ from cwm_induction.chance.quantities import (
     clipped,
     distinct,
     flows,
+    is_whole,
     plus,
     shifted,
 )
@@ -113,6 +114,7 @@ class _Candidates:
         zero, own = constant(0, target.values), target.own
         starts = [own] if own is not None else []
         others = [part for part in rows.known if own is None or part.text != own.text]
+        others = [part for part in others if is_whole(part.values)]
         found = [*starts, zero]
         if own is not None:
             found += [shifted(own, change) for change in self.changes]
@@ -123,9 +125,11 @@ class _Candidates:
         found += others
         common = _common([target.values[group] for group in self.groups])
         found += [constant(value, target.values) for value in common]
-        for amount in [*rows.earlier, *self.flows, *self._moved()]:
+        earlier = [part for part in rows.earlier if is_whole(part.values)]
+        for amount in [*earlier, *self.flows, *self._moved()]:
             found += [plus(own, sign, amount) for own in starts for sign in (1, -1)]
-        found += [plus(part, 1, step) for part in rows.now for step in self.steps]
+        whole = [part for part in rows.now if is_whole(part.values)]
+        found += [plus(part, 1, step) for part in whole for step in self.steps]
         found += self.flows
         return distinct(self._limited(part) for part in found)
 
@@ -134,7 +138,7 @@ class _Candidates:
         """Multiples of each part of the action: the one of lowest entropy, and the action."""
         found = []
         for part in self.rows.actions:
-            if len(np.unique(part.values)) > 2:
+            if len(np.unique(part.values)) > 2 and is_whole(part.values):
                 times = [
                     Quantity(part.text if k == 1 else f"{k} * {part.text}", k * part.values)
                     for k in FACTORS
@@ -144,8 +148,9 @@ class _Candidates:
         return distinct(found)
 
     def _factor_bits(self, step: Quantity) -> float:
-        parts = [self._limited(plus(part, sign, step)) for part in self.rows.now for sign in (1, -1)]
-        return min(self._normal_bits(part, self.learn) for part in parts)
+        whole = [part for part in self.rows.now if is_whole(part.values)]
+        parts = [self._limited(plus(part, sign, step)) for part in whole for sign in (1, -1)]
+        return min((self._normal_bits(part, self.learn) for part in parts), default=0.0)
 
     @cached_property
     def flows(self) -> list[Quantity]:
@@ -157,7 +162,7 @@ class _Candidates:
         """Yield what other components have lost, which may arrive here."""
         for part in self.rows.now:
             for later in self.rows.earlier:
-                if later.text == f"{part.text}_next":
+                if is_whole(part.values) and later.text == f"{part.text}_next":
                     change = part.values - later.values
                     yield Quantity(f"({part.text} - {later.text})", change)
 
@@ -224,6 +229,9 @@ class _Candidates:
         order = np.argsort(costs, kind="stable").tolist()
         zero = constant(0, self.target.values)
         own = [self.target.own] if self.target.own else []
+        if own:
+            usual = _common([(self.target.values - own[0].values)[group]])[:1]
+            own += [self._limited(shifted(own[0], change)) for change in usual]
         for base in distinct([*own, *(bases[n] for n in order[:BASES_PER_GROUP]), zero]):
             yield from self._on_base(base, group)
         if group is self.groups[0]:
@@ -298,7 +306,7 @@ class _Candidates:
             if trials <= 12:
                 yield Draw(BINOMIAL, sign, constant(trials, base.values))
         for part in self.rows.now:
-            if part.text != base.text and np.ptp(part.values) > 2 and part.values.min() >= 0:
+            if part.text != base.text and is_whole(part.values) and np.ptp(part.values) > 2 and part.values.min() >= 0:
                 yield Draw(BINOMIAL, sign, part)
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):

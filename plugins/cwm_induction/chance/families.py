@@ -93,6 +93,7 @@ BINOMIAL = Family(
     np.concatenate([np.geomspace(0.003, 0.08, 12), np.linspace(0.1, 0.9, 26), [0.94, 0.97, 0.99]]),
     '''def binomial(trials, chance):
     """Return the probability of each number of successes."""
+    trials = int(trials)
     return [
         (comb(trials, k) * chance**k * (1 - chance) ** (trials - k), k) for k in range(trials + 1)
     ]''',

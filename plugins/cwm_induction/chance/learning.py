@@ -8,9 +8,10 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.candidates import kernels
 from cwm_induction.chance.kernels import Target
-from cwm_induction.chance.quantities import Quantity, Rows
+from cwm_induction.chance.quantities import Quantity, Rows, is_whole
+from cwm_induction.chance.regressions import regressions
 from cwm_induction.chance.rewards import RewardFormula, fit_reward
-from cwm_induction.chance.trees import Grower, Tree
+from cwm_induction.chance.trees import Grower, Kernel, Tree
 from cwm_induction.effort import Effort
 
 Array = np.ndarray
@@ -48,10 +49,10 @@ class RandomModel:
 
 
 def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
-    """Find the model of a flat dataset of whole numbers.
+    """Find the model of a flat dataset.
 
     Args:
-        data: Transitions with a box of whole numbers as observations.
+        data: Transitions with a box of numbers as observations.
         learn: Mask of the rows to learn from.
         effort: Work units to spend.
     """
@@ -101,5 +102,10 @@ def _excess(output: Output) -> Iterator[Quantity]:
 
 
 def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:
-    grower = Grower(kernels(target, rows, learn), rows.conditions(), rows.known, effort)
+    found: Sequence[Kernel] = (
+        kernels(target, rows, learn)
+        if is_whole(target.values)
+        else regressions(target, rows, learn)
+    )
+    grower = Grower(found, rows.conditions(), rows.known, effort)
     return Output(target, grower.grow(learn))

@@ -7,6 +7,7 @@ import numpy as np
 from cwm_induction.chance.kernels import CountKernel
 from cwm_induction.chance.learning import Output, RandomModel
 from cwm_induction.chance.quantities import number
+from cwm_induction.chance.regressions import RegressionLeaf
 from cwm_induction.writing.statements import mentioned
 
 COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
@@ -18,24 +19,28 @@ COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
     return [(chance, value) for value, chance in total.items() if chance > 1e-5]'''
 """Helper of the program: random counts have many values of which most are unlikely."""
 
-PROGRAM = '''{imports}
+PROBABILITIES = "Predicts the probabilities of all outcomes."
+
+HEAD = '''{imports}
 
 {functions}
 class Environment:
-    """Predicts the probabilities of all outcomes.
+    """{title}
 
     {summary}
     """
 
     def set_state(self, observation):
         """Set the observation to predict from."""
-        self.observation = [int(value) for value in np.ravel(observation)]
+        self.observation = [{kind}(value) for value in np.ravel(observation)]
+'''
 
+OUTCOMES = '''
     def outcomes(self, action):
         """Return outcomes: probability, observation, reward, terminated."""
         {state} = self.observation
         total = {{}}
-{loops}
+{body}
         most = sorted(total.items(), key=lambda item: -item[1])[:256]
         return [
             (chance, np.array(observation), reward, terminated)
@@ -50,7 +55,21 @@ class Environment:
         _, observation, reward, terminated = outcomes[number]
         self.set_state(observation)
         return observation, reward, terminated
-{methods}'''
+'''
+
+STEP = '''
+    def step(self, action):
+        """Draw an outcome."""
+        {state} = self.observation
+{body}
+        self.observation = [{after}]
+        return np.array(self.observation), reward, bool(terminated)
+
+    def draw(self, pairs):
+        """Draw one of several values, given pairs of probability and value."""
+        chances = np.array([chance for chance, _ in pairs])
+        return pairs[self.rng.choice(len(pairs), p=chances / chances.sum())][1]
+'''
 
 
 def write(model: RandomModel) -> str:
@@ -73,14 +92,49 @@ class _Writer:
         imports = [f"from math import {', '.join(needed)}", ""] if needed else []
         methods = [line for output in self.model.outputs for line in self._method(output)]
         state = ", ".join(self.states)
-        return PROGRAM.format(
+        parts = {"state": state if len(self.states) > 1 else f"[{state}]"}
+        head = HEAD.format(
             imports="\n".join([*imports, "import numpy as np"]),
             functions="".join(f"\n{source}\n\n" for source in functions),
+            title="Draws the next outcome." if self.draws else PROBABILITIES,
             summary="\n    ".join(self._summary()),
-            state=state if len(self.states) > 1 else f"[{state}]",
-            loops="\n".join(f"        {line}" for line in self._loops()),
-            methods="\n".join(methods),
+            kind="float" if self.draws else "int",
         )
+        body = "\n".join(f"        {line}" for line in self._body())
+        after = ", ".join(f"{name}_next" for name in self.states)
+        step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, **parts)
+        return head + step + "\n".join(methods)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the program draws outcomes, because real numbers have too many."""
+        return any(map(self._is_real, self.model.outputs))
+
+    def _is_real(self, output: Output) -> bool:
+        return any(isinstance(leaf, RegressionLeaf) for leaf in output.tree.leaves())
+
+    def _body(self) -> list[str]:
+        return self._drawn() if self.draws else self._loops()
+
+    def _drawn(self) -> list[str]:
+        """Write the draws of all outputs, one after the other."""
+        lines = []
+        for output in self.model.outputs:
+            name = output.target.name
+            short = name.removesuffix("_next")
+            arguments = ", ".join(self._arguments(output))
+            if self._is_plain(output) and not self._is_real(output):
+                lines.append(f"{name} = {self._single(output)}")
+                continue
+            value = f"self.{short}_chances({arguments})"
+            value = value if self._is_real(output) else f"self.draw({value})"
+            limits = [float(output.target.low[0]), float(output.target.high[0])]
+            if np.isfinite(limits).all() and (self._is_real(output) or self._has_counts(output)):
+                value = f"min(max({value}, {number(limits[0])}), {number(limits[1])})"
+            lines.append(f"{name} = {value}")
+        if not any(output.target.name == "terminated" for output in self.model.outputs):
+            lines.append("terminated = False")
+        return [*lines, f"reward = {self.model.reward.text()}"]
 
     def _summary(self) -> Iterator[str]:
         random = [o.target.name for o in self.model.outputs if not is_certain(o)]
@@ -146,7 +200,8 @@ class _Writer:
         arguments = ", ".join(["self", *self._arguments(output)])
         yield ""
         yield f"    def {name.removesuffix('_next')}_chances({arguments}):"
-        yield f'        """Return probability and value of `{name}`."""'
+        what = "Draw" if self._is_real(output) else "Return probability and value of"
+        yield f'        """{what} `{name}`."""'
         yield from (f"        {line}" for line in output.tree.lines())
         if output is self.model.outputs[-1]:
             yield ""

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_induction.writing.rounding import rounded
 
 Array = np.ndarray
 
@@ -40,7 +41,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Transitions as whole numbers, and the quantities that are known so far.
+    """Transitions as numbers, and the quantities that are known so far.
 
     `low` and `high` are the bounds of the observation, one entry per component. `earlier` are
     outputs that the program has drawn already.
@@ -58,15 +59,15 @@ class Rows:
 
     @classmethod
     def of(cls, data: Dataset) -> Self:
-        """Read the transitions of a flat dataset of whole numbers."""
+        """Read the transitions of a flat dataset."""
         count, columns = len(data), data.columns
         before = columns["observations"].reshape(count, -1)
         actions = columns["actions"].reshape(count, -1)
         plain = data.action_space.kind == "discrete"
         names = ["action"] if plain else [f"action[{n}]" for n in range(actions.shape[1])]
         return cls(
-            tuple(Quantity(f"x{n}", np.rint(part)) for n, part in enumerate(before.T)),
-            np.rint(columns["next_observations"].reshape(count, -1)),
+            tuple(Quantity(f"x{n}", part.astype(float)) for n, part in enumerate(before.T)),
+            columns["next_observations"].reshape(count, -1).astype(float),
             tuple(Quantity(*pair) for pair in zip(names, actions.T.astype(float), strict=True)),
             columns["rewards"].astype(float),
             columns["terminations"].astype(bool),
@@ -118,7 +119,8 @@ class Rows:
                         f"{later.text} == {quantity.text}", later.values == quantity.values
                     )
         if len(self.now) <= MAX_PAIRED:
-            for first, second in combinations([*self.now, *self.earlier], 2):
+            whole = [part for part in (*self.now, *self.earlier) if is_whole(part.values)]
+            for first, second in combinations(whole, 2):
                 difference = first.values - second.values
                 yield from _thresholds(Quantity(f"{first.text} - {second.text}", difference))
         yield from (
@@ -129,16 +131,17 @@ class Rows:
 def _thresholds(quantity: Quantity) -> Iterator[Condition]:
     """Yield conditions on one quantity: equal to a value, or at least a threshold."""
     text, values = quantity
-    levels = np.unique(values)
+    levels, whole = np.unique(values), is_whole(values)
     plain = " - " not in text
     asked = levels if len(levels) <= MAX_KINDS else levels[[0, -1]]
-    for level in asked if plain else ():
+    for level in asked if plain and (whole or len(levels) <= MAX_KINDS) else ():
         yield Condition(f"{text} == {number(level)}", values == level)
     if len(levels) == 2 and plain:
         return
     cuts = levels[1:]
     if len(cuts) > MAX_THRESHOLDS:
-        cuts = np.unique(np.quantile(values, np.linspace(0, 1, MAX_THRESHOLDS + 2)[1:-1]).round())
+        cuts = np.quantile(values, np.linspace(0, 1, MAX_THRESHOLDS + 2)[1:-1])
+        cuts = np.unique(cuts.round() if whole else [rounded(cut, 3) for cut in cuts.tolist()])
     for cut in cuts:
         if plain:
             yield Condition(f"{text} >= {number(cut)}", values >= cut)
@@ -147,6 +150,11 @@ def _thresholds(quantity: Quantity) -> Iterator[Condition]:
             yield Condition(
                 f"{first} >= {second}" if not cut else f"{text} >= {number(cut)}", values >= cut
             )
+
+
+def is_whole(values: Array) -> bool:
+    """Whether all values are whole numbers."""
+    return bool((values == np.rint(values)).all())
 
 
 def number(value: float) -> str:
@@ -208,11 +216,11 @@ def flows(rows: Rows, factors: Sequence[int]) -> list[Quantity]:
         for factor in factors
         if len(np.unique(part.values)) > 2
     ]
-    stocks = list(rows.now)
+    stocks = [part for part in rows.now if is_whole(part.values)]
     rooms = [
         Quantity(f"{number(high)} - {part.text}", high - part.values)
         for part, high in zip(rows.now, rows.high, strict=True)
-        if np.isfinite(high) and high > 1
+        if np.isfinite(high) and high > 1 and is_whole(part.values)
     ]
     amounts = times + stocks + rooms
     groups = [(part,) for part in amounts] + [*combinations(amounts, 2)]

@@ -13,15 +13,16 @@ from cwm_induction.chance.kernels import (
     ChoiceLeaf,
     CountKernel,
     CountLeaf,
-    Kernel,
-    Leaf,
     shortest,
 )
 from cwm_induction.chance.quantities import MIN_SIDE, Condition, Quantity
+from cwm_induction.chance.regressions import RegressionKernel, RegressionLeaf
 from cwm_induction.effort import Effort
 from cwm_induction.writing.rounding import literal
 
 Array = np.ndarray
+Kernel = CountKernel | ChoiceKernel | RegressionKernel
+
 
 MAX_DEPTH = 8
 """Conditions on the way to a leaf."""
@@ -41,12 +42,12 @@ class Tree:
     """A leaf, or a condition with a tree for either answer."""
 
     bits: float
-    leaf: Leaf | None = None
+    leaf: "Leaf | None" = None
     condition: Condition | None = None
     yes: "Tree | None" = None
     no: "Tree | None" = None
 
-    def leaves(self) -> list[Leaf]:
+    def leaves(self) -> "list[Leaf]":
         """Return all leaves."""
         if self.leaf is not None:
             return [self.leaf]
@@ -149,6 +150,8 @@ class Grower:
 
 
 def _has_slope(kernel: Kernel) -> bool:
+    if isinstance(kernel, RegressionKernel):
+        return False
     if isinstance(kernel, ChoiceKernel):
         return len(kernel.choices) == 2
     return len(kernel.draws) == 1 and kernel.size == 1
@@ -159,7 +162,7 @@ class SmoothLeaf:
     """A leaf whose parameter is a function of a quantity."""
 
     fit: "SlopeFit"
-    inner: Leaf
+    inner: CountLeaf | ChoiceLeaf
 
     @property
     def bits(self) -> float:
@@ -167,7 +170,7 @@ class SmoothLeaf:
         return self.inner.bits
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> CountKernel | ChoiceKernel:
         """The kernel whose parameter changes."""
         return self.inner.kernel
 
@@ -189,7 +192,7 @@ class SmoothLeaf:
 class SlopeFit:
     """Fits a parameter that is linear or geometric in a quantity."""
 
-    kernel: Kernel
+    kernel: CountKernel | ChoiceKernel
     quantity: Quantity
     rows: Array
 
@@ -261,7 +264,10 @@ class SlopeFit:
             chances = self.kernel.likelihood([parameter])
         return -float(np.log(np.maximum(chances[self.rows], np.exp(LEAST))).sum())
 
-    def _inner(self, text: str, bits: float) -> Leaf:
+    def _inner(self, text: str, bits: float) -> CountLeaf | ChoiceLeaf:
         if isinstance(self.kernel, CountKernel):
             return CountLeaf(self.kernel, (text,), bits)
         return ChoiceLeaf(self.kernel, (0.5, 0.5), int(self.rows.sum()), bits, smooth=text)
+
+
+Leaf = CountLeaf | ChoiceLeaf | RegressionLeaf | SmoothLeaf
