@@ -154,13 +154,13 @@ class ChanceAttempt:
 
 
 @dataclass(frozen=True)
-class RandomCountAttempt:
-    """Fits the distribution of every part of an outcome to whole numbers."""
+class RandomOutcomeAttempt:
+    """Fits the distribution of every part of an outcome: events, counts and noisy numbers."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program for all rows; a second one is judged, fitted without held-out rows."""
         task.effort.tell("fitting random counts and events")
-        view = Arrangement.of(task.data, "int64")
+        view = Arrangement.of(task.data, "int64") if has_rules(task.data) else real(task.data)
         model = learn_model(view.flat(task.data), ~task.held_back, task.effort)
         program = write_random(model.refitted(np.ones(len(task.data), bool)))
         return ProgramProposal(view.nested(program), judged=view.nested(write_random(model)))
@@ -332,11 +332,12 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_equations(data):
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
-        yield RandomCountAttempt()
+        yield RandomOutcomeAttempt()
         yield ChanceAttempt()
         yield UnchangedAttempt()
         return
     if contract == "chance" and has_equations(data):
+        yield RandomOutcomeAttempt()
         yield NoiseAttempt()
     if objects.supports(data):
         yield ObjectAttempt()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from scipy import special
@@ -51,7 +52,8 @@ MAX_RANKED = 200
 """Rows by which expressions are ranked, which need less precision than a fit."""
 
 MAX_KERNELS = 60
-"""Kernels of counts, which take most of the time."""
+"""Kernels of counts, which take most of the time: half of them for all rows together, a sixth for
+every group of rows, and twice as many in total."""
 
 DICE = ((1, 4), (1, 6), (1, 8), (1, 10), (1, 12), (1, 20), (2, 4), (2, 6), (2, 8), (2, 10), (3, 6))
 """Numbers of dice and sides that are tried."""
@@ -88,9 +90,10 @@ class _Candidates:
                     pair = self._choice([chosen[0], choice])
                     choices.setdefault(tuple(q.text for q in pair.choices), pair)
             if chosen is None or len(chosen) > FEW_CHOICES:
-                for count in self._counts(group):
-                    if len(counts) < MAX_KERNELS:
-                        counts.setdefault(_key(count), count)
+                most = MAX_KERNELS // (2 if group is self.groups[0] else 6)
+                found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
+                fresh = [key for key in found if key not in counts][:most]
+                counts |= {key: found[key] for key in fresh if len(counts) < 2 * MAX_KERNELS}
         return [*choices.values(), *counts.values()]
 
     @cached_property
