@@ -536,7 +536,6 @@ class SkillMetric(AccuracyMetric):
         answered = np.True_ if answers.answered is None else answers.answered
         return [float(score) for score in np.where(answered, scores, -np.inf)]
 
-
     def _undersampled(self, answers: Predictions, rows: Dataset, draws: int) -> np.ndarray:
         """Return what few draws underestimate the log-probability of the outcomes by.
 

@@ -143,9 +143,7 @@ class ChanceAttempt:
         """Write a program for all rows, by other rules for each further step, and a judged one."""
         task.effort.tell("fitting outcome probabilities")
         learned = task.data[~task.held_back]
-        return ProgramProposal(
-            self._written(task.data, task), judged=self._written(learned, task)
-        )
+        return ProgramProposal(self._written(task.data, task), judged=self._written(learned, task))
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view = readable(data)

@@ -188,7 +188,8 @@ class _Candidates:
 
     def _cover(self, group: Array) -> list[Quantity] | None:
         """Return the fewest expressions that explain a group, None if they are too many."""
-        left, chosen = group.copy(), []
+        left = group.copy()
+        chosen: list[Quantity] = []
         simple = np.array([0.25 if self._is_plain(base) else _tokens(base) for base in self.bases])
         own = np.arange(len(self.bases)) == (0 if self.target.own else -1)
         allowed = (1 - COVERED) * group.sum()
@@ -309,7 +310,12 @@ class _Candidates:
             if trials <= 12:
                 yield Draw(BINOMIAL, sign, constant(trials, base.values))
         for part in self.rows.now:
-            if part.text != base.text and is_whole(part.values) and np.ptp(part.values) > 2 and part.values.min() >= 0:
+            if (
+                part.text != base.text
+                and is_whole(part.values)
+                and np.ptp(part.values) > 2
+                and part.values.min() >= 0
+            ):
                 yield Draw(BINOMIAL, sign, part)
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):
@@ -370,6 +376,5 @@ def _tokens(quantity: Quantity) -> int:
 
 def _key(kernel: CountKernel) -> str:
     draws = ", ".join(f"{draw.sign}{draw.call('p')}" for draw in kernel.draws)
-    return f"{kernel.base.text}: {draws} {kernel.limit and kernel.limit.text} {kernel.idle and kernel.idle.text}"
-
-
+    others = [part.text for part in (kernel.limit, kernel.idle) if part is not None]
+    return f"{kernel.base.text}: {draws} {others}"

@@ -107,10 +107,13 @@ class CountKernel:
             found = self._single(draw.family.grid[:: self._stride, None])
             found = np.broadcast_to(found, (np.atleast_2d(found).shape[0], count))
         else:
-            found = self._sums([draw.family.grid[:: self._stride, None, None] for draw in self.draws])
+            found = self._sums(
+                [draw.family.grid[:: self._stride, None, None] for draw in self.draws]
+            )
         if self.idle is not None:
             found = self._or_idle(found[:, None], EVENT_GRID[:, None]).reshape(-1, count)
-        return np.log(np.maximum(found, np.exp(LEAST))).astype(np.float32)
+        logs: Array = np.log(np.maximum(found, np.exp(LEAST))).astype(np.float32)
+        return logs
 
     @property
     def columns(self) -> Array:
@@ -193,7 +196,7 @@ class CountKernel:
         trials = np.broadcast_to(second.count, self.target.values.shape)[:, None]
         two = second.family.mass(np.broadcast_to(counts, gap.shape), trials, parameters[1])
         if pairs:
-            both = np.einsum("gnj,hnj->ghn", one, two)
+            both: Array = np.einsum("gnj,hnj->ghn", one, two)
             return both.reshape(-1, both.shape[-1])
         return np.asarray((one * two).sum(axis=-1))
 
@@ -238,7 +241,8 @@ class CountKernel:
     def _within(self, parameters: Array) -> Array:
         fitted = [draw.family for draw in self.draws if draw.family.has_parameter]
         tops = [0.999 if family.grid[-1] < 1 else np.inf for family in fitted]
-        return np.minimum(parameters, [*tops, *([0.999] if self.idle else [])])
+        limited: Array = np.minimum(parameters, [*tops, *([0.999] if self.idle else [])])
+        return limited
 
     def text(self, parameters: Sequence[str]) -> list[str]:
         """Write the list of probabilities and values, before the limits of the target."""
@@ -308,8 +312,8 @@ class ChoiceKernel:
     @cached_property
     def table(self) -> Array:
         """Which pattern each row has (rows, patterns)."""
-        same = (self.matches[:, None] == self.patterns).all(axis=2)
-        return same.astype(np.float32)
+        same: Array = (self.matches[:, None] == self.patterns).all(axis=2).astype(np.float32)
+        return same
 
     @property
     def columns(self) -> Array:
@@ -318,13 +322,13 @@ class ChoiceKernel:
 
     def costs(self, sums: Array, _: Array) -> Array:
         """Return the description length in bits of sets of rows, by sums of their columns."""
-        counts = sums
-        misses, counts = counts[:, 0], counts[:, 1:]
+        misses, counts = sums[:, 0], sums[:, 1:]
         patterns = self.patterns[1:].astype(np.float32)
         if not len(patterns):
-            return MISS_BITS * misses + self.bits
+            nothing: Array = MISS_BITS * misses + self.bits
+            return nothing
         shares = np.ones((len(sums), patterns.shape[1]), np.float32)
-        for _ in range(COST_ROUNDS if (patterns.sum(axis=1) > 1).any() else 1):
+        for _round in range(COST_ROUNDS if (patterns.sum(axis=1) > 1).any() else 1):
             chances = np.maximum(shares @ patterns.T, 1e-9)
             shares = shares * ((counts / chances) @ patterns)
             shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)

@@ -90,11 +90,11 @@ class Rows:
     def groups(self) -> list[Array]:
         """Return masks of rows that may follow one rule: all, and those of each action or flag."""
         found = [np.ones(len(self), bool)]
-        for quantity in self.known:
+        for place, quantity in enumerate(self.known):
             levels = np.unique(quantity.values)
-            if 1 < len(levels) <= (MAX_KINDS if quantity in self.actions else 2):
+            if 1 < len(levels) <= (MAX_KINDS if place < len(self.actions) else 2):
                 found += [quantity.values == level for level in levels]
-        flags = [mask for mask in found[1:] if MIN_SIDE < mask.sum()]
+        flags = [mask for mask in found[1:] if mask.sum() > MIN_SIDE]
         pairs = [a & b for a, b in combinations(flags, 2)]
         return found + [mask for mask in pairs if mask.sum() > 5 * MIN_SIDE][:60]
 
@@ -123,9 +123,7 @@ class Rows:
             for first, second in combinations(whole, 2):
                 difference = first.values - second.values
                 yield from _thresholds(Quantity(f"{first.text} - {second.text}", difference))
-        yield from (
-            condition for quantity in self.derived for condition in _thresholds(quantity)
-        )
+        yield from (condition for quantity in self.derived for condition in _thresholds(quantity))
 
 
 def _thresholds(quantity: Quantity) -> Iterator[Condition]:
@@ -223,7 +221,8 @@ def flows(rows: Rows, factors: Sequence[int]) -> list[Quantity]:
         if np.isfinite(high) and high > 1 and is_whole(part.values)
     ]
     amounts = times + stocks + rooms
-    groups = [(part,) for part in amounts] + [*combinations(amounts, 2)]
+    groups: list[tuple[Quantity, ...]] = [(part,) for part in amounts]
+    groups += combinations(amounts, 2)
     groups += [(part, *pair) for part in times for pair in combinations(stocks + rooms, 2)]
     found = [smallest(group) for group in groups]
     return distinct(part for part in found if part.values.min() >= 0 and part.values.any())

@@ -1,6 +1,6 @@
 """Real numbers with normal noise: linear regressions as kernels of a tree."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,14 +71,15 @@ class RegressionKernel:
         sizes = [max(float(np.abs(part[self.learn]).std()), 1e-9) for part in parts]
         sizes = [size if np.ptp(part) else 1.0 for part, size in zip(parts, sizes, strict=True)]
         sizes[-1] = max(float(change[self.learn].std()), 1e-9)
-        return np.stack([part / size for part, size in zip(parts, sizes, strict=True)], axis=1)
+        scaled = [part / size for part, size in zip(parts, sizes, strict=True)]
+        return np.stack(scaled, axis=1)
 
     @cached_property
     def columns(self) -> Array:
         """Products of all terms and the output (rows, products)."""
         table = self.table
-        products = table[:, :, None] * table[:, None]
-        return products.reshape(len(table), -1)
+        products: Array = (table[:, :, None] * table[:, None]).reshape(len(table), -1)
+        return products
 
     def costs(self, sums: Array, counts: Array) -> Array:
         """Return the description length in bits of sets of rows, by sums of products."""
@@ -146,13 +147,13 @@ class RegressionLeaf:
         """The functions that the program needs: none."""
         return set()
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> list[str]:
         """Write the statement that draws the output."""
         own = self.kernel.target.own
         mean = self.formula.text("" if own is None else own.text)
         parts = [literal(self.deviation), self.factor, "self.rng.normal()"]
         noise = f" + {' * '.join(filter(None, parts))}" if self.deviation else ""
-        yield f"return {mean}{noise}"
+        return [f"return {mean}{noise}"]
 
     def refitted(self, rows: Array) -> "RegressionLeaf":
         """Fit the weights and the noise to other rows."""

@@ -88,7 +88,9 @@ def fit_reward(rows: Rows, learn: Array, effort: Effort) -> RewardFormula:
     if best is None:
         mean = float(rows.rewards[learn].mean())
         one = Quantity("1", np.ones(len(rows)))
-        return RewardFormula((one,), (mean,), 0.0, np.zeros(len(rows)), np.zeros(len(rows), bool), 0)
+        return RewardFormula(
+            (one,), (mean,), 0.0, np.zeros(len(rows)), np.zeros(len(rows), bool), 0
+        )
     return best
 
 

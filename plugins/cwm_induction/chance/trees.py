@@ -60,9 +60,7 @@ class Tree:
             return replace(self, leaf=self.leaf.refitted(rows) if rows.any() else self.leaf)
         assert self.condition and self.yes and self.no
         mask = self.condition.mask
-        return replace(
-            self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask)
-        )
+        return replace(self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask))
 
     def lines(self) -> list[str]:
         """Write the statements that return the distribution."""
