@@ -48,6 +48,9 @@ TWO_SIDED_BASES = 12
 IDLE_SHARE = 0.08
 """Share of rows without a draw from which on an event may decide whether one is drawn."""
 
+MAX_MULTIPLIED = 8
+"""Largest value of a number, such as servers, that may be multiplied to give a number of trials."""
+
 MAX_RANKED = 200
 """Rows by which expressions are ranked, which need less precision than a fit."""
 
@@ -159,7 +162,7 @@ class _Candidates:
     def flows(self) -> list[Quantity]:
         """Amounts that the action may move."""
         factors = {1, *(int(s.text.split(" * ")[0]) for s in self.steps if " * " in s.text)}
-        return [*flows(self.rows, sorted(factors)), *self.rows.derived]
+        return [*self.rows.derived, *flows(self.rows, sorted(factors))]
 
     def _moved(self) -> Iterator[Quantity]:
         """Yield what other components have lost, which may arrive here."""
@@ -236,6 +239,7 @@ class _Candidates:
         if own:
             usual = _common([(self.target.values - own[0].values)[group]])[:1]
             own += [self._limited(shifted(own[0], change)) for change in usual]
+        own = own or [zero]
         for base in distinct([*own, *(bases[n] for n in order[:BASES_PER_GROUP]), zero]):
             yield from self._on_base(base, group)
         if group is self.groups[0]:
@@ -285,11 +289,11 @@ class _Candidates:
         self, base: Quantity, sign: int, gap: Array, group: Array
     ) -> Iterator[CountKernel]:
         for limit in (None, *self._limits(base, sign, group)):
-            for draw in self._draws(base, sign, gap):
+            for draw in self._draws(base, sign, gap, group):
                 yield self._count(base, (draw,), limit)
         for idle in self._idle(base, group):
             moved = group & (self.target.values != idle.values)
-            for draw in self._draws(base, sign, self._gap(base, moved) * sign):
+            for draw in self._draws(base, sign, self._gap(base, moved) * sign, moved):
                 yield self._count(base, (draw,), None, idle)
 
     def _idle(self, base: Quantity, group: Array) -> Iterator[Quantity]:
@@ -300,7 +304,9 @@ class _Candidates:
             if IDLE_SHARE < share < 1 - IDLE_SHARE and target.name:
                 yield idle
 
-    def _draws(self, base: Quantity, sign: int, gap: Array) -> Iterator[Draw]:
+    def _draws(
+        self, base: Quantity, sign: int, gap: Array, group: Array
+    ) -> Iterator[Draw]:
         yield Draw(POISSON, sign)
         yield Draw(GEOMETRIC, sign)
         most = int(gap.max())
@@ -309,14 +315,14 @@ class _Candidates:
         for trials in range(max(most, 2), most + 2):
             if trials <= 12:
                 yield Draw(BINOMIAL, sign, constant(trials, base.values))
-        for part in self.rows.now:
-            if (
-                part.text != base.text
-                and is_whole(part.values)
-                and np.ptp(part.values) > 2
-                and part.values.min() >= 0
-            ):
-                yield Draw(BINOMIAL, sign, part)
+        for part in (*self.rows.now, *self.rows.earlier):
+            if part.text == base.text or not is_whole(part.values) or np.ptp(part.values) <= 1:
+                continue
+            for times in (1, 2, 3) if part.values.max() <= MAX_MULTIPLIED else (1,):
+                trials = times * part.values
+                text = part.text if times == 1 else f"{times} * {part.text}"
+                if part.values.min() >= 0 and (trials[group] >= gap.max(initial=0)).mean() > 0.1:
+                    yield Draw(BINOMIAL, sign, Quantity(text, trials))
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):
                 yield Draw(dice(count, sides), sign)

@@ -75,7 +75,7 @@ POISSON = Family(
     '''def poisson(mean):
     """Return the probability of each count of a Poisson distribution."""
     most = int(mean + 5 * mean**0.5 + 4)
-    return [(exp(-mean) * mean**k / factorial(k), k) for k in range(most + 1)]''',
+    return [(exp(k * log(mean) - mean - lgamma(k + 1)), k) for k in range(most + 1)]''',
 )
 GEOMETRIC = Family(
     "geometric",

@@ -32,6 +32,9 @@ COST_ROUNDS = 8
 ROUNDS = 12
 """Rounds of expectation maximisation, when several alternatives lead to the same value."""
 
+UNSEEN_BITS = 8.0
+"""Price of choices for very few rows, which may have missed an outcome."""
+
 EVENT_GRID = np.array([0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95])
 """Probabilities to start from of the event that a count is drawn."""
 
@@ -176,6 +179,9 @@ class CountKernel:
             found[(..., places) if axis == -1 else (..., places, slice(None))] = (
                 tail if above else 1 - tail
             )
+        if self.limit is not None:
+            beyond = self.target.values > self.limit.values
+            found = np.where(beyond[:, None] if gap.ndim > 1 else beyond, 0.0, found)
         return found
 
     @cached_property
@@ -336,7 +342,9 @@ class ChoiceKernel:
         costs = -(counts * np.log2(chances)).sum(axis=1) + MISS_BITS * misses
         used = (shares > 0.5 / np.maximum(counts.sum(axis=1, keepdims=True), 1)).sum(axis=1)
         free = np.maximum(used - 1, 0)
-        found: Array = costs + self.bits + free * (0.5 * np.log2(counts.sum(axis=1) + 1) + 2.0)
+        total = counts.sum(axis=1)
+        found: Array = costs + self.bits + free * (0.5 * np.log2(total + 1) + 2.0)
+        found += UNSEEN_BITS * np.exp(-total / 10)
         return found
 
     def shares(self, rows: Array, prior: Array | None = None) -> Array:

@@ -16,9 +16,6 @@ from cwm_induction.effort import Effort
 
 Array = np.ndarray
 
-CERTAIN_BITS = 0.02
-"""Bits per row up to which an output counts as certain, and precedes random ones."""
-
 
 @dataclass(frozen=True)
 class Output:
@@ -59,6 +56,8 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     rows = Rows.of(data)
     after = [Quantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)]
     reward = fit_reward(rows.knowing(*after), learn, effort)
+    moved = [term for term in reward.terms if term.text.startswith("min(")]
+    rows = replace(rows, derived=tuple(moved))
     states = [
         Target(q.text, q.values, _full(rows, low), _full(rows, high), own)
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
@@ -66,12 +65,19 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     first = [_output(target, rows, learn, effort) for target in states]
     order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
     ordered = [states[n] for n in order]
+    certain = [states[n] for n in order if is_certain(first[n])]
     tried = [ordered]
     if reward.extra[learn].any():
         extra = Target("extra", reward.extra, _full(rows, -np.inf), _full(rows, np.inf))
-        tried = [[*ordered, extra], [extra, *ordered]]
+        later = [target for target in ordered if not any(target is each for each in certain)]
+        tried = [[*ordered, extra], [*certain, extra, *later]]
     found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
     return min(found, key=lambda model: model.bits)
+
+
+def is_certain(output: Output) -> bool:
+    """Whether every leaf of an output has one value."""
+    return all(getattr(leaf, "is_certain", False) for leaf in output.tree.leaves())
 
 
 def _full(rows: Rows, bound: float) -> Array:
@@ -87,18 +93,12 @@ def _chained(
         output = _output(target, rows, learn, effort)
         outputs.append(output)
         rows = rows.knowing(Quantity(target.name, target.values))
-        rows = replace(rows, derived=(*rows.derived, *_excess(output)))
     return RandomModel(rows, tuple(outputs), reward, learn)
 
 
 def _end(rows: Rows, learn: Array) -> Iterator[Target]:
     if rows.terminated[learn].any():
         yield Target("terminated", rows.terminated.astype(float), _full(rows, 0), _full(rows, 1))
-
-
-def _excess(output: Output) -> Iterator[Quantity]:
-    del output
-    yield from ()
 
 
 def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:

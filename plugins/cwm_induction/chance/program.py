@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cwm_induction.chance.kernels import CountKernel
-from cwm_induction.chance.learning import Output, RandomModel
+from cwm_induction.chance.learning import Output, RandomModel, is_certain
 from cwm_induction.chance.quantities import number
 from cwm_induction.chance.regressions import RegressionLeaf
 from cwm_induction.writing.statements import mentioned
@@ -88,7 +88,7 @@ class _Writer:
         functions = sorted({source for leaf in leaves for source in leaf.sources})
         if any(map(self._has_counts, self.model.outputs)):
             functions.append(COMBINED)
-        needed = [name for name in ("comb", "exp", "factorial") if _used(name, functions)]
+        needed = [name for name in ("comb", "exp", "lgamma", "log") if _used(name, functions)]
         imports = [f"from math import {', '.join(needed)}", ""] if needed else []
         methods = [line for output in self.model.outputs for line in self._method(output)]
         state = ", ".join(self.states)
@@ -205,11 +205,6 @@ class _Writer:
         yield from (f"        {line}" for line in output.tree.lines())
         if output is self.model.outputs[-1]:
             yield ""
-
-
-def is_certain(output: Output) -> bool:
-    """Whether every leaf of an output has one choice."""
-    return all(getattr(leaf, "is_certain", False) for leaf in output.tree.leaves())
 
 
 def _used(name: str, functions: list[str]) -> bool:

@@ -5,7 +5,7 @@ turned away. The formula is fitted by the least sum of absolute errors, so that 
 events do not move it. What remains is a multiple of one number: an output like the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from cwm_induction.chance.quantities import Quantity, Rows, distinct, flows, number
+from cwm_induction.chance.quantities import Quantity, Rows, distinct, flows, is_whole, number
 from cwm_induction.effort import Effort
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -36,11 +36,20 @@ ODD_BITS = 14.0
 MAX_TERMS = 14
 """Terms of a formula at most."""
 
-MAX_FLOWS = 60
+FACTORS = (1, 2, 3, 5)
+"""Numbers that an action is multiplied by in an amount that it moves."""
+
+MAX_FLOWS = 40
 """Amounts that an action moves which may be terms, the simplest first."""
 
 MAX_ROWS = 300
 """Rows of a linear program, whose time grows faster than the rows."""
+
+TRIALS = 4000
+"""Samples of rows from which weights are solved."""
+
+MAX_DRAWN = 6
+"""Terms of a formula that is solved from samples: all rows of a sample need the same count."""
 
 LEAST_MULTIPLES = 0.8
 """Share of the remaining rewards that must be multiples of one number."""
@@ -98,10 +107,11 @@ def _formulas(rows: Rows, learn: Array, effort: Effort) -> Iterator[RewardFormul
     for terms in _libraries(rows):
         if not effort.spend(100.0 * len(rows) * len(terms) ** 2):
             return
-        found = _Fit(rows, learn, terms).formula()
-        yield found
-        if found is not None and found.exact[learn].all() and not found.extra.any():
-            return
+        for solve in (_least_absolute, _consensus) if len(terms) <= MAX_DRAWN else (_least_absolute,):
+            found = _Fit(rows, learn, terms).formula(solve)
+            yield found
+            if found is not None and found.exact[learn].all() and not found.extra.any():
+                return
 
 
 def _libraries(rows: Rows) -> Iterator[list[Quantity]]:
@@ -117,11 +127,13 @@ def _libraries(rows: Rows) -> Iterator[list[Quantity]]:
     later = [part for part in rows.earlier]
     plain = [one, *rows.actions, *rows.now, *later]
     yield distinct([one, *later])
+    yield distinct([one, *rows.actions, *later])
     yield distinct(plain)
     modes = [_product(event, flag) for event in events for flag in flags]
     yield distinct([*plain, *events, *modes])
-    amounts = sorted(flows(rows, [1]), key=lambda part: len(part.text))[:MAX_FLOWS]
-    yield distinct([*plain, *events, *modes, *amounts])
+    for factor in FACTORS:
+        amounts = sorted(flows(rows, [factor]), key=lambda part: len(part.text))[:MAX_FLOWS]
+        yield distinct([*plain, *(events if factor == 1 else []), *modes, *amounts])
     if len(events) * len(rows.now) <= 60:
         products = [_product(event, part) for event in events for part in [*rows.now, *later]]
         yield distinct([*plain, *events, *modes, *products])
@@ -139,7 +151,7 @@ class _Fit:
     learn: Array
     terms: Sequence[Quantity]
 
-    def formula(self) -> RewardFormula | None:
+    def formula(self, solve: Callable[[Array, Array], Array]) -> RewardFormula | None:
         """Return the formula, or None if too few rows are exact."""
         use = self.learn & ~self.rows.terminated
         matrix = np.stack([term.values for term in self.terms], axis=1)
@@ -148,7 +160,7 @@ class _Fit:
             return None
         some = np.flatnonzero(use)
         some = some[:: 1 + len(some) // MAX_ROWS]
-        rest = rewards - matrix @ _least_absolute(matrix[some], rewards[some])
+        rest = rewards - matrix @ solve(matrix[some], rewards[some])
         exact = use & (np.abs(rest) < CLOSE * (1 + np.abs(rewards)))
         chosen = _chosen(matrix[exact], rewards[exact])
         if chosen is None:
@@ -175,6 +187,7 @@ class _Fit:
         extra = np.rint(rest / step) if step else np.zeros(len(rest))
         exact = np.abs(rest - extra * (step or 0.0)) < 4 * size
         if step:
+            extra = _nonnegative(terms, weights, step, extra, exact & self.learn)
             sign, counted = _oriented(step, extra, exact, self._modes)
             ends = [term for term in terms if term.text == "terminated"]
             again = self._again(distinct([*self.terms, *ends]), sign * counted, exact)
@@ -212,6 +225,23 @@ class _Fit:
         return [terms[n] for n in chosen], [rounded(weight, 7) for weight in weights]
 
 
+def _nonnegative(
+    terms: list[Quantity], weights: list[float], step: float, extra: Array, rows: Array
+) -> Array:
+    """Move whole multiples of terms into counts of both signs, if that makes them counts from 0."""
+    if extra[rows].min(initial=0) >= 0 or extra[rows].max(initial=0) <= 0:
+        return extra
+    for place, (term, weight) in enumerate(zip(terms, weights, strict=True)):
+        for times in (1, -1, 2, -2):
+            moved = extra + times * term.values
+            one_sign = moved[rows].min() >= 0 or moved[rows].max() <= 0
+            narrow = np.ptp(moved[rows]) <= 1.5 * np.ptp(extra[rows])
+            if is_whole(term.values) and term.text != "1" and one_sign and narrow:
+                weights[place] = rounded(weight - times * step, 7)
+                return moved
+    return extra
+
+
 def _oriented(step: float, extra: Array, exact: Array, modes: Array) -> tuple[float, Array]:
     """Return counts that begin at 0: as they are, or as a gain in every mode with both signs."""
     least, most = extra[exact].min(initial=0), extra[exact].max(initial=0)
@@ -244,6 +274,27 @@ def _least_absolute(matrix: Array, target: Array) -> Array:
         return np.zeros(width)
     solved: Array = found.x[:width] / scale
     return solved
+
+
+def _consensus(matrix: Array, target: Array) -> Array:
+    """Return the weights that are exact in most rows, of many solved from few rows each.
+
+    This is random sample consensus (Fischler and Bolles, 1981). It finds the formula even if most
+    rows have a hidden count, as long as one count is more common than the others.
+    """
+    count, width = matrix.shape
+    rng = np.random.default_rng(0)
+    rows = rng.integers(count, size=(TRIALS, width))
+    with np.errstate(all="ignore"):
+        parts = matrix[rows]
+        usable = np.abs(np.linalg.det(parts)) > 1e-6
+        weights = np.linalg.solve(parts[usable], target[rows[usable]][..., None])[..., 0]
+    if not len(weights):
+        return np.zeros(width)
+    close = CLOSE * (1 + np.abs(target))
+    exact = (np.abs(weights @ matrix.T - target) < close).sum(axis=1)
+    best: Array = weights[int(exact.argmax())]
+    return best
 
 
 def _chosen(matrix: Array, target: Array) -> list[int] | None:

@@ -238,14 +238,14 @@ class SlopeFit:
         return f"{self._top()}max({body}, 0.001))"
 
     def _top(self) -> str:
-        return "min(0.999, " if self._is_chance() else "("
+        return "min(0.999, " if self._is_chance() else "min(99, "
 
     def _is_chance(self) -> bool:
         kernel = self.kernel
         return isinstance(kernel, ChoiceKernel) or kernel.draws[0].family.grid[-1] < 1
 
     def _within(self, parameter: Array) -> Array:
-        found: Array = np.clip(parameter, 1e-3, 0.999 if self._is_chance() else 200.0)
+        found: Array = np.clip(parameter, 1e-3, 0.999 if self._is_chance() else 99.0)
         return found
 
     def _start(self) -> float:
