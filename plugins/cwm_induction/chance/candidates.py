@@ -166,11 +166,16 @@ class _Candidates:
 
     def _moved(self) -> Iterator[Quantity]:
         """Yield what other components have lost, which may arrive here."""
+        later = {part.text: part for part in self.rows.earlier}
         for part in self.rows.now:
-            for later in self.rows.earlier:
-                if is_whole(part.values) and later.text == f"{part.text}_next":
-                    change = part.values - later.values
-                    yield Quantity(f"({part.text} - {later.text})", change)
+            after = later.get(f"{part.text}_next")
+            if after is None or not is_whole(part.values):
+                continue
+            lost = part.values - after.values
+            yield Quantity(f"({part.text} - {after.text})", lost)
+            for amount in self.rows.derived:
+                text = f"({part.text} - {after.text} - {amount.text})"
+                yield Quantity(text, lost - amount.values)
 
     def _cycles(self, own: Quantity) -> Iterator[Quantity]:
         size = self.target.high.max() + 1
@@ -304,9 +309,7 @@ class _Candidates:
             if IDLE_SHARE < share < 1 - IDLE_SHARE and target.name:
                 yield idle
 
-    def _draws(
-        self, base: Quantity, sign: int, gap: Array, group: Array
-    ) -> Iterator[Draw]:
+    def _draws(self, base: Quantity, sign: int, gap: Array, group: Array) -> Iterator[Draw]:
         yield Draw(POISSON, sign)
         yield Draw(GEOMETRIC, sign)
         most = int(gap.max())

@@ -74,6 +74,7 @@ POISSON = Family(
     np.geomspace(0.03, 60, 48),
     '''def poisson(mean):
     """Return the probability of each count of a Poisson distribution."""
+    mean = min(max(mean, 1e-9), 99.0)
     most = int(mean + 5 * mean**0.5 + 4)
     return [(exp(k * log(mean) - mean - lgamma(k + 1)), k) for k in range(most + 1)]''',
 )
@@ -84,6 +85,7 @@ GEOMETRIC = Family(
     np.concatenate([np.geomspace(0.03, 0.3, 14), np.linspace(0.33, 0.97, 18)]),
     '''def geometric(chance):
     """Return the probability of each number of failures before a success."""
+    chance = min(max(chance, 0.01), 1.0)
     return [(chance * (1 - chance) ** k, k) for k in range(int(10 / chance) + 1)]''',
 )
 BINOMIAL = Family(
@@ -93,7 +95,7 @@ BINOMIAL = Family(
     np.concatenate([np.geomspace(0.003, 0.08, 12), np.linspace(0.1, 0.9, 26), [0.94, 0.97, 0.99]]),
     '''def binomial(trials, chance):
     """Return the probability of each number of successes."""
-    trials = int(trials)
+    trials, chance = int(trials), min(max(chance, 0.0), 1.0)
     return [
         (comb(trials, k) * chance**k * (1 - chance) ** (trials - k), k) for k in range(trials + 1)
     ]''',

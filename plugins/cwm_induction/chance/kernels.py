@@ -390,9 +390,9 @@ class ChoiceLeaf:
         choices = self.kernel.choices
         if self.smooth:
             first, second = choices
-            chance = f"chance = {self.smooth}"
+            chance = f"chance = min(max({self.smooth}, 0.0), 1.0)"
             return [chance, f"return [(chance, {second.text}), (1 - chance, {first.text})]"]
-        kept = [n for n in np.argsort(self.shares)[::-1].tolist() if self.shares[n] > 1e-4]
+        kept = [n for n in np.argsort(self.shares)[::-1].tolist() if self.shares[n] > 1e-3]
         texts = simple_shares([self.shares[n] for n in kept], self.count)
         pairs = [f"({text}, {choices[n].text})" for text, n in zip(texts, kept, strict=True)]
         return [f"return [{', '.join(pairs)}]"]

@@ -107,7 +107,9 @@ def _formulas(rows: Rows, learn: Array, effort: Effort) -> Iterator[RewardFormul
     for terms in _libraries(rows):
         if not effort.spend(100.0 * len(rows) * len(terms) ** 2):
             return
-        for solve in (_least_absolute, _consensus) if len(terms) <= MAX_DRAWN else (_least_absolute,):
+        for solve in (
+            (_least_absolute, _consensus) if len(terms) <= MAX_DRAWN else (_least_absolute,)
+        ):
             found = _Fit(rows, learn, terms).formula(solve)
             yield found
             if found is not None and found.exact[learn].all() and not found.extra.any():

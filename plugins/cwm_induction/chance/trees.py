@@ -30,7 +30,7 @@ MAX_DEPTH = 8
 SMOOTH_BITS = 6.0
 """Price of a parameter that changes with a quantity: the quantity and the form."""
 
-SMOOTH_TRIED = 2
+SMOOTH_TRIED = 3
 """Kernels per node whose parameter may change with a quantity."""
 
 MATRIX_SPEED = 0.05
@@ -137,7 +137,7 @@ class Grower:
         tried = [n for n in order if _has_slope(self.kernels[n])][:SMOOTH_TRIED]
         found: Tree | None = None
         for number in tried:
-            if costs[number] > costs.min() + 30:
+            if costs[number] > 1.2 * costs.min() + 30:
                 break
             for quantity in self.slopes:
                 if len(np.unique(quantity.values[rows])) > 3 and self.effort.spend(60 * 400.0):
@@ -195,50 +195,59 @@ class SlopeFit:
     rows: Array
 
     def leaf(self) -> SmoothLeaf:
-        """Return the better of both forms."""
-        found = [self._form(geometric) for geometric in (False, True)]
-        return min(found, key=lambda leaf: leaf.bits)
+        """Return the shortest of all forms."""
+        forms = [self._form(kind) for kind in ("linear", "geometric", "proportional")]
+        return min(forms, key=lambda leaf: leaf.bits)
 
-    def _form(self, geometric: bool) -> SmoothLeaf:
+    def _form(self, kind: str) -> SmoothLeaf:
+        parts = shortest(self._parts(kind), lambda parts: self._loss(self._curve(kind, parts)))
+        loss = self._loss(self._curve(kind, parts))
+        size = 0.5 * len(parts) * float(np.log2(self.rows.sum() + 1))
+        bits = loss / LOG_2 + self.kernel.bits + SMOOTH_BITS + size
+        return SmoothLeaf(self, self._inner(self._text(kind, parts), bits))
+
+    def _curve(self, kind: str, parts: Array) -> Array:
+        """Return the parameter in every row."""
         values = self.quantity.values
-        low, high = values[self.rows].min(), values[self.rows].max()
-        place = (values - low) / max(high - low, 1e-9)
+        if kind == "proportional":
+            return self._within(parts[0] * values)
+        curve = (
+            parts[0] * parts[1] ** values if kind == "geometric" else parts[0] + parts[1] * values
+        )
+        return self._within(curve)
 
-        def loss_at(ends: Array) -> float:
-            first, last = self._within(np.exp(ends))
-            curve = first * (last / first) ** place if geometric else first + (last - first) * place
-            return self._loss(self._within(curve))
+    def _parts(self, kind: str) -> Array:
+        """Fit the numbers of a form by the values of the parameter at both ends."""
+        values = self.quantity.values
+        low, high = float(values[self.rows].min()), float(values[self.rows].max())
 
-        start = np.log(np.full(2, max(self._start(), 0.01)))
-        options = {"maxfev": 60, "xatol": 1e-3, "fatol": 1e-2}
-        found = minimize(loss_at, start, method="Nelder-Mead", options=options)
-        first, last = self._within(np.exp(found.x))
-        if geometric:
-            rate = (last / first) ** (1 / max(high - low, 1e-9))
-            parts = np.array([first * rate**-low, rate])
-        else:
-            slope = (last - first) / max(high - low, 1e-9)
-            parts = np.array([first - slope * low, slope])
+        def parts(logs: Array) -> Array:
+            if kind == "proportional":
+                return np.exp(logs) / max(abs(high), 1e-9)
+            first, last = self._within(np.exp(logs))
+            if kind == "geometric":
+                rate = (last / first) ** (1 / (high - low))
+                return np.array([first * rate**-low, rate])
+            slope = (last - first) / (high - low)
+            return np.array([first - slope * low, slope])
 
-        def loss(parts: Array) -> float:
-            curve = parts[0] * parts[1] ** values if geometric else parts[0] + parts[1] * values
-            return self._loss(self._within(curve))
+        start = np.full(1 if kind == "proportional" else 2, np.log(max(self._start(), 0.01)))
+        found = minimize(
+            lambda logs: self._loss(self._curve(kind, parts(logs))),
+            start,
+            method="Nelder-Mead",
+            options={"maxfev": 60, "xatol": 1e-3, "fatol": 1e-2},
+        )
+        return parts(found.x)
 
-        short = shortest(parts, loss)
-        size = np.log2(self.rows.sum() + 1)
-        bits = loss(short) / LOG_2 + self.kernel.bits + SMOOTH_BITS + float(size)
-        return SmoothLeaf(self, self._inner(self._text(short, geometric), bits))
-
-    def _text(self, parts: Array, geometric: bool) -> str:
-        first, second, name = literal(float(parts[0])), float(parts[1]), self.quantity.text
-        if geometric:
-            return f"{self._top()}{first} * {literal(second)}**{name})"
-        sign = "-" if second < 0 else "+"
-        body = f"{first} {sign} {literal(abs(second))} * {name}"
-        return f"{self._top()}max({body}, 0.001))"
-
-    def _top(self) -> str:
-        return "min(0.999, " if self._is_chance() else "min(99, "
+    def _text(self, kind: str, parts: Array) -> str:
+        first, name = literal(float(parts[0])), self.quantity.text
+        if kind == "proportional":
+            return f"{first} * {name}"
+        second = literal(abs(float(parts[1])))
+        if kind == "geometric":
+            return f"{first} * {second}**{name}"
+        return f"{first} {'-' if parts[1] < 0 else '+'} {second} * {name}"
 
     def _is_chance(self) -> bool:
         kernel = self.kernel
