@@ -156,12 +156,12 @@ class RandomOutcomeAttempt:
     """Fits the distribution of every part of an outcome: events, counts and noisy numbers."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program for all rows; a second one is judged, fitted without held-out rows."""
+        """Write a program for all rows; in a second one held-out rows fit no parameter."""
         task.effort.tell("fitting random counts and events")
         view = Arrangement.of(task.data, "int64") if has_rules(task.data) else real(task.data)
-        model = learn_model(view.flat(task.data), ~task.held_back, task.effort)
-        program = write_random(model.refitted(np.ones(len(task.data), bool)))
-        return ProgramProposal(view.nested(program), judged=view.nested(write_random(model)))
+        model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
+        judged = write_random(model.refitted(~task.held_back))
+        return ProgramProposal(view.nested(write_random(model)), judged=view.nested(judged))
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,19 @@ from cwm_induction.chance.quantities import (
     distinct,
     flows,
     is_whole,
+    number,
     plus,
     shifted,
 )
+from cwm_induction.effort import Effort
 
 Array = np.ndarray
 
 FACTORS = tuple(range(1, 11))
 """Numbers that an action may be multiplied by."""
+
+MAX_EFFECTS = 10
+"""Actions with a constant effect each."""
 
 MAX_CHOICES = 16
 """Expressions of a choice; an output with more values is a count."""
@@ -37,26 +42,29 @@ COVERED = 0.995
 """Share of the rows of a group that choices must explain."""
 
 ONE_SIDED = 0.97
-"""Share of residuals on one side of the base from which on one draw is enough."""
+"""Minimum share of residuals on one side of the base for a single draw."""
 
 BASES_PER_GROUP = 3
-"""Expressions per group of rows for which counts are tried, those of lowest entropy."""
+"""Expressions per group of rows that counts are added to: the expressions of lowest cost."""
 
 TWO_SIDED_BASES = 12
 """The same for the sum of two counts, whose base is less sharp."""
 
 IDLE_SHARE = 0.08
-"""Share of rows without a draw from which on an event may decide whether one is drawn."""
+"""Minimum share of rows without a draw, before an event may decide whether a count is drawn."""
 
 MAX_MULTIPLIED = 8
 """Largest value of a number, such as servers, that may be multiplied to give a number of trials."""
 
+RANKING_COST = 6e4
+"""Operations to rank an expression in a group of rows."""
+
 MAX_RANKED = 200
-"""Rows by which expressions are ranked, which need less precision than a fit."""
+"""Rows for the ranking of expressions, because a ranking needs less precision than a fit."""
 
 MAX_KERNELS = 60
-"""Kernels of counts, which take most of the time: half of them for all rows together, a sixth for
-every group of rows, and twice as many in total."""
+"""Kernels of counts, because they take most of the time. All rows together get half this number,
+every group of rows gets a sixth, and the maximum in total is twice this number."""
 
 DICE = ((1, 4), (1, 6), (1, 8), (1, 10), (1, 12), (1, 20), (2, 4), (2, 6), (2, 8), (2, 10), (3, 6))
 """Numbers of dice and sides that are tried."""
@@ -65,22 +73,24 @@ TOKEN_BITS = 3.0
 """Price of an operand of an expression."""
 
 
-def kernels(target: Target, rows: Rows, learn: Array) -> list[Kernel]:
+def kernels(target: Target, rows: Rows, learn: Array, effort: Effort) -> list[Kernel]:
     """Return the kernels to choose from for an output, the simple ones first."""
-    return _Candidates(target, rows, learn).kernels()
+    return _Candidates(target, rows, learn, effort).kernels()
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Expressions for an output, and which of them are good in which group of rows."""
+    """Expressions for an output, and their quality in every group of rows."""
 
     target: Target
     rows: Rows
     learn: Array
+    effort: Effort
 
     def kernels(self) -> list[Kernel]:
         """Return choices and counts for every group of rows."""
-        choices: dict[tuple[str, ...], Kernel] = {}
+        usual = self.target.own or constant(0, self.target.values)
+        choices: dict[tuple[str, ...], Kernel] = {(usual.text,): self._choice([usual])}
         counts: dict[str, CountKernel] = {}
         for group in self.groups:
             chosen = self._cover(group)
@@ -92,7 +102,8 @@ class _Candidates:
                 for choice in chosen[1:4]:
                     pair = self._choice([chosen[0], choice])
                     choices.setdefault(tuple(q.text for q in pair.choices), pair)
-            if chosen is None or len(chosen) > FEW_CHOICES:
+            few = chosen is not None and len(chosen) <= FEW_CHOICES
+            if not few and self.target.name != "terminated":
                 most = MAX_KERNELS // (2 if group is self.groups[0] else 6)
                 found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
                 fresh = [key for key in found if key not in counts][:most]
@@ -165,7 +176,7 @@ class _Candidates:
         return [*self.rows.derived, *flows(self.rows, sorted(factors))]
 
     def _moved(self) -> Iterator[Quantity]:
-        """Yield what other components have lost, which may arrive here."""
+        """Yield the losses of other components, because the output may gain them."""
         later = {part.text: part for part in self.rows.earlier}
         for part in self.rows.now:
             after = later.get(f"{part.text}_next")
@@ -237,6 +248,8 @@ class _Candidates:
         """Yield counts on the best bases of a group."""
         bases = [base for base in self.bases if not base.text.lstrip("-").isdigit()]
         bases = [base for base in bases if not self._is_shift(base)]
+        if not self.effort.spend(RANKING_COST * len(bases)):
+            return
         costs = [self._normal_bits(base, group) + TOKEN_BITS * _tokens(base) for base in bases]
         order = np.argsort(costs, kind="stable").tolist()
         zero = constant(0, self.target.values)
@@ -244,6 +257,7 @@ class _Candidates:
         if own:
             usual = _common([(self.target.values - own[0].values)[group]])[:1]
             own += [self._limited(shifted(own[0], change)) for change in usual]
+            own += self._effects(own[0])
         own = own or [zero]
         for base in distinct([*own, *(bases[n] for n in order[:BASES_PER_GROUP]), zero]):
             yield from self._on_base(base, group)
@@ -251,6 +265,20 @@ class _Candidates:
             for base in [bases[n] for n in order[BASES_PER_GROUP:TWO_SIDED_BASES]]:
                 if self._side(base, group) == 0:
                     yield from self._two_sided(base)
+
+    def _effects(self, own: Quantity) -> Iterator[Quantity]:
+        """Yield the output's own value plus a constant for each action, the median change."""
+        change, learn = self.target.values - own.values, self.learn
+        for part in self.rows.actions:
+            levels = np.unique(part.values)
+            if not is_whole(part.values) or levels.min() < 0 or levels.max() >= MAX_EFFECTS:
+                continue
+            rows = [learn & (part.values == level) for level in range(int(levels.max()) + 1)]
+            medians = [float(np.median(change[r]).round()) if r.any() else 0.0 for r in rows]
+            if len(set(medians)) > 1:
+                text = f"({', '.join(map(number, medians))})[int({part.text})]"
+                effect = np.array(medians)[part.values.astype(int)]
+                yield self._limited(plus(own, 1, Quantity(text, effect)))
 
     def _is_plain(self, base: Quantity) -> bool:
         return np.ptp(base.values) == 0 or self._is_shift(base)
@@ -322,10 +350,10 @@ class _Candidates:
             if part.text == base.text or not is_whole(part.values) or np.ptp(part.values) <= 1:
                 continue
             for times in (1, 2, 3) if part.values.max() <= MAX_MULTIPLIED else (1,):
-                trials = times * part.values
+                tries = times * part.values
                 text = part.text if times == 1 else f"{times} * {part.text}"
-                if part.values.min() >= 0 and (trials[group] >= gap.max(initial=0)).mean() > 0.1:
-                    yield Draw(BINOMIAL, sign, Quantity(text, trials))
+                if part.values.min() >= 0 and (tries[group] >= gap.max(initial=0)).mean() > 0.1:
+                    yield Draw(BINOMIAL, sign, Quantity(text, tries))
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):
                 yield Draw(dice(count, sides), sign)

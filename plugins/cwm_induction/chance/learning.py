@@ -27,7 +27,7 @@ class Output:
 
 @dataclass(frozen=True)
 class RandomModel:
-    """All outputs in the order in which the program draws them, and the reward."""
+    """All outputs in the order of the draws in the program, and the reward."""
 
     rows: Rows
     outputs: tuple[Output, ...]
@@ -103,7 +103,7 @@ def _end(rows: Rows, learn: Array) -> Iterator[Target]:
 
 def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:
     found: Sequence[Kernel] = (
-        kernels(target, rows, learn)
+        kernels(target, rows, learn, effort)
         if is_whole(target.values)
         else regressions(target, rows, learn)
     )

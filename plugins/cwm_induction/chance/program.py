@@ -17,7 +17,10 @@ COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
         value = min(max(value, low), high)
         total[value] = total.get(value, 0.0) + chance
     return [(chance, value) for value, chance in total.items() if chance > 1e-5]'''
-"""Helper of the program: random counts have many values of which most are unlikely."""
+"""Helper of the program: random counts have many unlikely values."""
+
+MAX_BITS = 8.5
+"""Bits per transition up to which a program lists its outcomes: at most 256 count."""
 
 PROBABILITIES = "Predicts the probabilities of all outcomes."
 
@@ -107,8 +110,9 @@ class _Writer:
 
     @property
     def draws(self) -> bool:
-        """Whether the program draws outcomes, because real numbers have too many."""
-        return any(map(self._is_real, self.model.outputs))
+        """Whether the program draws outcomes, because there are too many to list."""
+        surprise = self.model.bits / max(int(self.model.learn.sum()), 1)
+        return surprise > MAX_BITS or any(map(self._is_real, self.model.outputs))
 
     def _is_real(self, output: Output) -> bool:
         return any(isinstance(leaf, RegressionLeaf) for leaf in output.tree.leaves())

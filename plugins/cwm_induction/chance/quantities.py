@@ -13,15 +13,15 @@ from cwm_induction.writing.rounding import rounded
 Array = np.ndarray
 
 MAX_KINDS = 12
-"""Values up to which a condition may ask for one of them; larger numbers have thresholds only."""
+"""Maximum number of values for conditions on equality; other quantities have thresholds only."""
 
 MAX_THRESHOLDS = 32
 """Thresholds of a quantity, so that a condition on a wide range does not take most of the time."""
 
 MAX_PAIRED = 8
-"""Observed numbers up to which conditions compare two of them."""
+"""Maximum number of components for conditions that compare two components."""
 
-MIN_SIDE = 4
+MIN_SIDE = 3
 """Rows on either side of a condition, below which a parameter is not worth its description."""
 
 
@@ -33,7 +33,7 @@ class Quantity(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition of the program, and the mask of the rows in which it is true."""
+    """A condition of the program, and the mask of its rows."""
 
     text: str
     mask: Array
@@ -41,7 +41,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Transitions as numbers, and the quantities that are known so far.
+    """Transitions as numbers, and the known quantities.
 
     `low` and `high` are the bounds of the observation, one entry per component. `earlier` are
     outputs that the program has drawn already.
@@ -79,7 +79,7 @@ class Rows:
         return len(self.rewards)
 
     def knowing(self, *outputs: Quantity) -> Self:
-        """Return the same rows with outputs that are drawn already."""
+        """Return the same rows with more outputs that the program has already drawn."""
         return replace(self, earlier=(*self.earlier, *outputs))
 
     @property
@@ -88,7 +88,7 @@ class Rows:
         return (*self.actions, *self.now, *self.earlier)
 
     def groups(self) -> list[Array]:
-        """Return masks of rows that may follow one rule: all, and those of each action or flag."""
+        """Return masks of rows that may share a rule: all rows, or rows with an action or flag."""
         found = [np.ones(len(self), bool)]
         for place, quantity in enumerate(self.known):
             levels = np.unique(quantity.values)
@@ -99,7 +99,7 @@ class Rows:
         return found + [mask for mask in pairs if mask.sum() > 5 * MIN_SIDE][:60]
 
     def conditions(self) -> list[Condition]:
-        """Return the conditions that split the rows, without those that agree in every row."""
+        """Return the conditions that split the rows; of equal conditions only the first one."""
         found: dict[bytes, Condition] = {}
         for condition in self._conditions():
             size = condition.mask.sum()
@@ -222,6 +222,8 @@ def flows(rows: Rows, factors: Sequence[int]) -> list[Quantity]:
     ]
     amounts = times + stocks + rooms
     groups: list[tuple[Quantity, ...]] = [(part,) for part in amounts]
+    if len(rows.now) > MAX_PAIRED:
+        return distinct(part for part in times if part.values.min() >= 0)
     groups += combinations(amounts, 2)
     groups += [(part, *pair) for part in times for pair in combinations(stocks + rooms, 2)]
     found = [smallest(group) for group in groups]

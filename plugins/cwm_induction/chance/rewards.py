@@ -2,7 +2,7 @@
 
 A reward may count events that the next observation does not show, such as customers who were
 turned away. The formula is fitted by the least sum of absolute errors, so that rows with such
-events do not move it. What remains is a multiple of one number: an output like the others.
+events do not move it. The residual is a multiple of one number: an output like a component.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +21,10 @@ from cwm_induction.writing.rounding import literal, rounded
 Array = np.ndarray
 
 CLOSE = 1e-5
-"""Error of a reward up to which a formula is exact, relative to its size: stored numbers are
-rounded."""
+"""Maximum relative error of an exact reward, because stored numbers are rounded."""
 
 MAX_CLASSES = 20
-"""Rewards up to which each value is an outcome of its own, as in the skill."""
+"""Maximum number of rewards that count as outcomes of their own, as in the skill."""
 
 TERM_BITS = 10.0
 """Price of a term of the formula."""
@@ -46,7 +45,7 @@ MAX_ROWS = 300
 """Rows of a linear program, whose time grows faster than the rows."""
 
 TRIALS = 4000
-"""Samples of rows from which weights are solved."""
+"""Samples of rows; each sample gives weights."""
 
 MAX_DRAWN = 6
 """Terms of a formula that is solved from samples: all rows of a sample need the same count."""
@@ -175,7 +174,7 @@ class _Fit:
     def _counted(
         self, terms: list[Quantity], weights: list[float], rest: Array
     ) -> RewardFormula | None:
-        """Explain what remains as multiples of one number, and a reward for the end."""
+        """Explain the residuals as multiples of one number, and a reward for the end."""
         rows, size = self.rows, CLOSE * (1 + np.abs(self.rows.rewards))
         rest = np.where(np.abs(rest) < size, 0.0, rest)
         going = self.learn & ~rows.terminated
@@ -235,7 +234,7 @@ def _nonnegative(
         return extra
     for place, (term, weight) in enumerate(zip(terms, weights, strict=True)):
         for times in (1, -1, 2, -2):
-            moved = extra + times * term.values
+            moved: Array = extra + times * term.values
             one_sign = moved[rows].min() >= 0 or moved[rows].max() <= 0
             narrow = np.ptp(moved[rows]) <= 1.5 * np.ptp(extra[rows])
             if is_whole(term.values) and term.text != "1" and one_sign and narrow:
@@ -245,7 +244,7 @@ def _nonnegative(
 
 
 def _oriented(step: float, extra: Array, exact: Array, modes: Array) -> tuple[float, Array]:
-    """Return counts that begin at 0: as they are, or as a gain in every mode with both signs."""
+    """Return counts that begin at 0; counts of both signs become gains in every mode."""
     least, most = extra[exact].min(initial=0), extra[exact].max(initial=0)
     if least >= 0:
         return step, extra
@@ -282,7 +281,7 @@ def _consensus(matrix: Array, target: Array) -> Array:
     """Return the weights that are exact in most rows, of many solved from few rows each.
 
     This is random sample consensus (Fischler and Bolles, 1981). It finds the formula even if most
-    rows have a hidden count, as long as one count is more common than the others.
+    rows have a hidden count, as long as one count is common.
     """
     count, width = matrix.shape
     rng = np.random.default_rng(0)
@@ -328,7 +327,7 @@ def _rest(matrix: Array, target: Array) -> Array:
 
 
 def _spacing(rest: Array) -> float:
-    """Return the largest number of which most of what remains are multiples, 0 if none is."""
+    """Return the largest number that divides most residuals, or 0."""
     levels, counts = np.unique(np.abs(rest[np.abs(rest) > 1e-6]).round(6), return_counts=True)
     if not len(levels):
         return 0.0

@@ -25,7 +25,7 @@ Kernel = CountKernel | ChoiceKernel | RegressionKernel
 
 
 MAX_DEPTH = 8
-"""Conditions on the way to a leaf."""
+"""Maximum number of conditions above a leaf."""
 
 SMOOTH_BITS = 6.0
 """Price of a parameter that changes with a quantity: the quantity and the form."""
@@ -152,7 +152,7 @@ def _has_slope(kernel: Kernel) -> bool:
         return False
     if isinstance(kernel, ChoiceKernel):
         return len(kernel.choices) == 2
-    return len(kernel.draws) == 1 and kernel.size == 1
+    return len(kernel.draws) == 1 and kernel.size == 1 and kernel.idle is None
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class SlopeFit:
 
         def parts(logs: Array) -> Array:
             if kind == "proportional":
-                return np.exp(logs) / max(abs(high), 1e-9)
+                return np.array(np.exp(logs) / max(abs(high), 1e-9))
             first, last = self._within(np.exp(logs))
             if kind == "geometric":
                 rate = (last / first) ** (1 / (high - low))
