@@ -103,7 +103,7 @@ class _Candidates:
                     pair = self._choice([chosen[0], choice])
                     choices.setdefault(tuple(q.text for q in pair.choices), pair)
             few = chosen is not None and len(chosen) <= FEW_CHOICES
-            if not few and self.target.name != "terminated":
+            if not few and not self.target.is_label:
                 most = MAX_KERNELS // (2 if group is self.groups[0] else 6)
                 found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
                 fresh = [key for key in found if key not in counts][:most]

@@ -51,6 +51,8 @@ class Target:
     low: Array
     high: Array
     own: Quantity | None = None
+    is_label: bool = False
+    """Whether values are names, so that no count is tried."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     certain = [states[n] for n in order if is_certain(first[n])]
     tried = [ordered]
     if reward.extra[learn].any():
-        extra = Target("extra", reward.extra, _full(rows, -np.inf), _full(rows, np.inf))
+        bounds = _full(rows, -np.inf), _full(rows, np.inf)
+        extra = Target("extra", reward.extra, *bounds, is_label=bool(reward.values))
         later = [target for target in ordered if not any(target is each for each in certain)]
         tried = [[*ordered, extra], [*certain, extra, *later]]
     found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
@@ -98,7 +99,8 @@ def _chained(
 
 def _end(rows: Rows, learn: Array) -> Iterator[Target]:
     if rows.terminated[learn].any():
-        yield Target("terminated", rows.terminated.astype(float), _full(rows, 0), _full(rows, 1))
+        ends = rows.terminated.astype(float)
+        yield Target("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
 
 
 def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:

@@ -85,14 +85,12 @@ def fit_reward(rows: Rows, learn: Array, effort: Effort) -> RewardFormula:
     """Return the shortest explanation of the rewards."""
     levels, codes = np.unique(rows.rewards, return_inverse=True)
     found = [formula for formula in _formulas(rows, learn, effort) if formula is not None]
+    if len(levels) <= MAX_CLASSES:
+        _, counts = np.unique(codes[learn], return_counts=True)
+        bits = TERM_BITS * len(levels) - float((counts * np.log2(counts / counts.sum())).sum())
+        values = tuple(levels.tolist())
+        found.append(RewardFormula((), (), 0.0, codes, codes >= 0, bits, values))
     best = min(found, key=lambda formula: formula.bits, default=None)
-    if len(levels) <= MAX_CLASSES and (best is None or best.exact.mean() < 1 or best.step):
-        step = _spacing(levels - levels[0])
-        if step and np.ptp(levels) / step <= MAX_CLASSES:
-            extra = np.rint((rows.rewards - levels[0]) / step)
-            one = Quantity("1", np.ones(len(rows)))
-            return RewardFormula((one,), (float(levels[0]),), step, extra, extra >= 0, 0.0)
-        return RewardFormula((), (), 0.0, codes, codes >= 0, 0.0, tuple(levels.tolist()))
     if best is None:
         mean = float(rows.rewards[learn].mean())
         one = Quantity("1", np.ones(len(rows)))
