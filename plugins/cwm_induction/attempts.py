@@ -47,6 +47,9 @@ WITHOUT = {
 }
 """What is tried where one of these families was used and not everything is right."""
 
+MAX_STATES = 5_000
+"""States up to which draws are read as actions: in larger spaces that takes minutes."""
+
 ONE_VIEW = 1500
 """Work units for one way that velocities may move what is seen: there are several to try."""
 
@@ -331,7 +334,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
         yield RandomOutcomeAttempt()
-        yield ChanceAttempt()
+        if has_few_states(data):
+            yield ChanceAttempt()
         yield UnchangedAttempt()
         return
     if contract == "chance" and has_equations(data):
@@ -399,6 +403,13 @@ def has_equations(data: Dataset) -> bool:
     kinds = {leaf.space.kind for leaf in data.observation_space.leaves("observations")}
     numbers = is_numeric(data.observation_space) and is_numeric(data.action_space)
     return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
+
+
+def has_few_states(data: Dataset) -> bool:
+    """Whether whole numbers have so few values together that most states may recur."""
+    space = Arrangement.of(data, "int64").flat(data).observation_space
+    sizes = np.array(space.high) - np.array(space.low) + 1
+    return float(np.prod(sizes.astype(float))) <= MAX_STATES
 
 
 def readable(data: Dataset) -> Arrangement:
