@@ -145,8 +145,11 @@ class ChanceAttempt:
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program for all rows, by other rules for each further step, and a judged one."""
         task.effort.tell("fitting outcome probabilities")
+        program = self._written(task.data, task)
+        if task.data.observation_space.kind in ("discrete", "tuple"):
+            return ProgramProposal(program)  # labels need every row: few rows show each of them
         learned = task.data[~task.held_back]
-        return ProgramProposal(self._written(task.data, task), judged=self._written(learned, task))
+        return ProgramProposal(program, judged=self._written(learned, task))
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view = readable(data)
@@ -333,9 +336,9 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_equations(data):
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
-        yield RandomOutcomeAttempt()
         if has_few_states(data):
             yield ChanceAttempt()
+        yield RandomOutcomeAttempt()
         yield UnchangedAttempt()
         return
     if contract == "chance" and has_equations(data):
