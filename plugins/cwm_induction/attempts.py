@@ -24,6 +24,8 @@ from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
 from cwm_induction import discrete, noise, objects, relations
 from cwm_induction.bodies.induce import induce_body
+from cwm_induction.chance.learning import learn_model
+from cwm_induction.chance.program import write as write_random
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -49,6 +51,9 @@ WITHOUT = {
     "regimes": Hypothesis(regimes=False),
 }
 """What is tried where one of these families was used and not everything is right."""
+
+MAX_STATES = 5_000
+"""States up to which draws are read as actions: in larger spaces that takes minutes."""
 
 ONE_VIEW = 1200
 """Work units for one way that velocities may move what is seen: there are several to try."""
@@ -179,11 +184,31 @@ class ChanceAttempt:
     """Reads off whole numbers what chance decides, and rules of what follows."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program that tells what can follow, by other rules for each further step."""
+        """Write a program for all rows, by other rules for each further step, and a judged one."""
         task.effort.tell("fitting outcome probabilities")
-        view = readable(task.data)
-        program = discrete.induce_chances(view.flat(task.data), variant=task.step, known=task.known)
-        return ProgramProposal(view.nested(program))
+        program = self._written(task.data, task)
+        if task.data.observation_space.kind in ("discrete", "tuple"):
+            return ProgramProposal(program)  # labels need every row: few rows show each of them
+        learned = task.data[~task.held_back]
+        return ProgramProposal(program, judged=self._written(learned, task))
+
+    def _written(self, data: Dataset, task: InductionTask) -> str:
+        view = readable(data)
+        known = task.known if data is task.data else None
+        return view.nested(discrete.induce_chances(view.flat(data), variant=task.step, known=known))
+
+
+@dataclass(frozen=True)
+class RandomOutcomeAttempt:
+    """Fits the distribution of every part of an outcome: events, counts and noisy numbers."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program for all rows; in a second one held-out rows fit no parameter."""
+        task.effort.tell("fitting random counts and events")
+        view = Arrangement.of(task.data, "int64") if has_rules(task.data) else real(task.data)
+        model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
+        judged = write_random(model.refitted(~task.held_back))
+        return ProgramProposal(view.nested(write_random(model)), judged=view.nested(judged))
 
 
 @dataclass(frozen=True)
@@ -394,10 +419,13 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield UnchangedAttempt()
         return
     if contract == "chance" and has_rules(data):
-        yield ChanceAttempt()
+        if has_few_states(data):
+            yield ChanceAttempt()
+        yield RandomOutcomeAttempt()
         yield UnchangedAttempt()
         return
     if contract == "chance" and has_equations(data):
+        yield RandomOutcomeAttempt()
         yield NoiseAttempt()
     if contract == "plain" and has_rules(data) and not objects.supports(data):
         yield RelationAttempt()
@@ -484,6 +512,13 @@ def has_equations(data: Dataset) -> bool:
     kinds = {leaf.space.kind for leaf in data.observation_space.leaves("observations")}
     numbers = is_numeric(data.observation_space) and is_numeric(data.action_space)
     return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
+
+
+def has_few_states(data: Dataset) -> bool:
+    """Whether whole numbers have so few values together that most states may recur."""
+    space = Arrangement.of(data, "int64").flat(data).observation_space
+    sizes = np.array(space.high) - np.array(space.low) + 1
+    return float(np.prod(sizes.astype(float))) <= MAX_STATES
 
 
 def readable(data: Dataset) -> Arrangement:

@@ -122,8 +122,10 @@ class Induction(Backend):
         names = names_of(space) if space.children else documented_names(problem.description, space)
         remembers = abilities_of(best.program).remembers
         where = " from the third step of an episode on" if remembers else ""
+        checked = "" if best.checked is None else f", and {share(best.checked)} on held-out rows"
         remark = (
-            f"Its skill on {_rows(fit)} is {share(best.fit)} (baseline 0, true environment 1)."
+            f"Its skill on {_rows(fit)} is {share(best.fit)}{checked} "
+            "(baseline 0, true environment 1)."
             if problem.contract == "chance"
             else f"It predicts {percent(best.exact)} of {_rows(fit)} exactly in every part "
             f"(reward: {percent(best.reward)}). Its accuracy{where} is {share(best.fit)}."

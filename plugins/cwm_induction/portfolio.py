@@ -67,6 +67,8 @@ class JudgedProgram(NamedTuple):
     reward: float
     contract: str = ""
     is_complete: bool = False
+    checked: float | None = None
+    """Score on the rows held back of the program that never saw them."""
 
     @property
     def rank(self) -> float:
@@ -169,7 +171,7 @@ class Portfolio:
         bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
         return JudgedProgram(
-            proposal.program, held_back, right, above, whole.exact, whole.reward, *given
+            proposal.program, held_back, right, above, whole.exact, whole.reward, *given, checked
         )
 
     @cached_property

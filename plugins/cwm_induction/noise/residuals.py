@@ -123,7 +123,7 @@ def _fitted(
     """Fit a mean, what the size of the rest depends on, and how large it is."""
     mean = _mean(target, terms, rows)
     rest = target - mean.values(len(target))
-    scale = _scale(rest, rows, columns)
+    scale = noise_scale(rest, rows, columns)
     unit = rest / scale.values
     deviation = rounded(float(np.std(unit[rows])), DIGITS)
     if deviation <= ROUNDING * float(np.abs(target[rows]).max()):
@@ -181,7 +181,7 @@ def _short(weight: float, size: float, slack: float) -> float:
     return next((w for w in found if abs(w - weight) * size <= slack), float(weight))
 
 
-def _scale(rest: Array, rows: Array, columns: Sequence[NamedColumn]) -> Scale:
+def noise_scale(rest: Array, rows: Array, columns: Sequence[NamedColumn]) -> Scale:
     """Return what the size of the noise depends on: nothing, the size of a quantity, or a case."""
     count = int(rows.sum())
     plain = _likelihood(rest[rows], np.ones(count))

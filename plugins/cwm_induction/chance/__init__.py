@@ -1,0 +1,1 @@
+"""Programs with random outcomes: distributions of counts and events, found from transitions."""

@@ -1,0 +1,137 @@
+"""Programs with random counts, events and noise, learned from small generated data."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
+from cwm_induction.attempts import has_rules, real
+from cwm_induction.chance.learning import RandomModel, learn_model
+from cwm_induction.chance.program import write
+from cwm_induction.effort import Effort
+from cwm_induction.flattening import Arrangement
+
+State = list[Any]
+Step = Callable[[State, int, np.random.Generator], tuple[State, float, bool]]
+
+
+def record(step: Step, sizes: Sequence[int], actions: int, rows: int = 300) -> Dataset:
+    """Record independent steps from uniform states of whole numbers."""
+    rng, found = np.random.default_rng(5), []
+    for row in range(rows):
+        state, action = [int(rng.integers(size)) for size in sizes], int(rng.integers(actions))
+        after, reward, done = step(list(state), action, rng)
+        pair = np.array(state), np.array(after)
+        found.append(Transition(pair[0], action, pair[1], reward, done, False, row))
+    spaces = {
+        "observation_space": space_of(MultiDiscrete(sizes)),
+        "action_space": space_of(Discrete(actions)),
+    }
+    return Dataset.of(found, **spaces)
+
+
+def learned(data: Dataset) -> tuple[RandomModel, Any]:
+    view = Arrangement.of(data, "int64") if has_rules(data) else real(data)
+    model = learn_model(view.flat(data), np.ones(len(data), bool), Effort(2000, 30))
+    exec(view.nested(write(model)), scope := {})
+    program = scope["Environment"]()
+    program.rng = np.random.default_rng(0)
+    return model, program
+
+
+def distribution(program: Any, state: State, action: int) -> dict[Any, float]:
+    program.set_state(np.array(state))
+    found: dict[Any, float] = defaultdict(float)
+    for chance, after, reward, done in program.outcomes(action):
+        found[tuple(after.tolist()), round(reward, 6), done] += chance
+    return found
+
+
+def sampled(step: Step, state: State, action: int, draws: int = 4000) -> dict[Any, float]:
+    rng, found = np.random.default_rng(1), defaultdict[Any, float](float)
+    for _ in range(draws):
+        after, reward, done = step(list(state), action, rng)
+        found[tuple(after), round(reward, 6), done] += 1 / draws
+    return found
+
+
+def apart(one: dict[Any, float], other: dict[Any, float]) -> float:
+    """Return the total variation between two distributions."""
+    return sum(abs(one.get(k, 0) - other.get(k, 0)) for k in {*one, *other}) / 2
+
+
+def queue(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
+    served = min(state[0], int(rng.binomial(3, 0.6)))
+    waiting = min(state[0] - served + int(rng.poisson(1.0 + action)), 12)
+    return [waiting], 2.0 * served - 0.1 * waiting, False
+
+
+def worn(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
+    wear, broken = state
+    if action == 1:
+        return [max(wear - 3, 0), 0], -2.0, False
+    broken = int(broken or rng.random() < 0.09 * wear)
+    return [min(wear + 1, 9), broken], 1.0 - broken, False
+
+
+def herd(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
+    animals = max(state[0] - 2 * action, 0)
+    died = int(rng.binomial(animals, 0.2))
+    return [animals - died], 0.5 * animals, animals == died
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "cases"),
+    [
+        (queue, [13], [([8], 0), ([1], 2), ([12], 1)]),
+        (worn, [10, 2], [([2, 0], 0), ([8, 0], 0), ([5, 1], 1)]),
+        (herd, [15], [([14], 0), ([9], 2), ([7], 1)]),
+    ],
+)
+def test_probabilities_are_near_the_true_ones(
+    step: Step, sizes: list[int], cases: list[tuple[State, int]]
+) -> None:
+    _, program = learned(record(step, sizes, 3, 500))
+    for state, action in cases:
+        true = sampled(step, state, action)
+        assert apart(distribution(program, state, action), true) < 0.15, (state, action)
+
+
+def test_reward_shows_a_hidden_count() -> None:
+    model, _ = learned(record(queue, [13], 3, 150))
+    assert model.reward.exact.all()
+    assert model.reward.text() == "-0.1 * x0_next + 2.0 * extra"
+    assert len(write(model).splitlines()) < 100
+
+
+def test_probability_that_grows_with_wear_is_one_formula() -> None:
+    model, _ = learned(record(worn, [10, 2], 3, 500))
+    assert "* x0" in write(model)
+    assert model.bits < 350
+
+
+def test_real_numbers_are_drawn_with_normal_noise() -> None:
+    rng, found = np.random.default_rng(3), []
+    for row in range(300):
+        level, wet, action = rng.uniform(0, 5), int(rng.integers(2)), int(rng.integers(2))
+        after = 0.8 * level + 0.5 * action + (0.3 if wet else 0.1) * rng.normal()
+        wet_next = wet if rng.random() < 0.7 else 1 - wet
+        states = np.array([level, wet], np.float32), np.array([after, wet_next], np.float32)
+        found.append(Transition(states[0], action, states[1], float(wet), False, False, row))
+    low, high = np.array([-9, 0], np.float32), np.array([9, 1], np.float32)
+    spaces = {
+        "observation_space": space_of(Box(low, high)),
+        "action_space": space_of(Discrete(2)),
+    }
+    _, program = learned(Dataset.of(found, **spaces))
+    draws = []
+    for _ in range(400):
+        program.set_state(np.array([2.0, 1.0]))
+        draws.append(program.step(1)[0][0])
+    assert np.mean(draws) == pytest.approx(2.1, abs=0.1)
+    assert np.std(draws) == pytest.approx(0.3, abs=0.07)
