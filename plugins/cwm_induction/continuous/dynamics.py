@@ -185,8 +185,12 @@ class Explainer:
         columns = [v.column for v in self.variables]
         rough = _rough(variable, self.samples, columns, self._inputs) or Formula((), ())
         check, rows = self.samples.smooth & ~self.samples.learn, len(self.samples)
-        right = variable.matches(laws.values(rows))[check].sum()
-        return bool(right > variable.matches(rough.values(rows))[check].sum())
+        changes = [found.values(rows) for found in (laws, rough)]
+        if self.samples.remembered:  # the score of memory is the size of errors
+            errors = [float(np.abs(c - variable.change)[check].mean()) for c in changes]
+            return errors[0] < errors[1]
+        right = [int(variable.matches(change)[check].sum()) for change in changes]
+        return right[0] > right[1]
 
     def _exceptions(self) -> None:
         """Add further laws to an equation that is wrong in some rows, if these then are right."""
