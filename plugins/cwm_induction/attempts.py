@@ -34,7 +34,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
-from cwm_induction.memory.history import History, with_quantities
+from cwm_induction.memory.history import RecordedHistory, with_quantities
 from cwm_induction.memory.lagged import lagged_program
 from cwm_induction.memory.lagging import KINDS, Kind
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
@@ -313,7 +313,9 @@ class CounterAttempt:
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view, rng = readable(data), np.random.default_rng(task.seed)
         flat = view.flat(data)
-        quantities = chosen_quantities(History.of(flat, np.zeros(len(data), bool)), task.effort)
+        quantities = chosen_quantities(
+            RecordedHistory.of(flat, np.zeros(len(data), bool)), task.effort
+        )
         if not quantities:
             return ""
         program = discrete.induce(with_quantities(flat, quantities), variant=task.step, rng=rng)

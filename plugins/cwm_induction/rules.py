@@ -94,7 +94,7 @@ def threshold_between(feature: Feature, low: float, high: float) -> Threshold:
     return Threshold(value, repr(value), comment)
 
 
-class Atom(NamedTuple):
+class ThresholdTest(NamedTuple):
     """A comparison: above a threshold (`side` 1) or up to it (`side` -1)."""
 
     feature: Feature
@@ -113,16 +113,16 @@ class Atom(NamedTuple):
             return text if self.side > 0 else f"not {text}"
         return f"{text} {'>' if self.side > 0 else '<='} {name(self.feature, self.threshold)}"
 
-    def opposite(self) -> "Atom":
+    def opposite(self) -> "ThresholdTest":
         """Return the comparison that holds in all other rows."""
         return self._replace(side=-self.side)
 
 
 @dataclass(frozen=True)
-class Rule:
+class ThresholdRule:
     """A disjunction of conjunctions, or its opposite; without conjunctions, an answer."""
 
-    conjunctions: tuple[tuple[Atom, ...], ...] = ()
+    conjunctions: tuple[tuple[ThresholdTest, ...], ...] = ()
     opposite: bool = False
 
     def __len__(self) -> int:
@@ -165,20 +165,25 @@ class Rule:
         return f"not ({text})" if self.opposite else text
 
 
-def learn_rule(features: Sequence[Feature], wanted: Array, unwanted: Array | None = None) -> Rule:
+def learn_rule(
+    features: Sequence[Feature], wanted: Array, unwanted: Array | None = None
+) -> ThresholdRule:
     """Learn a rule that holds in the wanted rows (mask) and not in the unwanted rows (mask).
 
     Without `unwanted` these are all other rows. The rule may describe either side.
     """
     unwanted = ~wanted if unwanted is None else unwanted
     if not wanted.any() or not unwanted.any():
-        return Rule(opposite=bool(wanted.any()))
+        return ThresholdRule(opposite=bool(wanted.any()))
     columns = _Columns(features, np.flatnonzero(wanted | unwanted))
-    sides = [Rule(columns.covering(wanted)), Rule(columns.covering(unwanted), opposite=True)]
+    sides = [
+        ThresholdRule(columns.covering(wanted)),
+        ThresholdRule(columns.covering(unwanted), opposite=True),
+    ]
     return min(sides, key=lambda rule: wrong_rows(rule, wanted, unwanted) + ATOM_PRICE * rule.cost)
 
 
-def wrong_rows(rule: Rule, wanted: Array, unwanted: Array | None = None) -> int:
+def wrong_rows(rule: ThresholdRule, wanted: Array, unwanted: Array | None = None) -> int:
     """Return the number of wanted rows without the rule and of unwanted rows with it."""
     unwanted = ~wanted if unwanted is None else unwanted
     holds = rule.holds(len(wanted))
@@ -206,11 +211,11 @@ class _Columns:
         self.sorted = np.take_along_axis(values, self.order, axis=1)
         self.costs = np.array([f.cost for f in varied])
 
-    def covering(self, wanted: Array) -> tuple[tuple[Atom, ...], ...]:
+    def covering(self, wanted: Array) -> tuple[tuple[ThresholdTest, ...], ...]:
         """Return conjunctions that cover the wanted rows one after another."""
         positive = wanted[self.rows]
         left = positive.copy()
-        found: list[tuple[Atom, ...]] = []
+        found: list[tuple[ThresholdTest, ...]] = []
         while left.any() and len(found) < MAX_CONJUNCTIONS:
             tests = self._conjunction(left, ~positive)
             if tests is None:
@@ -289,7 +294,7 @@ class _Columns:
             inside &= above if side > 0 else ~above
         return inside
 
-    def _atoms(self, tests: list[_Test], positive: Array, left: Array) -> tuple[Atom, ...]:
+    def _atoms(self, tests: list[_Test], positive: Array, left: Array) -> tuple[ThresholdTest, ...]:
         """Leave out needless comparisons, and choose the simplest thresholds."""
         wrong = int((self._holds(tests) & ~positive).sum())
         for test in sorted(tests, key=lambda t: -self.costs[t.column]):
@@ -298,7 +303,7 @@ class _Columns:
                 tests = fewer
         return tuple(self._atom(test, tests, positive) for test in tests)
 
-    def _atom(self, test: _Test, tests: Sequence[_Test], positive: Array) -> Atom:
+    def _atom(self, test: _Test, tests: Sequence[_Test], positive: Array) -> ThresholdTest:
         """Move the threshold to the simplest number between the rows on either side."""
         values = self.values[test.column]
         others = self._holds([t for t in tests if t is not test])
@@ -312,4 +317,4 @@ class _Columns:
         else:
             low, high = float(kept.max()), float(excluded.min())
         feature = self.features[test.column]
-        return Atom(feature, test.side, threshold_between(feature, low, high))
+        return ThresholdTest(feature, test.side, threshold_between(feature, low, high))

@@ -17,7 +17,7 @@ from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Para
 from cwm_induction.mechanics.motion import Motion, joints_of
 from cwm_induction.mechanics.start import start
 from cwm_induction.rewards.reward import reward_of
-from cwm_induction.rules import Rule
+from cwm_induction.rules import ThresholdRule
 
 TIME = 0.05
 ARM = Mechanism(2, (0, 1), 2)
@@ -147,7 +147,9 @@ def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
     given = (samples, behind.variables, inputs_of(samples), effort.share(1))
     worth = reward_of(*given, kinematics=dynamics.kinematics)
     namespace = {}
-    program = write(SystemFindings(samples, behind, dynamics, EndRule(Rule(), 0), worth, False))
+    program = write(
+        SystemFindings(samples, behind, dynamics, EndRule(ThresholdRule(), 0), worth, False)
+    )
     exec(program, namespace)
     world = namespace["Environment"]()
     fresh = arm(50, limits=(LIMIT,), seed=1)

@@ -9,11 +9,18 @@ import numpy as np
 from scipy import special
 
 from cwm_induction.chance.families import BINOMIAL, GEOMETRIC, POISSON, Family, dice
-from cwm_induction.chance.kernels import ChoiceKernel, CountKernel, Draw, Kernel, Target, constant
+from cwm_induction.chance.kernels import (
+    ChoiceKernel,
+    CountKernel,
+    Draw,
+    Kernel,
+    OutcomeTarget,
+    constant,
+)
 from cwm_induction.chance.quantities import (
     MIN_SIDE,
-    Quantity,
-    Rows,
+    KnownQuantity,
+    OutcomeRows,
     clipped,
     distinct,
     flows,
@@ -73,7 +80,7 @@ TOKEN_BITS = 3.0
 """Price of an operand of an expression."""
 
 
-def kernels(target: Target, rows: Rows, learn: Array, effort: Effort) -> list[Kernel]:
+def kernels(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> list[Kernel]:
     """Return the kernels to choose from for an output, the simple ones first."""
     return _Candidates(target, rows, learn, effort).kernels()
 
@@ -82,8 +89,8 @@ def kernels(target: Target, rows: Rows, learn: Array, effort: Effort) -> list[Ke
 class _Candidates:
     """Expressions for an output, and their quality in every group of rows."""
 
-    target: Target
-    rows: Rows
+    target: OutcomeTarget
+    rows: OutcomeRows
     learn: Array
     effort: Effort
 
@@ -125,7 +132,7 @@ class _Candidates:
         return _common([change[group] for group in self.groups])
 
     @cached_property
-    def bases(self) -> list[Quantity]:
+    def bases(self) -> list[KnownQuantity]:
         """Expressions that the output may equal, or that a count is added to."""
         target, rows = self.target, self.rows
         zero, own = constant(0, target.values), target.own
@@ -137,7 +144,7 @@ class _Candidates:
             found += [shifted(own, change) for change in self.changes]
             if set(np.unique(own.values)) <= {0.0, 1.0}:
                 found.append(plus(constant(1, own.values), -1, own))
-            found += [Quantity(f"{own.text} // 2", own.values // 2)]
+            found += [KnownQuantity(f"{own.text} // 2", own.values // 2)]
             found += self._cycles(own)
         found += others
         common = _common([target.values[group] for group in self.groups])
@@ -151,31 +158,31 @@ class _Candidates:
         return distinct(self._limited(part) for part in found)
 
     @cached_property
-    def steps(self) -> list[Quantity]:
+    def steps(self) -> list[KnownQuantity]:
         """Multiples of each part of the action: the one of lowest entropy, and the action."""
         found = []
         for part in self.rows.actions:
             if len(np.unique(part.values)) > 2 and is_whole(part.values):
                 times = [
-                    Quantity(part.text if k == 1 else f"{k} * {part.text}", k * part.values)
+                    KnownQuantity(part.text if k == 1 else f"{k} * {part.text}", k * part.values)
                     for k in FACTORS
                 ]
                 costs = [self._factor_bits(step) for step in times]
                 found += [times[0], times[int(np.argmin(costs))]]
         return distinct(found)
 
-    def _factor_bits(self, step: Quantity) -> float:
+    def _factor_bits(self, step: KnownQuantity) -> float:
         whole = [part for part in self.rows.now if is_whole(part.values)]
         parts = [self._limited(plus(part, sign, step)) for part in whole for sign in (1, -1)]
         return min((self._normal_bits(part, self.learn) for part in parts), default=0.0)
 
     @cached_property
-    def flows(self) -> list[Quantity]:
+    def flows(self) -> list[KnownQuantity]:
         """Amounts that the action may move."""
         factors = {1, *(int(s.text.split(" * ")[0]) for s in self.steps if " * " in s.text)}
         return [*self.rows.derived, *flows(self.rows, sorted(factors))]
 
-    def _moved(self) -> Iterator[Quantity]:
+    def _moved(self) -> Iterator[KnownQuantity]:
         """Yield the losses of other components, because the output may gain them."""
         later = {part.text: part for part in self.rows.earlier}
         for part in self.rows.now:
@@ -183,20 +190,20 @@ class _Candidates:
             if after is None or not is_whole(part.values):
                 continue
             lost = part.values - after.values
-            yield Quantity(f"({part.text} - {after.text})", lost)
+            yield KnownQuantity(f"({part.text} - {after.text})", lost)
             for amount in self.rows.derived:
                 text = f"({part.text} - {after.text} - {amount.text})"
-                yield Quantity(text, lost - amount.values)
+                yield KnownQuantity(text, lost - amount.values)
 
-    def _cycles(self, own: Quantity) -> Iterator[Quantity]:
+    def _cycles(self, own: KnownQuantity) -> Iterator[KnownQuantity]:
         size = self.target.high.max() + 1
         if np.isfinite(size) and 2 < size <= 400:
             for step in (1, -1):
                 sign = "+" if step > 0 else "-"
                 text = f"({own.text} {sign} 1) % {int(size)}"
-                yield Quantity(text, (own.values + step) % size)
+                yield KnownQuantity(text, (own.values + step) % size)
 
-    def _limited(self, part: Quantity) -> Quantity:
+    def _limited(self, part: KnownQuantity) -> KnownQuantity:
         low, high = float(self.target.low.max()), float(self.target.high.min())
         return clipped(part, low, high)
 
@@ -205,10 +212,10 @@ class _Candidates:
         """Whether each expression equals the output (rows, expressions)."""
         return np.stack([base.values == self.target.values for base in self.bases], axis=1)
 
-    def _cover(self, group: Array) -> list[Quantity] | None:
+    def _cover(self, group: Array) -> list[KnownQuantity] | None:
         """Return the fewest expressions that explain a group, None if they are too many."""
         left = group.copy()
-        chosen: list[Quantity] = []
+        chosen: list[KnownQuantity] = []
         simple = np.array([0.25 if self._is_plain(base) else _tokens(base) for base in self.bases])
         own = np.arange(len(self.bases)) == (0 if self.target.own else -1)
         allowed = (1 - COVERED) * group.sum()
@@ -223,11 +230,11 @@ class _Candidates:
             left &= ~self.matches[:, best]
         return chosen
 
-    def _choice(self, chosen: Sequence[Quantity]) -> ChoiceKernel:
+    def _choice(self, chosen: Sequence[KnownQuantity]) -> ChoiceKernel:
         bits = TOKEN_BITS * sum(_tokens(base) for base in chosen)
         return ChoiceKernel(self.target, tuple(chosen), bits, self.learn)
 
-    def _normal_bits(self, base: Quantity, group: Array) -> float:
+    def _normal_bits(self, base: KnownQuantity, group: Array) -> float:
         """Return the bits of the residuals as rounded normal noise that the bounds limit."""
         group = _some(group)
         values = self.target.values[group]
@@ -266,7 +273,7 @@ class _Candidates:
                 if self._side(base, group) == 0:
                     yield from self._two_sided(base)
 
-    def _effects(self, own: Quantity) -> Iterator[Quantity]:
+    def _effects(self, own: KnownQuantity) -> Iterator[KnownQuantity]:
         """Yield the output's own value plus a constant for each action, the median change."""
         change, learn = self.target.values - own.values, self.learn
         for part in self.rows.actions:
@@ -278,12 +285,12 @@ class _Candidates:
             if len(set(medians)) > 1:
                 text = f"({', '.join(map(number, medians))})[int({part.text})]"
                 effect = np.array(medians)[part.values.astype(int)]
-                yield self._limited(plus(own, 1, Quantity(text, effect)))
+                yield self._limited(plus(own, 1, KnownQuantity(text, effect)))
 
-    def _is_plain(self, base: Quantity) -> bool:
+    def _is_plain(self, base: KnownQuantity) -> bool:
         return np.ptp(base.values) == 0 or self._is_shift(base)
 
-    def _is_shift(self, base: Quantity) -> bool:
+    def _is_shift(self, base: KnownQuantity) -> bool:
         return base.text in self._shifts
 
     @cached_property
@@ -293,7 +300,7 @@ class _Candidates:
         changes = [change for change in self.changes if change] if own is not None else []
         return {self._limited(shifted(own, change)).text for change in changes if own}
 
-    def _on_base(self, base: Quantity, group: Array) -> Iterator[CountKernel]:
+    def _on_base(self, base: KnownQuantity, group: Array) -> Iterator[CountKernel]:
         """Yield the counts that residuals on a base allow."""
         gap, side = self._gap(base, group), self._side(base, group)
         if side > 0:
@@ -305,7 +312,7 @@ class _Candidates:
         else:
             yield from self._two_sided(base)
 
-    def _gap(self, base: Quantity, group: Array) -> Array:
+    def _gap(self, base: KnownQuantity, group: Array) -> Array:
         """Return the residuals of the rows of a group that no bound limits."""
         values = self.target.values
         free = group & (values < self.target.high) & (values > self.target.low)
@@ -313,13 +320,13 @@ class _Candidates:
         gap: Array = (values - base.values)[free]
         return gap
 
-    def _side(self, base: Quantity, group: Array) -> int:
+    def _side(self, base: KnownQuantity, group: Array) -> int:
         """Return 1 or -1 if almost all residuals have that sign, else 0."""
         gap = self._gap(base, group)
         return int((gap >= 0).mean() >= ONE_SIDED) or -int((gap <= 0).mean() >= ONE_SIDED)
 
     def _one_sided(
-        self, base: Quantity, sign: int, gap: Array, group: Array
+        self, base: KnownQuantity, sign: int, gap: Array, group: Array
     ) -> Iterator[CountKernel]:
         for limit in (None, *self._limits(base, sign, group)):
             for draw in self._draws(base, sign, gap, group):
@@ -329,7 +336,7 @@ class _Candidates:
             for draw in self._draws(base, sign, self._gap(base, moved) * sign, moved):
                 yield self._count(base, (draw,), None, idle)
 
-    def _idle(self, base: Quantity, group: Array) -> Iterator[Quantity]:
+    def _idle(self, base: KnownQuantity, group: Array) -> Iterator[KnownQuantity]:
         """Yield values of the output when nothing is drawn, which many rows have."""
         target = self.target
         for idle in [*([target.own] if target.own else []), constant(0, target.values)]:
@@ -337,7 +344,7 @@ class _Candidates:
             if IDLE_SHARE < share < 1 - IDLE_SHARE and target.name:
                 yield idle
 
-    def _draws(self, base: Quantity, sign: int, gap: Array, group: Array) -> Iterator[Draw]:
+    def _draws(self, base: KnownQuantity, sign: int, gap: Array, group: Array) -> Iterator[Draw]:
         yield Draw(POISSON, sign)
         yield Draw(GEOMETRIC, sign)
         most = int(gap.max())
@@ -353,12 +360,12 @@ class _Candidates:
                 tries = times * part.values
                 text = part.text if times == 1 else f"{times} * {part.text}"
                 if part.values.min() >= 0 and (tries[group] >= gap.max(initial=0)).mean() > 0.1:
-                    yield Draw(BINOMIAL, sign, Quantity(text, tries))
+                    yield Draw(BINOMIAL, sign, KnownQuantity(text, tries))
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):
                 yield Draw(dice(count, sides), sign)
 
-    def _limits(self, base: Quantity, sign: int, group: Array) -> Iterator[Quantity]:
+    def _limits(self, base: KnownQuantity, sign: int, group: Array) -> Iterator[KnownQuantity]:
         """Yield stocks that the output never exceeds but sometimes reaches."""
         if base.text != "0" or sign < 0:
             return
@@ -368,9 +375,9 @@ class _Candidates:
             if (values <= stock).mean() > 0.99 and (values == stock).mean() > 0.01:
                 yield part
 
-    def _two_sided(self, base: Quantity) -> Iterator[CountKernel]:
-        ups: list[tuple[Family, Quantity | None]] = [(POISSON, None), (GEOMETRIC, None)]
-        downs: list[tuple[Family, Quantity | None]] = [(POISSON, None)]
+    def _two_sided(self, base: KnownQuantity) -> Iterator[CountKernel]:
+        ups: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None), (GEOMETRIC, None)]
+        downs: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None)]
         if base.values.min() >= 0:
             downs.insert(0, (BINOMIAL, base))
             ups.append((BINOMIAL, base))
@@ -380,10 +387,10 @@ class _Candidates:
 
     def _count(
         self,
-        base: Quantity,
+        base: KnownQuantity,
         draws: tuple[Draw, ...],
-        limit: Quantity | None,
-        idle: Quantity | None = None,
+        limit: KnownQuantity | None,
+        idle: KnownQuantity | None = None,
     ) -> CountKernel:
         parts = [base, *([idle] if idle else []), *(draw.trials for draw in draws if draw.trials)]
         bits = TOKEN_BITS * (sum(map(_tokens, parts)) + len(draws) + (limit is not None))
@@ -406,7 +413,7 @@ def _common(groups: Sequence[Array]) -> list[float]:
     return list(found)
 
 
-def _tokens(quantity: Quantity) -> int:
+def _tokens(quantity: KnownQuantity) -> int:
     """Return the number of operands of an expression."""
     return 1 + sum(quantity.text.count(mark) for mark in (" + ", " - ", " * ", ", ", " % ", "//"))
 

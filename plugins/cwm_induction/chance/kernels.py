@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
 from cwm_induction.chance.families import LEAST, Family
-from cwm_induction.chance.quantities import Quantity, number, plus
+from cwm_induction.chance.quantities import KnownQuantity, number, plus
 from cwm_induction.writing.rounding import literal, rounded
 
 Array = np.ndarray
@@ -43,14 +43,14 @@ PRIOR = 1.0
 
 
 @dataclass(frozen=True)
-class Target:
+class OutcomeTarget:
     """An output to draw: values, and the bounds at which the environment limits it."""
 
     name: str
     values: Array
     low: Array
     high: Array
-    own: Quantity | None = None
+    own: KnownQuantity | None = None
     is_label: bool = False
     """Whether values are names, so that no count is tried."""
 
@@ -61,7 +61,7 @@ class Draw:
 
     family: Family
     sign: int
-    trials: Quantity | None = None
+    trials: KnownQuantity | None = None
 
     @property
     def count(self) -> Array:
@@ -80,12 +80,12 @@ class Draw:
 class CountKernel:
     """An output `base + draws`, limited to the bounds of the target or to a quantity."""
 
-    target: Target
-    base: Quantity
+    target: OutcomeTarget
+    base: KnownQuantity
     draws: tuple[Draw, ...]
     bits: float
-    limit: Quantity | None = None
-    idle: Quantity | None = None
+    limit: KnownQuantity | None = None
+    idle: KnownQuantity | None = None
     """The output without a draw; then an event decides whether the count is drawn."""
 
     @property
@@ -261,7 +261,7 @@ class CountKernel:
         for name, count, draw in zip(names, counts, self.draws, strict=True):
             parameter = given.pop(0) if draw.family.has_parameter else ""
             calls.append(f"for {name}, {count} in {draw.call(parameter)}")
-            value = plus(value, draw.sign, Quantity(count, self.base.values))
+            value = plus(value, draw.sign, KnownQuantity(count, self.base.values))
         text = value.text if self.limit is None else f"min({value.text}, {self.limit.text})"
         if self.idle is None:
             return [f"return [({' * '.join(names)}, {text}) {' '.join(calls)}]"]
@@ -297,8 +297,8 @@ class CountLeaf:
 class ChoiceKernel:
     """An output that is one of a few expressions."""
 
-    target: Target
-    choices: tuple[Quantity, ...]
+    target: OutcomeTarget
+    choices: tuple[KnownQuantity, ...]
     bits: float
     learn: Array
     size: int = field(default=0, init=False)
@@ -447,6 +447,6 @@ def shortest(parameters: Array, loss: Callable[[Array], float]) -> Array:
     return found
 
 
-def constant(value: float, like: Array) -> Quantity:
+def constant(value: float, like: Array) -> KnownQuantity:
     """Return a constant as a quantity."""
-    return Quantity(number(value), np.full(len(like), float(value)))
+    return KnownQuantity(number(value), np.full(len(like), float(value)))

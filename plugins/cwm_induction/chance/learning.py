@@ -7,10 +7,10 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.candidates import kernels
-from cwm_induction.chance.kernels import Target
-from cwm_induction.chance.quantities import Quantity, Rows, is_whole
+from cwm_induction.chance.kernels import OutcomeTarget
+from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows, is_whole
 from cwm_induction.chance.regressions import regressions
-from cwm_induction.chance.rewards import RewardFormula, fit_reward
+from cwm_induction.chance.rewards import RandomReward, fit_reward
 from cwm_induction.chance.trees import Grower, Kernel, Tree
 from cwm_induction.effort import Effort
 
@@ -21,7 +21,7 @@ Array = np.ndarray
 class Output:
     """An output with its tree; an output that is always certain has one choice in every leaf."""
 
-    target: Target
+    target: OutcomeTarget
     tree: Tree
 
 
@@ -29,9 +29,9 @@ class Output:
 class RandomModel:
     """All outputs in the order of the draws in the program, and the reward."""
 
-    rows: Rows
+    rows: OutcomeRows
     outputs: tuple[Output, ...]
-    reward: RewardFormula
+    reward: RandomReward
     learn: Array
 
     @property
@@ -53,13 +53,15 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
         learn: Mask of the rows to learn from.
         effort: Work units to spend.
     """
-    rows = Rows.of(data)
-    after = [Quantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)]
+    rows = OutcomeRows.of(data)
+    after = [
+        KnownQuantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)
+    ]
     reward = fit_reward(rows.knowing(*after), learn, effort)
     moved = [term for term in reward.terms if term.text.startswith("min(")]
     rows = replace(rows, derived=tuple(moved))
     states = [
-        Target(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
     ]
     first = [_output(target, rows, learn, effort) for target in states]
@@ -69,7 +71,7 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     tried = [ordered]
     if reward.extra[learn].any():
         bounds = _full(rows, -np.inf), _full(rows, np.inf)
-        extra = Target("extra", reward.extra, *bounds, is_label=bool(reward.values))
+        extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
         later = [target for target in ordered if not any(target is each for each in certain)]
         tried = [[*ordered, extra], [*certain, extra, *later]]
     found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
@@ -81,29 +83,33 @@ def is_certain(output: Output) -> bool:
     return all(getattr(leaf, "is_certain", False) for leaf in output.tree.leaves())
 
 
-def _full(rows: Rows, bound: float) -> Array:
+def _full(rows: OutcomeRows, bound: float) -> Array:
     return np.full(len(rows), bound)
 
 
 def _chained(
-    targets: Sequence[Target], rows: Rows, reward: RewardFormula, learn: Array, effort: Effort
+    targets: Sequence[OutcomeTarget],
+    rows: OutcomeRows,
+    reward: RandomReward,
+    learn: Array,
+    effort: Effort,
 ) -> RandomModel:
     """Fit outputs one after the other, each given those before it."""
     outputs = []
     for target in [*targets, *_end(rows, learn)]:
         output = _output(target, rows, learn, effort)
         outputs.append(output)
-        rows = rows.knowing(Quantity(target.name, target.values))
+        rows = rows.knowing(KnownQuantity(target.name, target.values))
     return RandomModel(rows, tuple(outputs), reward, learn)
 
 
-def _end(rows: Rows, learn: Array) -> Iterator[Target]:
+def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
     if rows.terminated[learn].any():
         ends = rows.terminated.astype(float)
-        yield Target("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
+        yield OutcomeTarget("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
 
 
-def _output(target: Target, rows: Rows, learn: Array, effort: Effort) -> Output:
+def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> Output:
     found: Sequence[Kernel] = (
         kernels(target, rows, learn, effort)
         if is_whole(target.values)

@@ -25,14 +25,14 @@ MIN_SIDE = 3
 """Rows on either side of a condition, below which a parameter is not worth its description."""
 
 
-class Quantity(NamedTuple):
+class KnownQuantity(NamedTuple):
     """An expression of the program and its value in every row."""
 
     text: str
     values: Array
 
 
-class Condition(NamedTuple):
+class ParameterCondition(NamedTuple):
     """A condition of the program, and the mask of its rows."""
 
     text: str
@@ -40,22 +40,22 @@ class Condition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class OutcomeRows:
     """Transitions as numbers, and the known quantities.
 
     `low` and `high` are the bounds of the observation, one entry per component. `earlier` are
     outputs that the program has drawn already.
     """
 
-    now: tuple[Quantity, ...]
+    now: tuple[KnownQuantity, ...]
     after: Array
-    actions: tuple[Quantity, ...]
+    actions: tuple[KnownQuantity, ...]
     rewards: Array
     terminated: Array
     low: Array
     high: Array
-    earlier: tuple[Quantity, ...] = ()
-    derived: tuple[Quantity, ...] = field(default=())
+    earlier: tuple[KnownQuantity, ...] = ()
+    derived: tuple[KnownQuantity, ...] = field(default=())
 
     @classmethod
     def of(cls, data: Dataset) -> Self:
@@ -66,9 +66,11 @@ class Rows:
         plain = data.action_space.kind == "discrete"
         names = ["action"] if plain else [f"action[{n}]" for n in range(actions.shape[1])]
         return cls(
-            tuple(Quantity(f"x{n}", part.astype(float)) for n, part in enumerate(before.T)),
+            tuple(KnownQuantity(f"x{n}", part.astype(float)) for n, part in enumerate(before.T)),
             columns["next_observations"].reshape(count, -1).astype(float),
-            tuple(Quantity(*pair) for pair in zip(names, actions.T.astype(float), strict=True)),
+            tuple(
+                KnownQuantity(*pair) for pair in zip(names, actions.T.astype(float), strict=True)
+            ),
             columns["rewards"].astype(float),
             columns["terminations"].astype(bool),
             np.array(data.observation_space.low, float),
@@ -78,12 +80,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def knowing(self, *outputs: Quantity) -> Self:
+    def knowing(self, *outputs: KnownQuantity) -> Self:
         """Return the same rows with more outputs that the program has already drawn."""
         return replace(self, earlier=(*self.earlier, *outputs))
 
     @property
-    def known(self) -> tuple[Quantity, ...]:
+    def known(self) -> tuple[KnownQuantity, ...]:
         """Everything that the next output may depend on."""
         return (*self.actions, *self.now, *self.earlier)
 
@@ -98,9 +100,9 @@ class Rows:
         pairs = [a & b for a, b in combinations(flags, 2)]
         return found + [mask for mask in pairs if mask.sum() > 5 * MIN_SIDE][:60]
 
-    def conditions(self) -> list[Condition]:
+    def conditions(self) -> list[ParameterCondition]:
         """Return the conditions that split the rows; of equal conditions only the first one."""
-        found: dict[bytes, Condition] = {}
+        found: dict[bytes, ParameterCondition] = {}
         for condition in self._conditions():
             size = condition.mask.sum()
             if MIN_SIDE <= size <= len(self) - MIN_SIDE:
@@ -108,32 +110,32 @@ class Rows:
                 found.setdefault((~condition.mask).tobytes(), condition)
         return list({condition.mask.tobytes(): condition for condition in found.values()}.values())
 
-    def _conditions(self) -> Iterator[Condition]:
+    def _conditions(self) -> Iterator[ParameterCondition]:
         for quantity in self.known:
             yield from _thresholds(quantity)
         for quantity in self.now:
             following = f"{quantity.text}_next"
             for later in self.earlier:
                 if later.text == following:
-                    yield Condition(
+                    yield ParameterCondition(
                         f"{later.text} == {quantity.text}", later.values == quantity.values
                     )
         if len(self.now) <= MAX_PAIRED:
             whole = [part for part in (*self.now, *self.earlier) if is_whole(part.values)]
             for first, second in combinations(whole, 2):
                 difference = first.values - second.values
-                yield from _thresholds(Quantity(f"{first.text} - {second.text}", difference))
+                yield from _thresholds(KnownQuantity(f"{first.text} - {second.text}", difference))
         yield from (condition for quantity in self.derived for condition in _thresholds(quantity))
 
 
-def _thresholds(quantity: Quantity) -> Iterator[Condition]:
+def _thresholds(quantity: KnownQuantity) -> Iterator[ParameterCondition]:
     """Yield conditions on one quantity: equal to a value, or at least a threshold."""
     text, values = quantity
     levels, whole = np.unique(values), is_whole(values)
     plain = " - " not in text
     asked = levels if len(levels) <= MAX_KINDS else levels[[0, -1]]
     for level in asked if plain and (whole or len(levels) <= MAX_KINDS) else ():
-        yield Condition(f"{text} == {number(level)}", values == level)
+        yield ParameterCondition(f"{text} == {number(level)}", values == level)
     if len(levels) == 2 and plain:
         return
     cuts = levels[1:]
@@ -142,10 +144,10 @@ def _thresholds(quantity: Quantity) -> Iterator[Condition]:
         cuts = np.unique(cuts.round() if whole else [rounded(cut, 3) for cut in cuts.tolist()])
     for cut in cuts:
         if plain:
-            yield Condition(f"{text} >= {number(cut)}", values >= cut)
+            yield ParameterCondition(f"{text} >= {number(cut)}", values >= cut)
         else:
             first, second = text.split(" - ")
-            yield Condition(
+            yield ParameterCondition(
                 f"{first} >= {second}" if not cut else f"{text} >= {number(cut)}", values >= cut
             )
 
@@ -160,68 +162,68 @@ def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def plus(first: Quantity, sign: int, second: Quantity) -> Quantity:
+def plus(first: KnownQuantity, sign: int, second: KnownQuantity) -> KnownQuantity:
     """Return the sum or the difference of two quantities."""
     if first.text == "0":
         text = second.text if sign > 0 else f"-{second.text}"
-        return Quantity(text, sign * second.values)
+        return KnownQuantity(text, sign * second.values)
     mark = "+" if sign > 0 else "-"
-    return Quantity(f"{first.text} {mark} {second.text}", first.values + sign * second.values)
+    return KnownQuantity(f"{first.text} {mark} {second.text}", first.values + sign * second.values)
 
 
-def shifted(quantity: Quantity, change: float) -> Quantity:
+def shifted(quantity: KnownQuantity, change: float) -> KnownQuantity:
     """Return a quantity plus a constant."""
     if not change:
         return quantity
-    constant = Quantity(number(abs(change)), np.full(len(quantity.values), abs(change)))
+    constant = KnownQuantity(number(abs(change)), np.full(len(quantity.values), abs(change)))
     return plus(quantity, 1 if change > 0 else -1, constant)
 
 
-def clipped(quantity: Quantity, low: float, high: float) -> Quantity:
+def clipped(quantity: KnownQuantity, low: float, high: float) -> KnownQuantity:
     """Limit a quantity to a range; the text has only the limits that matter in some row."""
     text, values = quantity
     if values.max(initial=0) > high:
         text = f"min({text}, {number(high)})"
     if values.min(initial=0) < low:
         text = f"max({text}, {number(low)})"
-    return Quantity(text, values.clip(low, high))
+    return KnownQuantity(text, values.clip(low, high))
 
 
-def smallest(parts: Sequence[Quantity]) -> Quantity:
+def smallest(parts: Sequence[KnownQuantity]) -> KnownQuantity:
     """Return the smallest of several quantities."""
     if len(parts) == 1:
         return parts[0]
     text = f"min({', '.join(part.text for part in parts)})"
-    return Quantity(text, np.min([part.values for part in parts], axis=0))
+    return KnownQuantity(text, np.min([part.values for part in parts], axis=0))
 
 
-def distinct(quantities: Iterable[Quantity]) -> list[Quantity]:
+def distinct(quantities: Iterable[KnownQuantity]) -> list[KnownQuantity]:
     """Leave out quantities that equal an earlier one in every row."""
-    found: dict[bytes, Quantity] = {}
+    found: dict[bytes, KnownQuantity] = {}
     for quantity in quantities:
         found.setdefault((quantity.values + 0.0).tobytes(), quantity)
     return list(found.values())
 
 
-def flows(rows: Rows, factors: Sequence[int]) -> list[Quantity]:
+def flows(rows: OutcomeRows, factors: Sequence[int]) -> list[KnownQuantity]:
     """Return amounts that an action may move: the smallest of an action, stocks and rooms.
 
     `factors` are the numbers that an action may be multiplied by.
     """
     times = [
-        Quantity(f"{factor} * {part.text}" if factor != 1 else part.text, factor * part.values)
+        KnownQuantity(f"{factor} * {part.text}" if factor != 1 else part.text, factor * part.values)
         for part in rows.actions
         for factor in factors
         if len(np.unique(part.values)) > 2
     ]
     stocks = [part for part in rows.now if is_whole(part.values)]
     rooms = [
-        Quantity(f"{number(high)} - {part.text}", high - part.values)
+        KnownQuantity(f"{number(high)} - {part.text}", high - part.values)
         for part, high in zip(rows.now, rows.high, strict=True)
         if np.isfinite(high) and high > 1 and is_whole(part.values)
     ]
     amounts = times + stocks + rooms
-    groups: list[tuple[Quantity, ...]] = [(part,) for part in amounts]
+    groups: list[tuple[KnownQuantity, ...]] = [(part,) for part in amounts]
     if len(rows.now) > MAX_PAIRED:
         return distinct(part for part in times if part.values.min() >= 0)
     groups += combinations(amounts, 2)

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cwm_induction.chance.kernels import Target
-from cwm_induction.chance.quantities import Quantity, Rows
+from cwm_induction.chance.kernels import OutcomeTarget
+from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows
 from cwm_induction.continuous.regression import Formula, solve
 from cwm_induction.continuous.terms import NamedColumn, Term, library
 from cwm_induction.noise.residuals import noise_scale, supported
@@ -25,7 +25,7 @@ MAX_TERMS = 8
 """Terms of an equation at most."""
 
 
-def regressions(target: Target, rows: Rows, learn: Array) -> list["RegressionKernel"]:
+def regressions(target: OutcomeTarget, rows: OutcomeRows, learn: Array) -> list["RegressionKernel"]:
     """Return regressions of an output on no, one, few and all linear terms."""
     columns = [NamedColumn(*part) for part in (*rows.now, *rows.earlier)]
     inputs = [NamedColumn(*part) for part in rows.actions]
@@ -45,7 +45,7 @@ def regressions(target: Target, rows: Rows, learn: Array) -> list["RegressionKer
     return list(texts.values())
 
 
-def _change(target: Target) -> Array:
+def _change(target: OutcomeTarget) -> Array:
     return target.values - (0.0 if target.own is None else target.own.values)
 
 
@@ -53,9 +53,9 @@ def _change(target: Target) -> Array:
 class RegressionKernel:
     """An output that is linear in some terms, with normal noise."""
 
-    target: Target
+    target: OutcomeTarget
     terms: tuple[Term, ...]
-    known: tuple[Quantity, ...]
+    known: tuple[KnownQuantity, ...]
     learn: Array
 
     @property

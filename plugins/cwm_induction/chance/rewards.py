@@ -14,7 +14,14 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from cwm_induction.chance.quantities import Quantity, Rows, distinct, flows, is_whole, number
+from cwm_induction.chance.quantities import (
+    KnownQuantity,
+    OutcomeRows,
+    distinct,
+    flows,
+    is_whole,
+    number,
+)
 from cwm_induction.effort import Effort
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -54,10 +61,10 @@ LEAST_MULTIPLES = 0.8
 """Share of the remaining rewards that must be multiples of one number."""
 
 
-class RewardFormula(NamedTuple):
+class RandomReward(NamedTuple):
     """A sum of terms plus `step` times the whole number `extra` of every row."""
 
-    terms: tuple[Quantity, ...]
+    terms: tuple[KnownQuantity, ...]
     weights: tuple[float, ...]
     step: float
     extra: Array
@@ -81,7 +88,7 @@ class RewardFormula(NamedTuple):
         return text or "0.0"
 
 
-def fit_reward(rows: Rows, learn: Array, effort: Effort) -> RewardFormula:
+def fit_reward(rows: OutcomeRows, learn: Array, effort: Effort) -> RandomReward:
     """Return the shortest explanation of the rewards."""
     levels, codes = np.unique(rows.rewards, return_inverse=True)
     found = [formula for formula in _formulas(rows, learn, effort) if formula is not None]
@@ -89,18 +96,16 @@ def fit_reward(rows: Rows, learn: Array, effort: Effort) -> RewardFormula:
         _, counts = np.unique(codes[learn], return_counts=True)
         bits = TERM_BITS * len(levels) - float((counts * np.log2(counts / counts.sum())).sum())
         values = tuple(levels.tolist())
-        found.append(RewardFormula((), (), 0.0, codes, codes >= 0, bits, values))
+        found.append(RandomReward((), (), 0.0, codes, codes >= 0, bits, values))
     best = min(found, key=lambda formula: formula.bits, default=None)
     if best is None:
         mean = float(rows.rewards[learn].mean())
-        one = Quantity("1", np.ones(len(rows)))
-        return RewardFormula(
-            (one,), (mean,), 0.0, np.zeros(len(rows)), np.zeros(len(rows), bool), 0
-        )
+        one = KnownQuantity("1", np.ones(len(rows)))
+        return RandomReward((one,), (mean,), 0.0, np.zeros(len(rows)), np.zeros(len(rows), bool), 0)
     return best
 
 
-def _formulas(rows: Rows, learn: Array, effort: Effort) -> Iterator[RewardFormula | None]:
+def _formulas(rows: OutcomeRows, learn: Array, effort: Effort) -> Iterator[RandomReward | None]:
     for terms in _libraries(rows):
         if not effort.spend(100.0 * len(rows) * len(terms) ** 2):
             return
@@ -113,11 +118,11 @@ def _formulas(rows: Rows, learn: Array, effort: Effort) -> Iterator[RewardFormul
                 return
 
 
-def _libraries(rows: Rows) -> Iterator[list[Quantity]]:
+def _libraries(rows: OutcomeRows) -> Iterator[list[KnownQuantity]]:
     """Yield terms that a reward may count, the plainest first."""
-    one = Quantity("1", np.ones(len(rows)))
+    one = KnownQuantity("1", np.ones(len(rows)))
     events = [
-        Quantity(f"({part.text} == {number(level)})", (part.values == level).astype(float))
+        KnownQuantity(f"({part.text} == {number(level)})", (part.values == level).astype(float))
         for part in rows.actions
         for level in np.unique(part.values)
         if len(np.unique(part.values)) <= MAX_CLASSES
@@ -138,19 +143,19 @@ def _libraries(rows: Rows) -> Iterator[list[Quantity]]:
         yield distinct([*plain, *events, *modes, *products])
 
 
-def _product(event: Quantity, part: Quantity) -> Quantity:
-    return Quantity(f"{event.text} * {part.text}", event.values * part.values)
+def _product(event: KnownQuantity, part: KnownQuantity) -> KnownQuantity:
+    return KnownQuantity(f"{event.text} * {part.text}", event.values * part.values)
 
 
 @dataclass(frozen=True)
 class _Fit:
     """Fits one library of terms."""
 
-    rows: Rows
+    rows: OutcomeRows
     learn: Array
-    terms: Sequence[Quantity]
+    terms: Sequence[KnownQuantity]
 
-    def formula(self, solve: Callable[[Array, Array], Array]) -> RewardFormula | None:
+    def formula(self, solve: Callable[[Array, Array], Array]) -> RandomReward | None:
         """Return the formula, or None if too few rows are exact."""
         use = self.learn & ~self.rows.terminated
         matrix = np.stack([term.values for term in self.terms], axis=1)
@@ -170,8 +175,8 @@ class _Fit:
         return self._counted([self.terms[n] for n in chosen], weights.tolist(), rest)
 
     def _counted(
-        self, terms: list[Quantity], weights: list[float], rest: Array
-    ) -> RewardFormula | None:
+        self, terms: list[KnownQuantity], weights: list[float], rest: Array
+    ) -> RandomReward | None:
         """Explain the residuals as multiples of one number, and a reward for the end."""
         rows, size = self.rows, CLOSE * (1 + np.abs(self.rows.rewards))
         rest = np.where(np.abs(rest) < size, 0.0, rest)
@@ -180,7 +185,7 @@ class _Fit:
         multiples = np.rint(rest[going] / step) if step else np.zeros(1)
         end = _final(rest[rows.terminated & self.learn], step, multiples)
         if end:
-            terms = [*terms, Quantity("terminated", rows.terminated.astype(float))]
+            terms = [*terms, KnownQuantity("terminated", rows.terminated.astype(float))]
             weights = [*weights, end]
             rest = rest - end * rows.terminated
         extra = np.rint(rest / step) if step else np.zeros(len(rest))
@@ -198,7 +203,7 @@ class _Fit:
         bits -= float((counts * np.log2(counts / counts.sum())).sum())
         used = tuple(terms[n] for n in kept)
         kept_weights = tuple(weights[n] for n in kept)
-        return RewardFormula(used, kept_weights, step or 0.0, extra, exact, bits)
+        return RandomReward(used, kept_weights, step or 0.0, extra, exact, bits)
 
     @cached_property
     def _modes(self) -> Array:
@@ -211,8 +216,8 @@ class _Fit:
         return numbers
 
     def _again(
-        self, terms: list[Quantity], counted: Array, exact: Array
-    ) -> tuple[list[Quantity], list[float]] | None:
+        self, terms: list[KnownQuantity], counted: Array, exact: Array
+    ) -> tuple[list[KnownQuantity], list[float]] | None:
         """Fit the formula to what the counts leave of the rewards."""
         rows = exact & self.learn
         matrix = np.stack([term.values for term in terms], axis=1)[rows]
@@ -225,7 +230,7 @@ class _Fit:
 
 
 def _nonnegative(
-    terms: list[Quantity], weights: list[float], step: float, extra: Array, rows: Array
+    terms: list[KnownQuantity], weights: list[float], step: float, extra: Array, rows: Array
 ) -> Array:
     """Move whole multiples of terms into counts of both signs, if that makes them counts from 0."""
     if extra[rows].min(initial=0) >= 0 or extra[rows].max(initial=0) <= 0:

@@ -15,7 +15,7 @@ from cwm_induction.chance.kernels import (
     CountLeaf,
     shortest,
 )
-from cwm_induction.chance.quantities import MIN_SIDE, Condition, Quantity
+from cwm_induction.chance.quantities import MIN_SIDE, KnownQuantity, ParameterCondition
 from cwm_induction.chance.regressions import RegressionKernel, RegressionLeaf
 from cwm_induction.effort import Effort
 from cwm_induction.writing.rounding import literal
@@ -43,7 +43,7 @@ class Tree:
 
     bits: float
     leaf: "Leaf | None" = None
-    condition: Condition | None = None
+    condition: ParameterCondition | None = None
     yes: "Tree | None" = None
     no: "Tree | None" = None
 
@@ -76,8 +76,8 @@ class Grower:
     """Grows a tree from kernels and conditions."""
 
     kernels: Sequence[Kernel]
-    conditions: Sequence[Condition]
-    slopes: Sequence[Quantity]
+    conditions: Sequence[ParameterCondition]
+    slopes: Sequence[KnownQuantity]
     effort: Effort
     masks: Array = field(init=False, repr=False)
 
@@ -109,7 +109,7 @@ class Grower:
         leaf = self.kernels[int(costs.argmin())].fit(rows)
         return Tree(leaf.bits, leaf)
 
-    def _split(self, rows: Array, least: float) -> Condition | None:
+    def _split(self, rows: Array, least: float) -> ParameterCondition | None:
         """Return the condition whose sides are shortest to describe."""
         inside = self.masks[:, rows]
         count = rows.sum()
@@ -191,7 +191,7 @@ class SlopeFit:
     """Fits a parameter that is linear or geometric in a quantity."""
 
     kernel: CountKernel | ChoiceKernel
-    quantity: Quantity
+    quantity: KnownQuantity
     rows: Array
 
     def leaf(self) -> SmoothLeaf:

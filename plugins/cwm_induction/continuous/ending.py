@@ -9,14 +9,14 @@ import numpy as np
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.terms import Term, hypotenuses
 from cwm_induction.continuous.variables import Variable
-from cwm_induction.rules import Feature, Rule, learn_rule
+from cwm_induction.rules import Feature, ThresholdRule, learn_rule
 from cwm_induction.writing.rounding import is_whole_degrees
 
 
 class EndRule(NamedTuple):
     """The rule for the end, and in how many rows an end was seen."""
 
-    rule: Rule
+    rule: ThresholdRule
     seen: int
 
     @property

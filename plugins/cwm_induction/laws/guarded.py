@@ -16,7 +16,7 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import Term
 from cwm_induction.effort import Share
 from cwm_induction.laws.consensus import Law, Library, Unknown, variants
-from cwm_induction.rules import Feature, Rule, learn_rule, wrong_rows
+from cwm_induction.rules import Feature, ThresholdRule, learn_rule, wrong_rows
 
 MAX_LAWS = 9
 """Laws of one quantity; more are a table rather than an explanation."""
@@ -56,7 +56,7 @@ class GuardedLaws:
     """
 
     formulas: tuple[Formula, ...]
-    rules: tuple[tuple[Rule, int], ...] = ()
+    rules: tuple[tuple[ThresholdRule, int], ...] = ()
     explained: float = 1.0
 
     @property
@@ -217,7 +217,7 @@ def guarded(
     A law is left out if no rule separates it from the other laws.
     """
     waiting, decided = dict(enumerate(laws)), ~usable
-    rules: list[tuple[Rule, int]] = []
+    rules: list[tuple[ThresholdRule, int]] = []
     while len(waiting) > 1:
         options = []
         for number, law in waiting.items():

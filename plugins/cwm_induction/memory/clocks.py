@@ -12,7 +12,7 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.memory.history import History, Quantity
+from cwm_induction.memory.history import RecordedHistory, RememberedQuantity
 from cwm_induction.memory.lagging import Regressions
 
 MAX_PERIOD = 24
@@ -41,13 +41,13 @@ class Clock:
     """The usual error of a prediction for the wrong mode."""
 
     @property
-    def mode(self) -> Quantity:
+    def mode(self) -> RememberedQuantity:
         """The mode as a number, which the program takes as a further component."""
         values = (self.phases < self.length).astype(float)
-        return Quantity("clock", "", "", values, "whether the hidden clock is on")
+        return RememberedQuantity("clock", "", "", values, "whether the hidden clock is on")
 
     @property
-    def memory(self) -> list[Quantity]:
+    def memory(self) -> list[RememberedQuantity]:
         """The age of the episode, and the error of each possible phase at its start."""
         nothing = np.zeros(len(self.phases))
         known = len(set(self.starts)) == 1
@@ -57,13 +57,18 @@ class Clock:
         start = repr(tuple(errors)) if known else f"(0.0,) * {self.period}"
         meaning = f"the error of each phase of a clock at the start, of {self.period} steps"
         return [
-            Quantity("age", "0", "age + 1", nothing, "the number of steps of the episode"),
-            Quantity("errors", start, "self.judged(after)", nothing, meaning),
+            RememberedQuantity(
+                "age", "0", "age + 1", nothing, "the number of steps of the episode"
+            ),
+            RememberedQuantity("errors", start, "self.judged(after)", nothing, meaning),
         ]
 
 
 def clock_of(
-    history: History, regressions: Regressions, known: Sequence[Quantity], effort: Effort
+    history: RecordedHistory,
+    regressions: Regressions,
+    known: Sequence[RememberedQuantity],
+    effort: Effort,
 ) -> Clock | None:
     """Return the clock that explains most of what known quantities leave, or None."""
     rows = regressions.rows
@@ -108,7 +113,7 @@ def _errors(matrix: Array, targets: Array, rows: Array, modes: Array) -> Array |
     return np.array([(0.5 * error / noise + 0.5 * np.log(noise)).sum(1) for error in errors])
 
 
-def _fitted(history: History, evidence: Array, scale: float) -> Clock:
+def _fitted(history: RecordedHistory, evidence: Array, scale: float) -> Clock:
     """Return the clock that agrees best with the evidence for modes."""
     age, episodes = history.age, np.cumsum(history.first) - 1
     count = int(episodes[-1]) + 1

@@ -14,7 +14,7 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
 from cwm_induction.memory.contexts import Contexts, total_gain, whole
 from cwm_induction.memory.events import events_of, places_of
-from cwm_induction.memory.history import Event, History, Quantity, either
+from cwm_induction.memory.history import Event, RecordedHistory, RememberedQuantity, either
 from cwm_induction.writing.rounding import literal
 
 MAX_QUANTITIES = 6
@@ -39,7 +39,7 @@ MAX_LEVELS = (2, 3, 4)
 """Capacities of a stock that events raise and lower."""
 
 
-def contexts_of(history: History) -> list[Contexts]:
+def contexts_of(history: RecordedHistory) -> list[Contexts]:
     """Return the contexts of every output: components of the observation, reward and end."""
     pairs = np.column_stack([history.now, history.actions])
     _, labels = np.unique(pairs, axis=0, return_inverse=True)
@@ -51,14 +51,14 @@ def contexts_of(history: History) -> list[Contexts]:
     return [part for part in found if part.rows.size]
 
 
-def chosen_quantities(history: History, effort: Effort) -> list[Quantity]:
+def chosen_quantities(history: RecordedHistory, effort: Effort) -> list[RememberedQuantity]:
     """Return the quantities that explain outcomes best, or none if nothing has to be remembered.
 
     The search adds one quantity after another. Then it replaces each quantity if another one is
     better in the presence of the remaining quantities.
     """
     search = QuantitySearch(history, contexts_of(history), effort)
-    found = list[Quantity]()
+    found = list[RememberedQuantity]()
     while len(found) < MAX_QUANTITIES and (best := search.best(found)) is not None:
         found.append(best)
     for place in range(len(found) if len(found) > 1 else 0):
@@ -73,7 +73,7 @@ def chosen_quantities(history: History, effort: Effort) -> list[Quantity]:
 class QuantitySearch:
     """A search for the best quantity in the presence of other quantities."""
 
-    history: History
+    history: RecordedHistory
     contexts: Sequence[Contexts]
     effort: Effort
 
@@ -87,13 +87,13 @@ class QuantitySearch:
         """The events of one action at one observation."""
         return places_of(self.history)
 
-    def score(self, quantities: Sequence[Quantity]) -> float:
+    def score(self, quantities: Sequence[RememberedQuantity]) -> float:
         """Return the gain of quantities in nats beyond their cost."""
         left = sum(float(part.evidence.sum()) for part in self._after(quantities))
         start = sum(float(part.evidence.sum()) for part in self.contexts)
         return left - start - sum(quantity.cost for quantity in quantities)
 
-    def best(self, others: Sequence[Quantity]) -> Quantity | None:
+    def best(self, others: Sequence[RememberedQuantity]) -> RememberedQuantity | None:
         """Return the quantity with the largest gain beyond its cost, if that is enough."""
         contexts = [part for part in self._after(others) if part.rows.size]
         if not contexts:
@@ -108,7 +108,7 @@ class QuantitySearch:
         gain, best = ranked[0] if ranked else (0.0, None)
         return best if gain > LEAST_GAIN else None
 
-    def _after(self, quantities: Sequence[Quantity]) -> list[Contexts]:
+    def _after(self, quantities: Sequence[RememberedQuantity]) -> list[Contexts]:
         """Return the contexts, split by quantities."""
         contexts = list(self.contexts)
         for quantity in quantities:
@@ -116,8 +116,8 @@ class QuantitySearch:
         return contexts
 
     def _ranked(
-        self, contexts: Sequence[Contexts], proposals: Iterable[Quantity]
-    ) -> list[tuple[float, Quantity]]:
+        self, contexts: Sequence[Contexts], proposals: Iterable[RememberedQuantity]
+    ) -> list[tuple[float, RememberedQuantity]]:
         """Return quantities with their gain, the best one first."""
         rows = sum(len(part.rows) for part in contexts)
         found = []
@@ -127,7 +127,7 @@ class QuantitySearch:
             found.append((total_gain(contexts, quantity.labels) - quantity.cost, quantity))
         return sorted(found, key=lambda pair: -pair[0])
 
-    def _proposals(self) -> Iterator[Quantity]:
+    def _proposals(self) -> Iterator[RememberedQuantity]:
         """Yield simple quantities: delays, times, what happened last, and latches."""
         history, never = self.history, Event("", np.zeros(len(self.history), bool), 0.0)
         yield from _delays(history)
@@ -142,7 +142,7 @@ class QuantitySearch:
         for event, reset in permutations(self.simple, 2):
             yield latch(history, event, reset)
 
-    def _counters(self, found: Quantity) -> Iterator[Quantity]:
+    def _counters(self, found: RememberedQuantity) -> Iterator[RememberedQuantity]:
         """Yield counters of the event of a latch, with other resets if it has none."""
         event, reset = found.events
         yield count(self.history, event, reset)
@@ -150,7 +150,7 @@ class QuantitySearch:
             yield latch(self.history, event, other)
             yield count(self.history, event, other)
 
-    def _longer(self, found: Quantity) -> Iterator[Quantity]:
+    def _longer(self, found: RememberedQuantity) -> Iterator[RememberedQuantity]:
         """Yield counters of the same event that one more event resets, and levels."""
         event, reset = found.events
         if not reset.text:
@@ -162,10 +162,10 @@ class QuantitySearch:
             yield count(self.history, event, both)
 
 
-def _delays(history: History) -> Iterator[Quantity]:
+def _delays(history: RecordedHistory) -> Iterator[RememberedQuantity]:
     """Yield the last reward and earlier observations."""
     start = float(np.median(history.rewards))
-    yield Quantity(
+    yield RememberedQuantity(
         "last_reward",
         literal(start),
         "reward",
@@ -174,22 +174,22 @@ def _delays(history: History) -> Iterator[Quantity]:
     )
     for index in range(history.now.shape[1]):
         values = history.before(history.now[:, index], history.now[:, index])
-        yield Quantity(
+        yield RememberedQuantity(
             "earlier", f"now[{index}]", f"now[{index}]", values, f"component {index} one step ago"
         )
 
 
-def _phase(history: History, period: int) -> Quantity:
+def _phase(history: RecordedHistory, period: int) -> RememberedQuantity:
     """Return the phase of a clock that each episode starts."""
     update = f"(phase + 1) % {period}"
     meaning = f"number of steps since the start, modulo {period}"
-    return Quantity("phase", "0", update, history.age % period, meaning)
+    return RememberedQuantity("phase", "0", update, history.age % period, meaning)
 
 
-def latch(history: History, event: Event, reset: Event) -> Quantity:
+def latch(history: RecordedHistory, event: Event, reset: Event) -> RememberedQuantity:
     """Return whether an event happened since another one."""
     zero, since = _reset(reset)
-    return Quantity(
+    return RememberedQuantity(
         "latch",
         "0",
         f"{zero}1 if {event.text} else latch",
@@ -200,11 +200,11 @@ def latch(history: History, event: Event, reset: Event) -> Quantity:
     )
 
 
-def count(history: History, event: Event, reset: Event) -> Quantity:
+def count(history: RecordedHistory, event: Event, reset: Event) -> RememberedQuantity:
     """Return the number of events since another one."""
     counts = np.minimum(counted(history, event.mask, reset.mask), MAX_COUNT)
     zero, since = _reset(reset)
-    return Quantity(
+    return RememberedQuantity(
         "count",
         "0",
         f"{zero}min(count + 1, {int(counts.max())}) if {event.text} else count",
@@ -215,10 +215,12 @@ def count(history: History, event: Event, reset: Event) -> Quantity:
     )
 
 
-def _levels(history: History, event: Event, lowering: Event) -> Iterator[Quantity]:
+def _levels(
+    history: RecordedHistory, event: Event, lowering: Event
+) -> Iterator[RememberedQuantity]:
     """Yield levels that one event raises and another one lowers."""
     for limit in MAX_LEVELS:
-        yield Quantity(
+        yield RememberedQuantity(
             "level",
             "0",
             f"max(level - 1, 0) if {lowering.text} else "
@@ -237,10 +239,10 @@ def _reset(event: Event) -> tuple[str, str]:
     return f"0 if {event.text} else ", f" since the last step with {event.text}"
 
 
-def elapsed(history: History, event: Event) -> Quantity:
+def elapsed(history: RecordedHistory, event: Event) -> RememberedQuantity:
     """Return the number of steps since an event."""
     values = np.minimum(counted(history, np.ones(len(history), bool), event.mask), MAX_COUNT)
-    return Quantity(
+    return RememberedQuantity(
         "elapsed",
         "0",
         f"0 if {event.text} else min(elapsed + 1, {MAX_COUNT})",
@@ -250,13 +252,13 @@ def elapsed(history: History, event: Event) -> Quantity:
     )
 
 
-def latest(history: History, event: Event, other: Event) -> Quantity:
+def latest(history: RecordedHistory, event: Event, other: Event) -> RememberedQuantity:
     """Return which of two events happened last: 1, 2, or 0 for none."""
     marks = np.where(event.mask, 1, np.where(other.mask, 2, 0))
     rows = np.where((marks != 0) | history.first, np.arange(len(history)), 0)
     ended = counted(history, event.mask | other.mask, np.zeros(len(history), bool)) > 0
     values = np.where(ended, np.roll(marks[np.maximum.accumulate(rows)], 1), 0)
-    return Quantity(
+    return RememberedQuantity(
         "latest",
         "0",
         f"1 if {event.text} else 2 if {other.text} else latest",
@@ -266,7 +268,7 @@ def latest(history: History, event: Event, other: Event) -> Quantity:
     )
 
 
-def counted(history: History, event: Array, reset: Array) -> Array:
+def counted(history: RecordedHistory, event: Array, reset: Array) -> Array:
     """Return before each row the number of events since a reset, or since the first row."""
     total = np.concatenate([[0], np.cumsum(event & ~reset)])
     rows = np.arange(len(history))
@@ -277,7 +279,7 @@ def counted(history: History, event: Array, reset: Array) -> Array:
     return counts
 
 
-def balanced(history: History, up: Array, down: Array, limit: int) -> Array:
+def balanced(history: RecordedHistory, up: Array, down: Array, limit: int) -> Array:
     """Return before each row a level in 0..limit that events raise and lower."""
     found, level = [], 0
     for first, rises, falls in zip(history.first.tolist(), up.tolist(), down.tolist(), strict=True):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.memory.history import Event, History
+from cwm_induction.memory.history import Event, RecordedHistory
 from cwm_induction.writing.rounding import literal, simplest_between
 
 MAX_LEVELS = 12
@@ -19,13 +19,13 @@ MIN_ROWS = 3
 """Minimum number of rows with an event, and of rows without it."""
 
 
-def events_of(history: History) -> list[Event]:
+def events_of(history: RecordedHistory) -> list[Event]:
     """Return simple events: actions, rewards, values of components, and components that change."""
     found = [*_actions(history), *_rewards(history), *_components(history)]
     return _distinct(found)
 
 
-def places_of(history: History) -> list[Event]:
+def places_of(history: RecordedHistory) -> list[Event]:
     """Return the events of one action at one observation."""
     pairs = np.column_stack([history.now, history.actions])
     unique, labels = np.unique(pairs, axis=0, return_inverse=True)
@@ -62,12 +62,12 @@ def _levels(name: str, values: Array) -> Iterator[Event]:
         yield Event(f"{name} > {threshold!r}", values > threshold, 3.5)
 
 
-def _actions(history: History) -> Iterator[Event]:
+def _actions(history: RecordedHistory) -> Iterator[Event]:
     if history.actions.shape[1] == 1:
         yield from _levels("action", history.actions[:, 0])
 
 
-def _rewards(history: History) -> Iterator[Event]:
+def _rewards(history: RecordedHistory) -> Iterator[Event]:
     yield from _levels("reward", history.rewards)
     sizes = np.unique(np.abs(history.rewards))
     gaps = np.diff(sizes)
@@ -77,7 +77,7 @@ def _rewards(history: History) -> Iterator[Event]:
         yield Event(f"abs(reward) > {threshold!r}", mask, 3.5)
 
 
-def _components(history: History) -> Iterator[Event]:
+def _components(history: RecordedHistory) -> Iterator[Event]:
     for index in range(history.now.shape[1]):
         now, after = history.now[:, index], history.after[:, index]
         yield from _levels(f"after[{index}]", after)

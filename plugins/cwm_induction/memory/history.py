@@ -12,7 +12,7 @@ from cwm_induction.continuous.samples import Array, Remembered, Samples
 
 
 @dataclass(frozen=True)
-class History:
+class RecordedHistory:
     """The rows of whole episodes, in order, with observations as rows of numbers.
 
     `first` marks the rows that begin an episode.
@@ -81,7 +81,7 @@ def either(first: Event, second: Event) -> Event:
 
 
 @dataclass(frozen=True, eq=False)
-class Quantity:
+class RememberedQuantity:
     """A number that a program remembers, with its value before each recorded step.
 
     `start` is an expression of the first observation `now`, `update` one of the old value and of
@@ -109,7 +109,7 @@ class Quantity:
         return replace(self, name=name, update=self.update.replace(self.name, name))
 
 
-def with_quantities(data: Dataset, quantities: Sequence[Quantity]) -> Dataset:
+def with_quantities(data: Dataset, quantities: Sequence[RememberedQuantity]) -> Dataset:
     """Append remembered quantities to a flat observation, as numbers that a step does not change.
 
     The program that keeps the quantities updates them, so nothing has to explain their changes.
@@ -129,7 +129,9 @@ def with_quantities(data: Dataset, quantities: Sequence[Quantity]) -> Dataset:
     return replace(data, columns=columns, observation_space=wide)
 
 
-def remembered_samples(data: Dataset, quantities: Sequence[Quantity], held_back: Array) -> Samples:
+def remembered_samples(
+    data: Dataset, quantities: Sequence[RememberedQuantity], held_back: Array
+) -> Samples:
     """Return samples of rows whose last components are remembered quantities, with their names."""
     samples = Samples.of(data, held_back)
     start = data.observation_space.size - len(quantities)

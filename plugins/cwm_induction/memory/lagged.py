@@ -11,7 +11,12 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
 from cwm_induction.memory.clocks import Clock, clock_of
-from cwm_induction.memory.history import History, Quantity, remembered_samples, with_quantities
+from cwm_induction.memory.history import (
+    RecordedHistory,
+    RememberedQuantity,
+    remembered_samples,
+    with_quantities,
+)
 from cwm_induction.memory.lagging import (
     Kind,
     Regressions,
@@ -34,9 +39,9 @@ class LaggedSystem:
     """
 
     data: Dataset
-    history: History
-    sent: list[Quantity]
-    quantities: list[Quantity]
+    history: RecordedHistory
+    sent: list[RememberedQuantity]
+    quantities: list[RememberedQuantity]
     clock: Clock | None
     unknown: int
 
@@ -70,7 +75,7 @@ def lagged_program(
 def _chosen(data: Dataset, held_back: Array, kind: Kind, effort: Effort) -> LaggedSystem | None:
     """Choose the delay, the quantities and the clock; None if there are none of the kind."""
     is_discrete = data.action_space.kind == "discrete"
-    history = History.of(data, held_back)
+    history = RecordedHistory.of(data, held_back)
     delay = delay_of(history, Regressions.of(history, is_discrete), is_discrete)
     sent = delay.quantities(history)
     if sent:

@@ -16,7 +16,7 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
 from cwm_induction.memory.counting import count, elapsed, latch
 from cwm_induction.memory.events import events_of
-from cwm_induction.memory.history import Event, History, Quantity
+from cwm_induction.memory.history import Event, RecordedHistory, RememberedQuantity
 from cwm_induction.writing.rounding import literal
 
 Kind = Literal["recent", "earlier", "events", "clock"]
@@ -61,21 +61,23 @@ class Delay:
     steps: int
     start: float
 
-    def actions(self, history: History) -> Array:
+    def actions(self, history: RecordedHistory) -> Array:
         """Return the action (rows, 1) that takes effect in each row."""
         actions = history.actions[:, 0]
         for _ in range(self.steps):
             actions = history.before(actions, self.start)
         return actions[:, None]
 
-    def quantities(self, history: History) -> list[Quantity]:
+    def quantities(self, history: RecordedHistory) -> list[RememberedQuantity]:
         """Return the quantities that hold the last actions, the oldest one first."""
         found = []
         for ago in range(self.steps, 0, -1):
             update = "action" if ago == 1 else f"sent_{ago - 1}"
             meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
             values = Delay(ago, self.start).actions(history)[:, 0]
-            found.append(Quantity(f"sent_{ago}", literal(self.start), update, values, meaning))
+            found.append(
+                RememberedQuantity(f"sent_{ago}", literal(self.start), update, values, meaning)
+            )
         return found
 
 
@@ -90,7 +92,7 @@ class Regressions:
     grain: Array
 
     @classmethod
-    def of(cls, history: History, discrete: bool) -> Self:
+    def of(cls, history: RecordedHistory, discrete: bool) -> Self:
         """Explain the changes of all components, and the rewards, by observation and action."""
         targets = np.column_stack([history.after - history.now, history.rewards])
         grain = 1e-6 * np.append(np.abs(history.after).max(0), np.abs(history.rewards).max()) + 1e-9
@@ -144,7 +146,7 @@ class Regressions:
 
 
 def starts_unknown(
-    history: History, regressions: Regressions, quantities: Sequence[Quantity]
+    history: RecordedHistory, regressions: Regressions, quantities: Sequence[RememberedQuantity]
 ) -> int:
     """Return the number of first steps that the start values get wrong, 0 if they fit."""
     steps = max((1 + quantity.name.count("earlier_") for quantity in quantities), default=0)
@@ -153,7 +155,7 @@ def starts_unknown(
     return steps if error > START_ERROR else 0
 
 
-def delay_of(history: History, regressions: Regressions, discrete: bool) -> Delay:
+def delay_of(history: RecordedHistory, regressions: Regressions, discrete: bool) -> Delay:
     """Return the delay of actions that explains the outputs best."""
     best, least = Delay(0, 0.0), float(regressions.loss().sum()) - LEAST_GAIN
     if history.actions.shape[1] != 1:
@@ -176,17 +178,17 @@ def delay_of(history: History, regressions: Regressions, discrete: bool) -> Dela
 
 
 def lagged_quantities(
-    history: History, regressions: Regressions, effort: Effort, kind: Kind
-) -> list[Quantity]:
+    history: RecordedHistory, regressions: Regressions, effort: Effort, kind: Kind
+) -> list[RememberedQuantity]:
     """Return the remembered numbers that explain the outputs best, one after the other.
 
     The search tries changes and actions of the last step. The `kind` adds earlier steps or events.
     """
 
-    def loss(quantities: Sequence[Quantity]) -> float:
+    def loss(quantities: Sequence[RememberedQuantity]) -> float:
         return float(regressions.loss([quantity.values for quantity in quantities]).sum())
 
-    found: list[Quantity] = []
+    found: list[RememberedQuantity] = []
     latches = [[quantity] for quantity in _latches(history) if kind == "events"]
     while len(found) < MAX_LAGS:
         groups = [
@@ -206,14 +208,16 @@ def lagged_quantities(
     return found
 
 
-def is_of(quantity: Quantity, kind: Kind) -> bool:
+def is_of(quantity: RememberedQuantity, kind: Kind) -> bool:
     """Whether only searches of a kind find a quantity."""
     if kind == "events":
         return bool(quantity.events) or quantity.name.startswith("elapsed")
     return kind == "earlier" and quantity.name.startswith("earlier_")
 
 
-def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Iterator[list[Quantity]]:
+def _proposals(
+    history: RecordedHistory, found: Sequence[RememberedQuantity], deep: bool
+) -> Iterator[list[RememberedQuantity]]:
     """Yield changes and actions of the last step, and earlier values of found quantities."""
     names = {quantity.name for quantity in found}
     single = [change_of(history, index) for index in range(history.now.shape[1])]
@@ -221,12 +225,12 @@ def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Itera
         action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
         values = history.before(history.actions[:, index], 0.0)
         meaning = f"{action} of the last step"
-        single.append(Quantity(f"last_action_{index}", "0.0", action, values, meaning))
+        single.append(RememberedQuantity(f"last_action_{index}", "0.0", action, values, meaning))
     for quantity in found if deep else ():
         values = history.before(quantity.values, float(quantity.values[history.first][0]))
         meaning = f"{quantity.name} one step earlier"
         name = f"earlier_{quantity.name}"
-        single.append(Quantity(name, quantity.start, quantity.name, values, meaning))
+        single.append(RememberedQuantity(name, quantity.start, quantity.name, values, meaning))
     single = [quantity for quantity in single if quantity.name not in names]
     earlier = [quantity for quantity in single if quantity.name.startswith("earlier_")]
     yield from ([quantity] for quantity in single)
@@ -234,7 +238,7 @@ def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Itera
         yield earlier
 
 
-def _latches(history: History) -> Iterator[Quantity]:
+def _latches(history: RecordedHistory) -> Iterator[RememberedQuantity]:
     """Yield what happened last, and since when, of actions and of steps with a special reward."""
     events = events_of(history)
     if len(events) > MAX_EVENTS:
@@ -250,12 +254,14 @@ def _latches(history: History) -> Iterator[Quantity]:
         yield latch(history, event, never).named(f"seen_{place}")
 
 
-def change_of(history: History, index: int) -> Quantity:
+def change_of(history: RecordedHistory, index: int) -> RememberedQuantity:
     """Return the last change of a component, 0 at the start of an episode."""
     now = history.now[:, index]
     values = now - history.before(now, now)
     meaning = f"the last change of component {index}"
-    return Quantity(f"change_{index}", "0.0", f"after[{index}] - now[{index}]", values, meaning)
+    return RememberedQuantity(
+        f"change_{index}", "0.0", f"after[{index}] - now[{index}]", values, meaning
+    )
 
 
 def acting(data: Dataset, actions: Array) -> Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.memory.history import History, Quantity
+from cwm_induction.memory.history import RecordedHistory, RememberedQuantity
 from cwm_induction.writing.rounding import literal, rounded
 
 MAX_EVALUATIONS = 12
@@ -19,8 +19,12 @@ RIDGE = 0.03
 
 
 def fitted_starts(
-    program: str, quantities: Sequence[Quantity], history: History, steps: int, discrete: bool
-) -> list[Quantity]:
+    program: str,
+    quantities: Sequence[RememberedQuantity],
+    history: RecordedHistory,
+    steps: int,
+    discrete: bool,
+) -> list[RememberedQuantity]:
     """Return quantities that start at linear functions of the first observation.
 
     The functions are fitted so that a plain program, which takes the quantities as further

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cwm_cli.data.spaces import Space
 from cwm_induction.flattening import built, joined
 from cwm_induction.memory.clocks import Clock
-from cwm_induction.memory.history import Quantity
+from cwm_induction.memory.history import RememberedQuantity
 from cwm_induction.writing.rounding import literal
 
 _PROGRAM = '''
@@ -71,10 +71,10 @@ _CLOCK = '''
 
 def remembering(
     program: str,
-    quantities: Sequence[Quantity],
+    quantities: Sequence[RememberedQuantity],
     observations: Space,
     actions: Space,
-    sent: Sequence[Quantity] = (),
+    sent: Sequence[RememberedQuantity] = (),
     clock: Clock | None = None,
 ) -> str:
     """Return a program that remembers quantities, around one that takes them as observations.

@@ -23,8 +23,8 @@ from cwm_induction.refining.fitting import (
     MAX_STEPS,
     SAMPLE,
     SIGMA,
+    ConstantFit,
     Correction,
-    Fit,
     FitLimits,
     LimitReached,
     residual_of,
@@ -141,7 +141,7 @@ class Calibrate(Refiner):
             The result, None if the program has no constants, is right, or fails in all rows.
         """
         limits = FitLimits(self.calibrate_seconds, self.calibrate_steps)
-        fit = Fit(program, rows, sandbox, weights, limits, seed)
+        fit = ConstantFit(program, rows, sandbox, weights, limits, seed)
         present = {each.kind for each in fit.constants}
         allowed = ConstantKind if self.calibrate_literals else [ConstantKind.DECLARED]
         kinds = [kind for kind in allowed if kind in present]
@@ -167,7 +167,7 @@ class Calibrate(Refiner):
         return _result(fit, unidentified, stopped)
 
 
-def _result(fit: Fit, unidentified: list[str], stopped: str) -> Calibration:
+def _result(fit: ConstantFit, unidentified: list[str], stopped: str) -> Calibration:
     pairs = [
         (each, written, value)
         for each, written, value in zip(fit.constants, fit.written, fit.values, strict=True)
@@ -191,7 +191,7 @@ def _result(fit: Fit, unidentified: list[str], stopped: str) -> Calibration:
     )
 
 
-def _describe_failures(fit: Fit) -> str:
+def _describe_failures(fit: ConstantFit) -> str:
     """Return the wrong components, and the wrong rows of each action."""
     if not fit.wrong.any() or fit.wrong.all():
         return ""
@@ -205,7 +205,7 @@ def _describe_failures(fit: Fit) -> str:
     return f"Still wrong are {int(fit.wrong.sum())} transitions: {'; '.join(parts)}."
 
 
-def _simplify(fit: Fit) -> list[str]:
+def _simplify(fit: ConstantFit) -> list[str]:
     """Restore and round constants; return the names of undetermined constants."""
     for n in sorted(fit.searched):
         fit.round_threshold(n)
@@ -229,7 +229,7 @@ def _simplify(fit: Fit) -> list[str]:
     return [fit.constants[n].name for n in (*sorted(fit.redundant), *restored, *unset)]
 
 
-def _restore(fit: Fit, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
+def _restore(fit: ConstantFit, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
     """Restore constants that others can compensate; return the undetermined constants."""
     values, free, undetermined = fit.values.copy(), list(moved), []
     for n in sorted(moved, key=lambda n: abs(fit.values[n] / (fit.written[n] or 1.0) - 1)):
@@ -250,7 +250,7 @@ def _restore(fit: Fit, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -
     return undetermined if fit.accept(values, or_equal=True) else []
 
 
-def _round(fit: Fit, moved: np.ndarray, rows: np.ndarray) -> None:
+def _round(fit: ConstantFit, moved: np.ndarray, rows: np.ndarray) -> None:
     """Round constants within the error of the fit, the best determined first.
 
     A constant may move by two standard errors, or until a prediction changes by a fraction of the
@@ -300,7 +300,7 @@ def _standard_errors(slopes: np.ndarray, errors: np.ndarray) -> np.ndarray:
     return relative
 
 
-def _follow_twins(fit: Fit, idle: list[int]) -> None:
+def _follow_twins(fit: ConstantFit, idle: list[int]) -> None:
     """Set constants without an effect to fitted ones of the same size in the same line or list.
 
     The two ends of a range often have the same size, and the rows may reach only one end.

@@ -66,7 +66,7 @@ class ConstantKind(IntEnum):
     LITERAL = 3
 
 
-class Constant(NamedTuple):
+class ProgramConstant(NamedTuple):
     """A constant of a program: its name, its value, and its span in the text."""
 
     name: str
@@ -105,7 +105,7 @@ class Choice(NamedTuple):
         return f"[{', '.join([self.options[option], *others])}]"
 
 
-def find_constants(program: str) -> list[Constant]:
+def find_constants(program: str) -> list[ProgramConstant]:
     """Return the constants that may belong to the environment, the likeliest first.
 
     Declared constants are the values of `PARAMETERS`. Named constants are assigned alone, defaults
@@ -183,7 +183,7 @@ class _Finder(ast.NodeVisitor):
     """Collects the constants and choices of a program."""
 
     def __init__(self, program: str) -> None:
-        self.constants: list[Constant] = []
+        self.constants: list[ProgramConstant] = []
         self.choices: list[Choice] = []
         self._program = program
         self._lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", program)
@@ -292,7 +292,7 @@ class _Finder(ast.NodeVisitor):
     def _add(self, name: str, node: ast.expr, kind: ConstantKind) -> None:
         value = evaluate(node)
         if value is not None and math.isfinite(value):
-            self.constants.append(Constant(name, value, self._span(node), kind))
+            self.constants.append(ProgramConstant(name, value, self._span(node), kind))
 
     def _text(self, node: ast.expr) -> str:
         return self._program[slice(*self._span(node))]
@@ -383,7 +383,7 @@ def _defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr]]:
             yield name, default
 
 
-def model_constants(text: str) -> Iterator[Constant]:
+def model_constants(text: str) -> Iterator[ProgramConstant]:
     """Yield the constants of a MuJoCo model: sizes, masses, dampings, gears and so on.
 
     A name such as `torso.geom.size[0]` consists of the element (or its body) and the attribute.
@@ -416,7 +416,7 @@ def model_constants(text: str) -> Iterator[Constant]:
         yield from _attribute_constants(label, inside, tag.start(3))
 
 
-def _attribute_constants(label: str, inside: str, start: int) -> Iterator[Constant]:
+def _attribute_constants(label: str, inside: str, start: int) -> Iterator[ProgramConstant]:
     for attribute in _ATTRIBUTE.finditer(inside):
         if attribute[1] in PASSIVE_ATTRIBUTES:
             continue
@@ -429,4 +429,4 @@ def _attribute_constants(label: str, inside: str, start: int) -> Iterator[Consta
             begin = start + attribute.start(3) + word.start()
             span = begin, begin + len(word[0])
             name = f"{label}.{attribute[1]}{index}"
-            yield Constant(name, float(word[0]), span, ConstantKind.MODEL)
+            yield ProgramConstant(name, float(word[0]), span, ConstantKind.MODEL)

@@ -108,14 +108,14 @@ class FitLimits:
         self.used += steps
 
 
-class Evaluation(NamedTuple):
+class VariantEvaluation(NamedTuple):
     """Errors in tolerances, (variants, rows, components), and losses, (variants, rows)."""
 
     errors: np.ndarray
     losses: np.ndarray
 
 
-class Fit:
+class ConstantFit:
     """A program, the current values of its constants, and their errors in all rows."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Fit:
             self.program, [(each.span, each.text(value, digits)) for each, value in changed]
         )
 
-    def evaluate(self, variants: Sequence[np.ndarray], rows: np.ndarray) -> Evaluation:
+    def evaluate(self, variants: Sequence[np.ndarray], rows: np.ndarray) -> VariantEvaluation:
         """Evaluate variants of the program with other values."""
         self.limits.spend(len(variants) * len(rows))
         chosen, count = self.rows[rows], len(rows)
@@ -191,7 +191,7 @@ class Fit:
             errors.append(np.clip(error, -FAILED, FAILED))
             loss = match(columns, chosen).losses(chosen.columns["terminations"])
             losses.append(np.where(failed, 1.0, loss))
-        return Evaluation(np.array(errors), np.array(losses))
+        return VariantEvaluation(np.array(errors), np.array(losses))
 
     def begin(self) -> bool:
         """Evaluate the program; return False if all rows are right or all fail."""
@@ -199,14 +199,14 @@ class Fit:
         self.wrong_before = self.wrong
         return bool(self.wrong.any() and (np.abs(self.errors).max(axis=1) < FAILED).any())
 
-    def use_values(self, values: np.ndarray, found: Evaluation | None = None) -> None:
+    def use_values(self, values: np.ndarray, found: VariantEvaluation | None = None) -> None:
         """Set the current values, and evaluate them on all rows."""
         found = found or self.evaluate([values], self.every)
         self.values, self.errors, self.losses = values, found.errors[0], found.losses[0]
         self.wrong = self.losses > 0
         self.score = self._score(found)
 
-    def _score(self, found: Evaluation) -> tuple[float, float]:
+    def _score(self, found: VariantEvaluation) -> tuple[float, float]:
         """Return the loss and the size of the errors; lower is better.
 
         If more than 95 % of the rows are wrong, only the size counts: with noise, the other rows

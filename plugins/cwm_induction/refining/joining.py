@@ -48,7 +48,7 @@ MODELS = {
 """The class name of a program that contributes one kind of part."""
 
 
-class Part(NamedTuple):
+class ProgramPart(NamedTuple):
     """A part of a transition; a component of an observation vector has a number."""
 
     name: str
@@ -59,7 +59,7 @@ class Contribution(NamedTuple):
     """A program, and the parts of a transition that it contributes."""
 
     program: str
-    parts: list[Part]
+    parts: list[ProgramPart]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Join(Refiner):
 
     join_induction: bool = True
     """If no program has a part right, infer this part from the data, once per search."""
-    _exact: dict[tuple[str, int], frozenset[Part] | None] = field(
+    _exact: dict[tuple[str, int], frozenset[ProgramPart] | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _induced: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -97,7 +97,7 @@ class Join(Refiner):
     def _divide(
         self,
         programs: Sequence[str],
-        every: Sequence[Part],
+        every: Sequence[ProgramPart],
         problem: WorldModelProblem,
         rows: Dataset,
     ) -> list[Contribution]:
@@ -125,7 +125,7 @@ class Join(Refiner):
 
     def _exact_parts(
         self, program: str, problem: WorldModelProblem, rows: Dataset
-    ) -> frozenset[Part] | None:
+    ) -> frozenset[ProgramPart] | None:
         """Return the parts that are right in all rows, None if the program does not run."""
         key = program, len(rows)
         if key not in self._exact:
@@ -163,28 +163,28 @@ class Join(Refiner):
         )
 
 
-def _parts(rows: Dataset) -> Iterator[Part]:
+def _parts(rows: Dataset) -> Iterator[ProgramPart]:
     """Yield the parts of a transition; only vectors are divided into components."""
     space = rows.observation_space
     is_vector = not space.children and len(space.shape) == 1 and space.kind != "text"
-    yield from (Part(OBSERVATION, n) for n in (range(space.size) if is_vector else [None]))
-    yield from (Part(REWARD), Part(END))
+    yield from (ProgramPart(OBSERVATION, n) for n in (range(space.size) if is_vector else [None]))
+    yield from (ProgramPart(REWARD), ProgramPart(END))
     if rows.has_valid_actions:
-        yield Part(ACTIONS)
+        yield ProgramPart(ACTIONS)
 
 
-def _exact(predictions: Mapping[str, object], rows: Dataset) -> frozenset[Part]:
+def _exact(predictions: Mapping[str, object], rows: Dataset) -> frozenset[ProgramPart]:
     """Return the parts that are right in every row; after the end, only reward and end count."""
     continues = ~rows.columns["terminations"]
     found, leaves = match(predictions, rows), components(predictions, rows)  # type: ignore[arg-type]
     masks = {
-        Part(REWARD): found.reward == 1,
-        Part(END): found.terminated == 1,
-        Part(OBSERVATION): found.observation[continues] == 1,
+        ProgramPart(REWARD): found.reward == 1,
+        ProgramPart(END): found.terminated == 1,
+        ProgramPart(OBSERVATION): found.observation[continues] == 1,
     }
     if found.valid_actions is not None:
-        masks[Part(ACTIONS)] = found.valid_actions[continues] == 1
-    masks |= {Part(OBSERVATION, n): right for n, right in enumerate(leaves[0][continues].T)}
+        masks[ProgramPart(ACTIONS)] = found.valid_actions[continues] == 1
+    masks |= {ProgramPart(OBSERVATION, n): right for n, right in enumerate(leaves[0][continues].T)}
     return frozenset(part for part in _parts(rows) if masks[part].all())
 
 
@@ -238,7 +238,7 @@ def _write_environment(
 '''
 
 
-def _assignments(parts: Sequence[Part], source: str, names: Sequence[str]) -> Iterator[str]:
+def _assignments(parts: Sequence[ProgramPart], source: str, names: Sequence[str]) -> Iterator[str]:
     """Yield the lines that take parts from the result of a model."""
     indices = [part.number for part in parts if part.name == OBSERVATION]
     if None in indices:
@@ -253,7 +253,7 @@ def _assignments(parts: Sequence[Part], source: str, names: Sequence[str]) -> It
             yield f"answer[{n}] = {source}[{n}]  # {NAMES[part.name]}"
 
 
-def _describe(parts: Sequence[Part], names: Sequence[str]) -> str:
+def _describe(parts: Sequence[ProgramPart], names: Sequence[str]) -> str:
     labels = [
         NAMES[name] if number is None or number >= len(names) else names[number]
         for name, number in parts

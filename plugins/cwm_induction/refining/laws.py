@@ -15,7 +15,7 @@ from cwm_induction.continuous.regression import SearchLimits, exact
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, library
 from cwm_induction.effort import Effort
-from cwm_induction.refining.targets import Target
+from cwm_induction.refining.targets import PatchTarget
 from cwm_induction.writing.rounding import literal, rounded, simplest_between
 
 MIN_ROWS = 3
@@ -32,7 +32,7 @@ INTEGERS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
 
 
 @dataclass(frozen=True)
-class Law:
+class PatchLaw:
     """An expression for the value of a place, its values in all rows, and its cost.
 
     `served` is the number of rows of the target that it corrects.
@@ -44,15 +44,17 @@ class Law:
     served: int
 
 
-def find_laws(target: Target, columns: Sequence[NamedColumn], effort: Effort) -> list[Law]:
+def find_laws(
+    target: PatchTarget, columns: Sequence[NamedColumn], effort: Effort
+) -> list[PatchLaw]:
     """Return laws for a place, the most promising first."""
     others = [column for column in columns if column.text != target.place][:MAX_COLUMNS]
     find = _real_laws if target.options is None else _integer_laws
     least = min(MIN_ROWS, len(target.rows))
-    found: dict[bytes, Law] = {}
+    found: dict[bytes, PatchLaw] = {}
     with np.errstate(all="ignore"):
         for text, values, cost in find(target, others, effort):
-            law = Law(text, values, cost, int(target.accepts(values).sum()))
+            law = PatchLaw(text, values, cost, int(target.accepts(values).sum()))
             key = law.values.round(9).tobytes()
             if law.served >= least and (key not in found or law.cost < found[key].cost):
                 found[key] = law
@@ -65,7 +67,7 @@ _Expression = tuple[str, Array, float]
 """The text of an expression, its values in all rows, and its cost."""
 
 
-def _copies(target: Target, others: Sequence[NamedColumn]) -> Iterator[_Expression]:
+def _copies(target: PatchTarget, others: Sequence[NamedColumn]) -> Iterator[_Expression]:
     """Yield the opposite of the value, other places and their opposites."""
     yield f"-{target.place}", -target.current, 1.2
     for text, values, _ in others:
@@ -74,7 +76,7 @@ def _copies(target: Target, others: Sequence[NamedColumn]) -> Iterator[_Expressi
 
 
 def _integer_laws(
-    target: Target, others: Sequence[NamedColumn], effort: Effort
+    target: PatchTarget, others: Sequence[NamedColumn], effort: Effort
 ) -> Iterator[_Expression]:
     """Yield laws of integers, which are compared with the allowed values of the rows."""
     place, now = target.place, target.current
@@ -108,7 +110,7 @@ def _integer_laws(
 
 
 def _real_laws(
-    target: Target, others: Sequence[NamedColumn], effort: Effort
+    target: PatchTarget, others: Sequence[NamedColumn], effort: Effort
 ) -> Iterator[_Expression]:
     """Yield laws with one number, chosen by vote, and a law with more numbers."""
     place, now = target.place, target.current
@@ -153,7 +155,7 @@ def _real_laws(
             return
 
 
-def _terms(target: Target, others: Sequence[NamedColumn]) -> list[Term]:
+def _terms(target: PatchTarget, others: Sequence[NamedColumn]) -> list[Term]:
     """Return the terms that the value of a place may lack."""
     finite = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in others]
     own = NamedColumn(target.place, np.nan_to_num(target.current))

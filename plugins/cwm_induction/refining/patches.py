@@ -20,14 +20,14 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.effort import Effort
 from cwm_induction.refining.guards import Guard, find_guard
-from cwm_induction.refining.laws import Law, find_laws
-from cwm_induction.refining.targets import Target, TracedRows, place_targets
+from cwm_induction.refining.laws import PatchLaw, find_laws
+from cwm_induction.refining.targets import PatchTarget, TracedRows, place_targets
 from cwm_induction.refining.tracing import (
-    Change,
     Predict,
-    Source,
-    Statement,
-    Tracer,
+    ProgramTracer,
+    SourceChange,
+    TracedSource,
+    TracedStatement,
     is_loaded,
     place_of,
 )
@@ -70,7 +70,7 @@ OTHER_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
 }
 
 
-class Candidate(NamedTuple):
+class PatchCandidate(NamedTuple):
     """A corrected text, its worth (gain minus cost), and the finding in words."""
 
     text: str
@@ -81,8 +81,8 @@ class Candidate(NamedTuple):
 class _TriedLaw(NamedTuple):
     """A law, its target, and how many values it corrects and makes wrong in each row."""
 
-    target: Target
-    law: Law
+    target: PatchTarget
+    law: PatchLaw
     gained: np.ndarray
     lost: np.ndarray
 
@@ -132,7 +132,7 @@ def patch_program(
 
     def trace(text: str) -> TracedRows | None:
         try:
-            return TracedRows.of(Tracer(Source(text), data, predict, effort.spend))
+            return TracedRows.of(ProgramTracer(TracedSource(text), data, predict, effort.spend))
         except SyntaxError:
             return None
 
@@ -156,12 +156,12 @@ def patch_program(
     return (traced.source.text, findings) if findings else (program, [])
 
 
-def _candidates(traced: TracedRows, effort: Effort) -> Iterator[Candidate]:
+def _candidates(traced: TracedRows, effort: Effort) -> Iterator[PatchCandidate]:
     """Yield rewrites, and laws with guards."""
     for rewrite, gain in find_rewrites(traced):
         text = apply_rewrite(traced.source, rewrite)
         finding = f"{rewrite.finding} (fixes {gain} recorded values)"
-        yield Candidate(text, GAIN * gain - rewrite.cost, finding)
+        yield PatchCandidate(text, GAIN * gain - rewrite.cost, finding)
     best = 0.0
     for tried in _try_laws(traced, effort):
         # A guard costs at least 1.
@@ -187,7 +187,7 @@ def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
         for law in find_laws(target, traced.numbers(target.statement), effort)
     ]
 
-    def cost(pair: tuple[Target, Law]) -> float:
+    def cost(pair: tuple[PatchTarget, PatchLaw]) -> float:
         target, law = pair
         return law.cost - 8.0 * law.served * target.corrected / len(target.rows) ** 2
 
@@ -196,7 +196,7 @@ def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
     changes = []
     for target, law in pairs:
         values = np.where(np.isfinite(law.values), law.values, np.nan_to_num(target.current))
-        changes.append(Change(rows, 0, target.site, 0.0, values))
+        changes.append(SourceChange(rows, 0, target.site, 0.0, values))
     results = traced.tracer.run(changes) if changes else None
     tried = [
         _TriedLaw(*pair, *traced.effect(result, rows))
@@ -205,7 +205,9 @@ def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
     return sorted(tried, key=lambda each: -each.most)[:MAX_GUARDED]
 
 
-def _write_law(traced: TracedRows, target: Target, law: Law, guard: Guard, gain: int) -> Candidate:
+def _write_law(
+    traced: TracedRows, target: PatchTarget, law: PatchLaw, guard: Guard, gain: int
+) -> PatchCandidate:
     """Insert a law, under its guard, before the statement of a target."""
     line = f"{target.place} = {law.text}"
     finding = f"if {guard.text}: {line}" if guard.text else line
@@ -215,7 +217,7 @@ def _write_law(traced: TracedRows, target: Target, law: Law, guard: Guard, gain:
     if "np." in text and "import numpy as np" not in text:
         text = f"import numpy as np\n{text}"
     worth = GAIN * gain - law.cost - guard.cost
-    return Candidate(text, worth, f"{finding} (fixes {gain} recorded values)")
+    return PatchCandidate(text, worth, f"{finding} (fixes {gain} recorded values)")
 
 
 class Rewrite(NamedTuple):
@@ -256,7 +258,7 @@ def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> lis
         batch = rewrites[start : start + BATCH_SIZE]
         variants = ["\n".join(f"    {line}" for line in one.new.splitlines()) for one in batch]
         tracer = replace(traced.tracer, variants=variants)
-        results = tracer.run([Change(rows, number) for number in range(1, len(batch) + 1)])
+        results = tracer.run([SourceChange(rows, number) for number in range(1, len(batch) + 1)])
         if results is None:
             gains += [0] * len(batch)
             continue
@@ -265,7 +267,7 @@ def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> lis
     return gains
 
 
-def apply_rewrite(source: Source, rewrite: Rewrite) -> str:
+def apply_rewrite(source: TracedSource, rewrite: Rewrite) -> str:
     """Return the text of a program with a rewrite; other text stays unchanged if possible."""
     old, lines = rewrite.old, source.text.splitlines(keepends=True)
     assert old.end_lineno is not None
@@ -289,7 +291,7 @@ def _offset(lines: list[str], line: int, column: int) -> int:
     return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
 
 
-def _rewrites(source: Source) -> Iterator[Rewrite]:
+def _rewrites(source: TracedSource) -> Iterator[Rewrite]:
     for method in source.methods:
         yield from chain(_moved_statements(method), _changed_expressions(source, method))
     for value in source.body:
@@ -320,7 +322,7 @@ def _moved_statements(method: ast.FunctionDef) -> Iterator[Rewrite]:
             yield Rewrite(method, text, 1.5, finding)
 
 
-def _changed_expressions(source: Source, method: ast.FunctionDef) -> Iterator[Rewrite]:
+def _changed_expressions(source: TracedSource, method: ast.FunctionDef) -> Iterator[Rewrite]:
     """Yield a method with another name, number, comparison or condition in one place."""
     statements = {each.line: each for each in source.statements if each.method == method.name}
     for node, put in _slots(method):
@@ -357,7 +359,7 @@ def _rewrite(old: ast.stmt, node: ast.expr, put: _Put, new: ast.expr, cost: floa
 
 
 def _replacements(
-    node: ast.expr, statement: Statement | None, source: Source
+    node: ast.expr, statement: TracedStatement | None, source: TracedSource
 ) -> Iterator[tuple[ast.expr, float]]:
     """Yield other expressions, with their costs."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -378,7 +380,7 @@ def _replacements(
                 yield ast.parse(other, mode="eval").body, 1.8
 
 
-def _other_values(value: object, source: Source) -> Iterator[tuple[str | int, float]]:
+def _other_values(value: object, source: TracedSource) -> Iterator[tuple[str | int, float]]:
     """Yield other integers, truth values or letters for a constant, with their costs."""
     if isinstance(value, bool):
         yield not value, 1.3

@@ -19,10 +19,10 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.refining.tracing import (
     LETTER,
-    Change,
+    ProgramTracer,
     Site,
-    Source,
-    Tracer,
+    SourceChange,
+    TracedSource,
     TrialResult,
     flat_predictions,
 )
@@ -48,17 +48,17 @@ class TracedRows:
     the end. `seen` has a column for each place that the tracer records.
     """
 
-    tracer: Tracer
+    tracer: ProgramTracer
     truth: Array
     predicted: Array
     wrong: Array
     seen: Array
 
     @classmethod
-    def of(cls, tracer: Tracer) -> TracedRows | None:
+    def of(cls, tracer: ProgramTracer) -> TracedRows | None:
         """Run a program on all rows; return None if it fails in one."""
         data, rows = tracer.data, np.arange(len(tracer.data))
-        found = tracer.run([Change(rows)])
+        found = tracer.run([SourceChange(rows)])
         if found is None or found[0].failed.any():
             return None
         truth = flat_predictions(data.observation_space, data.columns)
@@ -67,7 +67,7 @@ class TracedRows:
         return cls(tracer, truth, predicted, wrong, found[0].seen)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TracedSource:
         """The text of the program."""
         return self.tracer.source
 
@@ -166,7 +166,7 @@ def wrong_numbers(data: Dataset, truth: Array, predicted: Array, rows: Array) ->
 
 
 @dataclass(frozen=True)
-class Target:
+class PatchTarget:
     """The values that a place needs in wrong rows.
 
     Attributes:
@@ -204,7 +204,7 @@ class Target:
         return fits
 
 
-def find_targets(traced: TracedRows) -> list[Target]:
+def find_targets(traced: TracedRows) -> list[PatchTarget]:
     """Return the targets at the sites that can correct the most values, the best first."""
     leaves = traced.data.observation_space.leaves("")
     solve = _solve if any(leaf.space.is_float for leaf in leaves) else _try_integers
@@ -215,9 +215,9 @@ def find_targets(traced: TracedRows) -> list[Target]:
     return sorted((e for e in again if e.corrected), key=lambda each: -each.corrected)
 
 
-def place_targets(traced: TracedRows) -> list[Target]:
+def place_targets(traced: TracedRows) -> list[PatchTarget]:
     """Return each target before the first and before the last statement that allows it."""
-    found: dict[tuple[int, str], Target] = {}
+    found: dict[tuple[int, str], PatchTarget] = {}
     for target in find_targets(traced):
         first = traced.source.earliest(Site(target.statement, target.place))
         for statement in (first, target.statement):
@@ -225,7 +225,7 @@ def place_targets(traced: TracedRows) -> list[Target]:
     return list(found.values())
 
 
-def _begin(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[Target]:
+def _begin(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchTarget]:
     """Return the sites that hold a number, with the rows that reach them."""
     found = []
     for index in sites:
@@ -235,15 +235,15 @@ def _begin(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[Target
         values = traced.values(site)
         part = rows[np.isfinite(values[rows]) & (np.abs(values[rows]) < LETTER)]
         if len(part) >= min(2, len(rows)):
-            found.append(Target(index, *site, values, part, values[part], np.zeros(len(part))))
+            found.append(PatchTarget(index, *site, values, part, values[part], np.zeros(len(part))))
     return found
 
 
-def _solve(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[Target]:
+def _solve(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchTarget]:
     """Solve for the value of each place in each row, by the secant method."""
     solvers = [_Solver(traced, target) for target in _begin(traced, sites, rows)]
     for _ in range(MAX_SECANTS + 1):
-        changes = [Change(s.target.rows, 0, s.target.site, 0.0, s.next) for s in solvers]
+        changes = [SourceChange(s.target.rows, 0, s.target.site, 0.0, s.next) for s in solvers]
         results = traced.tracer.run(changes) if changes else []
         if results is None:
             return []
@@ -255,7 +255,7 @@ def _solve(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[Target
 class _Solver:
     """The secant method for one place; each row is solved for the number that it affects most."""
 
-    def __init__(self, traced: TracedRows, target: Target) -> None:
+    def __init__(self, traced: TracedRows, target: PatchTarget) -> None:
         self.traced, self.target = traced, target
         self.step = 1e-4 * (np.abs(target.wanted) + 1e-2)
         self.next = target.wanted + self.step
@@ -309,7 +309,7 @@ class _Solver:
         self.next = np.where(np.isfinite(step), self.next + step, self.next)
 
 
-def _try_integers(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[Target]:
+def _try_integers(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchTarget]:
     """Try nearby and small integers for each place in each row."""
     begun = _begin(traced, sites, rows)
     options = []
@@ -327,7 +327,7 @@ def _try_integers(traced: TracedRows, sites: Sequence[int], rows: Array) -> list
             part = np.flatnonzero(useful & (current != value))
             if len(part):
                 given = np.full(len(part), value)
-                changes.append(Change(target.rows[part], 0, target.site, 0.0, given))
+                changes.append(SourceChange(target.rows[part], 0, target.site, 0.0, given))
                 owners.append((number, place, part))
     results = traced.tracer.run(changes) if changes else []
     if results is None:

@@ -48,7 +48,7 @@ class Site(NamedTuple):
     place: str
 
 
-class Statement(NamedTuple):
+class TracedStatement(NamedTuple):
     """A statement of a method.
 
     Attributes:
@@ -73,7 +73,7 @@ class Statement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class TracedSource:
     """The text of a program that defines `class Environment`."""
 
     text: str
@@ -119,7 +119,7 @@ class Source:
         return sorted({letter for text in texts - docstrings for letter in text})[:8]
 
     @cached_property
-    def statements(self) -> list[Statement]:
+    def statements(self) -> list[TracedStatement]:
         """The statements of the methods."""
         lines, found = self.text.splitlines(), []
         for method in self.methods:
@@ -131,7 +131,9 @@ class Source:
                 reads = tuple(place for place in _read_places(node) if place in known)
                 assigns = frozenset(place_of(each) for each in ast.walk(node) if _is_stored(each))
                 spot = node.lineno, node.col_offset
-                found.append(Statement(method.name, *spot, reads, known, is_open, block, assigns))
+                found.append(
+                    TracedStatement(method.name, *spot, reads, known, is_open, block, assigns)
+                )
         return found[:MAX_STATEMENTS]
 
     @cached_property
@@ -339,7 +341,7 @@ class TrialResult(NamedTuple):
     seen: Array
 
 
-class Change(NamedTuple):
+class SourceChange(NamedTuple):
     """A change that is tried on some rows: a variant of the program, or new values at a site.
 
     At the site, a place holds `factor` times its value plus `summand`, one number for each row.
@@ -353,13 +355,13 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tracer:
+class ProgramTracer:
     """Tries changes of a program on the rows of a dataset, and spends work for them.
 
     `variants` are texts that replace a method or a value of the class.
     """
 
-    source: Source
+    source: TracedSource
     data: Dataset
     predict: Predict
     spend: Callable[[float], bool]
@@ -403,12 +405,12 @@ class Tracer:
         traced = self._traced_class()
         return "".join([self.source.renamed(), _HELPERS, traced, *classes, variants, environment])
 
-    def run(self, changes: Sequence[Change]) -> list[TrialResult] | None:
+    def run(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
         """Try changes, each on its rows; return None if the program fails or no work is left."""
         total = sum(len(change.rows) for change in changes)
         if not total or not self.spend(20.0 * total):
             return None
-        batches: list[list[Change]] = [[]]
+        batches: list[list[SourceChange]] = [[]]
         for change in changes:
             size = sum(len(each.rows) for each in batches[-1])
             if batches[-1] and size + len(change.rows) > MAX_ROWS:
@@ -422,7 +424,7 @@ class Tracer:
             found += results
         return found
 
-    def _run_batch(self, changes: Sequence[Change]) -> list[TrialResult] | None:
+    def _run_batch(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
         rows = np.concatenate([change.rows for change in changes])
         extra = np.zeros((len(rows), self.width))
         ends = np.cumsum([len(change.rows) for change in changes])

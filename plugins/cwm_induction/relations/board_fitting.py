@@ -9,18 +9,18 @@ import numpy as np
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.board_model import BoardModel, advance
 from cwm_induction.relations.consequences import find_consequence
-from cwm_induction.relations.decision_list import Bias, DecisionList
-from cwm_induction.relations.layout import Layout, Rows
+from cwm_induction.relations.decision_list import Bias, RelationList
+from cwm_induction.relations.layout import BoardLayout, BoardRows
 from cwm_induction.relations.payments import fit_payments
 from cwm_induction.relations.quantities import fit_quantity
 from cwm_induction.relations.stages import (
-    Draft,
-    Effect,
+    BoardTerm,
+    CellEffect,
     Loop,
     Names,
+    RuleStage,
     Spend,
-    Stage,
-    Term,
+    StageDraft,
     fit_stage,
     per_cell,
 )
@@ -57,7 +57,7 @@ ROUNDS = 4
 
 
 def fit_board(
-    layout: Layout, rows: Rows, spend: Spend, like: BoardModel | None = None
+    layout: BoardLayout, rows: BoardRows, spend: Spend, like: BoardModel | None = None
 ) -> BoardModel:
     """Fit stages, consequences, other quantities and payments.
 
@@ -88,7 +88,7 @@ def fit_board(
     return model
 
 
-def _without_ring_tail(layout: Layout, before: Array, after: Array) -> Layout:
+def _without_ring_tail(layout: BoardLayout, before: Array, after: Array) -> BoardLayout:
     """Return the layout of the cells that turn as a ring, if a line of cells does."""
     if layout.shape[0] > 1 or layout.focus:
         return layout
@@ -103,10 +103,10 @@ def _fit_stages(model: BoardModel, names: Names, target: Array, spend: Spend) ->
     loop = find_loop(layout, names, target)
     terms, effects = tuple(cell_terms(layout, names)), tuple(cell_effects(layout, names))
 
-    def fit(error_bits: float, price: float = np.inf, mask: Array | None = None) -> Stage:
+    def fit(error_bits: float, price: float = np.inf, mask: Array | None = None) -> RuleStage:
         usual = tuple(term for term in terms if term.price < price)
         cheap = tuple(effect for effect in effects if effect.price < price)
-        return fit_stage(Draft(loop, usual, cheap), names, target, spend, error_bits, mask)
+        return fit_stage(StageDraft(loop, usual, cheap), names, target, spend, error_bits, mask)
 
     strict = _without_idle_offsets(fit(STRICT), names)
     model.stages = [strict]
@@ -146,7 +146,7 @@ def _refit_stages(
     """Learn the stages of a model again, from more boards."""
     effects = tuple(cell_effects(model.layout, names))
     *before, last = like.stages
-    draft = Draft(last.loop, last.terms, effects)
+    draft = StageDraft(last.loop, last.terms, effects)
     model.consequence = like.consequence
     quiet = None
     if like.consequence:
@@ -159,22 +159,22 @@ def _refit_stages(
 
 
 def _whole_boards(
-    layout: Layout, first: Stage, names: Names, target: Array, spend: Spend
-) -> Iterator[list[Stage]]:
+    layout: BoardLayout, first: RuleStage, names: Names, target: Array, spend: Spend
+) -> Iterator[list[RuleStage]]:
     """Yield stages for all cells: alone, and after a first stage at the cell of the action."""
     effects = tuple(cell_effects(layout, names))
     everywhere = Loop("all", layout.shape)
     for wraps in ((False, False), (False, True)):
         terms = tuple(field_terms(replace(layout, wraps=wraps), names))
-        draft = Draft(everywhere, terms, effects)
+        draft = StageDraft(everywhere, terms, effects)
         yield [fit_stage(draft, names, target, spend, STRICT)]
         if not layout.focus:
             continue
         cell = Loop("offsets", layout.shape, offsets=((0, 0),))
         starts = [first] if layout.focus == "agent" else []
         for effect in effects[1:] if layout.focus == "cell" else ():
-            rules = DecisionList((), 0)
-            starts.append(Stage(cell, terms, (effect,), rules))
+            rules = RelationList((), 0)
+            starts.append(RuleStage(cell, terms, (effect,), rules))
         for start in _most_plausible(starts, draft, names, target, spend):
             after = dict(names)
             advance(after, start.apply(names))
@@ -182,8 +182,8 @@ def _whole_boards(
 
 
 def _most_plausible(
-    starts: list[Stage], draft: Draft, names: Names, target: Array, spend: Spend
-) -> list[Stage]:
+    starts: list[RuleStage], draft: StageDraft, names: Names, target: Array, spend: Spend
+) -> list[RuleStage]:
     """Return the first stage after which rules of cells far away explain most boards."""
     if len(starts) < 2:
         return starts
@@ -202,7 +202,7 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z_]+", text))
 
 
-def _without_idle_offsets(stage: Stage, names: Names) -> Stage:
+def _without_idle_offsets(stage: RuleStage, names: Names) -> RuleStage:
     """Return a stage whose loop visits only the offsets at which it changes cells."""
     loop = stage.loop
     if loop.kind != "offsets":
@@ -231,7 +231,7 @@ def _fit_turning(model: BoardModel, names: Names, target: Array, spend: Spend) -
         bits = (LENIENT, CAREFUL, STRICT)[min(number, 2)]
         shifts = np.array(SHIFTS)[(off + (turn.shifts(middle_names)[:, None] != SHIFTS)).argmin(1)]
         middle = turned(target, -shifts)
-        stage = fit_stage(Draft(loop, terms, effects), names, middle, spend, bits)
+        stage = fit_stage(StageDraft(loop, terms, effects), names, middle, spend, bits)
         middle_names = dict(names)
         advance(middle_names, stage.apply(names))
         off = mismatches(middle_names["board"].values, target)
@@ -250,13 +250,13 @@ def _wrong(boards: Array, target: Array) -> Array:
     return mask
 
 
-def _fit_quantities(model: BoardModel, rows: Rows, spend: Spend) -> None:
+def _fit_quantities(model: BoardModel, rows: BoardRows, spend: Spend) -> None:
     """Learn rules for the components that are no cells."""
     layout, after = model.layout, rows.after
     _, names = model.predict(rows.before, rows.action)
     terms = _quantity_terms(model, names)
     copies = [
-        Effect(effect.text.replace("board", "old"), 1.0)
+        CellEffect(effect.text.replace("board", "old"), 1.0)
         for effect in cell_effects(layout, names)
         if effect.text.startswith("board[") or effect.text == "pressed"
     ]
@@ -265,7 +265,7 @@ def _fit_quantities(model: BoardModel, rows: Rows, spend: Spend) -> None:
         model.quantities.append(fit_quantity(component, target, names, terms, copies, spend))
 
 
-def _quantity_terms(model: BoardModel, names: Names) -> list[Term]:
+def _quantity_terms(model: BoardModel, names: Names) -> list[BoardTerm]:
     """Return what conditions may compare that belong to no cell: values before the step."""
     terms = [term for term in model.stages[0].terms if not per_cell(term)]
     old = [re.sub(r"\bboard\b", "old", term.text) for term in terms]
@@ -275,48 +275,48 @@ def _quantity_terms(model: BoardModel, names: Names) -> list[Term]:
     ]
 
 
-def _payment_terms(model: BoardModel, names: Names) -> tuple[list[Term], list[Term]]:
+def _payment_terms(model: BoardModel, names: Names) -> tuple[list[BoardTerm], list[BoardTerm]]:
     """Return what weighted sums and conditions of rewards may use."""
     layout = model.layout
     codes = np.unique(np.concatenate([names["old"].values, names["new"].values])).tolist()
     events = model.consequence.events if model.consequence else []
-    sums = [Term(name, name, "number") for name in events]
+    sums = [BoardTerm(name, name, "number") for name in events]
     middle = "middle" if model.consequence or model.turn else "new"
     changes = [(f"count({middle}, {c}) - count(old, {c})", c) for c in reversed(codes)]
-    sums += [Term(text, text, "number") for text, _ in changes]
-    sums += [Term(f"new_x{c} - x{c}", f"new_x{c} - x{c}", "number") for c in layout.extras]
+    sums += [BoardTerm(text, text, "number") for text, _ in changes]
+    sums += [BoardTerm(f"new_x{c} - x{c}", f"new_x{c} - x{c}", "number") for c in layout.extras]
     levels = [f"count(new, {code})" for code in reversed(codes)]
     levels += [f"new_x{component}" for component in layout.extras]
     conditions = _quantity_terms(model, names)
-    conditions += [Term(f"new_x{c}", f"new_x{c}", "number", 1.0) for c in layout.extras]
-    conditions += [Term(name, name, "number", 0.5) for name in events]
+    conditions += [BoardTerm(f"new_x{c}", f"new_x{c}", "number", 1.0) for c in layout.extras]
+    conditions += [BoardTerm(name, name, "number", 0.5) for name in events]
     conditions += [
-        Term(f"count(new, {code})", f"count(new, {code})", "number", 1.0) for code in codes
+        BoardTerm(f"count(new, {code})", f"count(new, {code})", "number", 1.0) for code in codes
     ]
     conditions += [
-        Term(f"count(old, {code})", f"count(old, {code})", "number", 3.0) for code in codes
+        BoardTerm(f"count(old, {code})", f"count(old, {code})", "number", 3.0) for code in codes
     ]
     conditions += [t._replace(price=2.0) for t in sums[len(events) :]]
     differing = "differing(new, old)"
-    conditions.append(Term(differing, differing, "number", 1.0))
+    conditions.append(BoardTerm(differing, differing, "number", 1.0))
     if layout.shape[0] == 1:
         places = range(layout.cells)
         same = [f"(new[0, {place}] == old[0, {place}])" for place in places]
-        conditions += [Term(text, text, "flag", 3.0) for text in same]
+        conditions += [BoardTerm(text, text, "flag", 3.0) for text in same]
     if layout.turns and layout.extras:
         # cells and the other places of items together
         others = " + ".join(f"(new_x{component} == 0)" for component in layout.extras)
         empty = f"count(new, 0) + {others}"
-        conditions.append(Term(empty, empty, "number", 1.0))
+        conditions.append(BoardTerm(empty, empty, "number", 1.0))
     if middle == "middle":
         conditions += count_terms(names, "middle")
     if layout.focus == "agent":
         here = "at(board, row, column)"
         moved = " & ".join(f"({here} != {code})" for code in layout.agent)
-        conditions.insert(0, Term("moved", moved, "flag"))
+        conditions.insert(0, BoardTerm("moved", moved, "flag"))
     conditions += [
-        Term(f"new[{y}, {x}]", f"new[{y}, {x}]", "code", 4.0)
+        BoardTerm(f"new[{y}, {x}]", f"new[{y}, {x}]", "code", 4.0)
         for y in range(layout.shape[0])
         for x in range(layout.shape[1])
     ]
-    return [*sums, *(Term(text, text, "number") for text in levels)], conditions
+    return [*sums, *(BoardTerm(text, text, "number") for text in levels)], conditions

@@ -6,12 +6,12 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.boards import Boards
-from cwm_induction.relations.consequences import Consequence
-from cwm_induction.relations.layout import Layout
+from cwm_induction.relations.consequences import StageConsequence
+from cwm_induction.relations.layout import BoardLayout
 from cwm_induction.relations.payments import Payments
-from cwm_induction.relations.quantities import Quantity
-from cwm_induction.relations.stages import Names, Stage
-from cwm_induction.relations.turning import Turn
+from cwm_induction.relations.quantities import RelationQuantity
+from cwm_induction.relations.stages import Names, RuleStage
+from cwm_induction.relations.turning import RingTurn
 from cwm_induction.relations.vocabulary import start_names
 
 
@@ -19,11 +19,11 @@ from cwm_induction.relations.vocabulary import start_names
 class BoardModel:
     """A board, the stages of a step in order, other quantities, rewards and ends."""
 
-    layout: Layout
-    stages: list[Stage] = field(default_factory=list)
-    turn: Turn | None = None
-    consequence: Consequence | None = None
-    quantities: list[Quantity] = field(default_factory=list)
+    layout: BoardLayout
+    stages: list[RuleStage] = field(default_factory=list)
+    turn: RingTurn | None = None
+    consequence: StageConsequence | None = None
+    quantities: list[RelationQuantity] = field(default_factory=list)
     payments: Payments | None = None
 
     def predict(self, before: Array, action: Array) -> tuple[Array, Names]:

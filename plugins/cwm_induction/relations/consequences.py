@@ -29,7 +29,7 @@ LINES = '''def lines(board, size):
 '''
 
 
-class Consequence(NamedTuple):
+class StageConsequence(NamedTuple):
     """Cells that become `empty`, how other cells fall, and whether both repeat.
 
     `clear` is "rows" or "columns" (all cells full), "both", "lines" (at least `size` equal things
@@ -161,7 +161,7 @@ def _lines(boards: Array, size: int, axes: tuple[int, ...], empty: int) -> Array
     return marked
 
 
-def find_consequence(middle: Array, after: Array, empty: int) -> Consequence | None:
+def find_consequence(middle: Array, after: Array, empty: int) -> StageConsequence | None:
     """Return the consequence that leads from most middle boards to the recorded ones, if any.
 
     Args:
@@ -178,13 +178,13 @@ def find_consequence(middle: Array, after: Array, empty: int) -> Consequence | N
     return best
 
 
-def _candidates(shape: tuple[int, ...], empty: int) -> Iterator[Consequence]:
+def _candidates(shape: tuple[int, ...], empty: int) -> Iterator[StageConsequence]:
     for repeats in (False, True):
         for fall in FALLS:
             for clear in ("both", "rows", "columns"):
-                yield Consequence(clear, fall, repeats, empty)
+                yield StageConsequence(clear, fall, repeats, empty)
             for size in range(2, min(6, max(shape) + 1)):
                 for axes in ((-1, -2), (-1,), (-2,)):
-                    yield Consequence("lines", fall, repeats, empty, size, axes)
+                    yield StageConsequence("lines", fall, repeats, empty, size, axes)
     for fall in list(FALLS)[1:]:
-        yield Consequence("", fall, False, empty)
+        yield StageConsequence("", fall, False, empty)

@@ -43,7 +43,7 @@ MAX_CELLS = 25_000_000
 """Entries of the matrix of samples and conditions; more samples are thinned out."""
 
 
-class Condition(NamedTuple):
+class RelationCondition(NamedTuple):
     """A comparison of a feature with a constant; `operator` "" tests a flag."""
 
     feature: str
@@ -69,17 +69,17 @@ class Condition(NamedTuple):
         return np.asarray(mask)
 
 
-class Rule(NamedTuple):
+class RelationRule(NamedTuple):
     """Conditions that must all hold, and the effect that then applies."""
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[RelationCondition, ...]
     effect: int
 
 
-class DecisionList(NamedTuple):
+class RelationList(NamedTuple):
     """Rules in order: the first rule that holds applies, and `default` if none holds."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[RelationRule, ...]
     default: int
 
     def effects(self, values: Mapping[str, Array], count: int) -> Array:
@@ -98,7 +98,7 @@ class DecisionList(NamedTuple):
         return {condition.feature for rule in self.rules for condition in rule.conditions}
 
 
-class Feature(NamedTuple):
+class RelationFeature(NamedTuple):
     """A column of integers: a `code` is compared for equality, a `number` also for order.
 
     `price` is added to the bits of each condition on it.
@@ -110,22 +110,22 @@ class Feature(NamedTuple):
     price: float = 0.0
 
 
-def conditions_on(feature: Feature, most: int = 24) -> list[Condition]:
+def conditions_on(feature: RelationFeature, most: int = 24) -> list[RelationCondition]:
     """Return the conditions that a feature offers, at most `most` thresholds."""
     seen = np.unique(feature.values).tolist()
     if len(seen) < 2:
         return []
     if feature.kind == "flag":
-        return [Condition(feature.name, "", value) for value in (1, 0)]
+        return [RelationCondition(feature.name, "", value) for value in (1, 0)]
     if len(seen) > most:
         seen = np.unique(np.quantile(feature.values, np.linspace(0, 1, most)).astype(int)).tolist()
-    found = [Condition(feature.name, "==", value) for value in seen]
+    found = [RelationCondition(feature.name, "==", value) for value in seen]
     if len(seen) == 2:
         return found
-    found += [Condition(feature.name, "!=", value) for value in seen]
+    found += [RelationCondition(feature.name, "!=", value) for value in seen]
     if feature.kind == "number":
-        found += [Condition(feature.name, "<=", value) for value in seen[1:-1]]
-        found += [Condition(feature.name, ">=", value) for value in seen[1:-1]]
+        found += [RelationCondition(feature.name, "<=", value) for value in seen[1:-1]]
+        found += [RelationCondition(feature.name, ">=", value) for value in seen[1:-1]]
     return found
 
 
@@ -144,11 +144,11 @@ class Bias(NamedTuple):
 
 
 def learn(
-    features: Sequence[Feature],
+    features: Sequence[RelationFeature],
     correct: Array,
     spend: Callable[[float], bool],
     bias: Bias = Bias(),  # noqa: B008  # immutable
-) -> DecisionList:
+) -> RelationList:
     """Learn a decision list.
 
     Args:
@@ -179,7 +179,7 @@ class _Learner:
 
     def __init__(
         self,
-        features: Sequence[Feature],
+        features: Sequence[RelationFeature],
         correct: Array,
         spend: Callable[[float], bool],
         bias: Bias,
@@ -189,7 +189,7 @@ class _Learner:
         correct, count = correct[rows], len(rows)
         columns: list[Array] = []
         prices: list[float] = []
-        self.conditions: list[Condition] = []
+        self.conditions: list[RelationCondition] = []
         seen: dict[bytes, int] = {}
         for condition, feature in sorted(conditions, key=lambda pair: pair[1].price):
             column = condition.holds({feature.name: feature.values[rows]})
@@ -207,7 +207,7 @@ class _Learner:
         self.spend, self.bias, self.error_bits = spend, bias, bias.error_bits
         self.masks: dict[tuple[int, ...], Array] = {}
 
-    def learn(self) -> DecisionList:
+    def learn(self) -> RelationList:
         default = self.bias.default
         if default is None:
             default = int((self.correct.sum(0) - 0.01 * self.effect_bits).argmax())
@@ -215,8 +215,8 @@ class _Learner:
         if len(found[0]) > 1 and self._wrong(found[0], default) <= HOPELESS * len(self.correct):
             found += [self._rules(default, power) for power in POWERS[1:]]
         kept = min(found, key=lambda rules: (self._wrong(rules, default), self._length(rules)))
-        named = [Rule(tuple(self.conditions[c] for c in chosen), e) for chosen, e in kept]
-        return DecisionList(tuple(named), default)
+        named = [RelationRule(tuple(self.conditions[c] for c in chosen), e) for chosen, e in kept]
+        return RelationList(tuple(named), default)
 
     def _rules(self, default: int, power: float) -> list[Choice]:
         """Return rules for the samples that the default gets wrong, simplified."""

@@ -15,7 +15,7 @@ from cwm_induction.discrete.transitions import (
 from cwm_induction.effort import Effort
 from cwm_induction.relations.board_fitting import fit_board
 from cwm_induction.relations.board_model import BoardModel
-from cwm_induction.relations.layout import Layout, Rows, find_layouts
+from cwm_induction.relations.layout import BoardLayout, BoardRows, find_layouts
 from cwm_induction.relations.lists import ListLayout, ListModel, find_lists, fit_lists, write_lists
 from cwm_induction.relations.place_program import write_places
 from cwm_induction.relations.places import PlaceLayout, PlaceModel, find_places, fit_places
@@ -23,7 +23,7 @@ from cwm_induction.relations.program import write_board
 from cwm_induction.relations.stages import Spend
 
 AnyModel = BoardModel | ListModel | PlaceModel
-AnyLayout = Layout | ListLayout | PlaceLayout
+AnyLayout = BoardLayout | ListLayout | PlaceLayout
 
 LEAST_ROWS = 100
 """Transitions below which relations are not told from chance."""
@@ -87,7 +87,7 @@ def induce(dataset: Dataset, held_out: Array, effort: Effort) -> Induced:
     return Induced(program, other, best)
 
 
-def _layouts(rows: Rows, shape: tuple[int, ...]) -> list[AnyLayout]:
+def _layouts(rows: BoardRows, shape: tuple[int, ...]) -> list[AnyLayout]:
     """Return layouts of objects with places, of lists and of boards."""
     found: list[AnyLayout | None] = []
     if len(shape) == 1:
@@ -96,7 +96,9 @@ def _layouts(rows: Rows, shape: tuple[int, ...]) -> list[AnyLayout]:
     return [layout for layout in [*found, *boards] if layout is not None]
 
 
-def _fit(layout: AnyLayout, rows: Rows, spend: Spend, like: AnyModel | None = None) -> AnyModel:
+def _fit(
+    layout: AnyLayout, rows: BoardRows, spend: Spend, like: AnyModel | None = None
+) -> AnyModel:
     """Fit a model; `like` is the model of fewer rows."""
     if isinstance(layout, PlaceLayout):
         return fit_places(layout, rows, spend, like if isinstance(like, PlaceModel) else None)
@@ -123,10 +125,10 @@ def summary_of(model: AnyModel, count: int, episodes: int) -> str:
     return f"A board whose cells follow the same rules, induced from {rows}."
 
 
-def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
+def rows_of(dataset: Dataset, seen: Transitions) -> BoardRows:
     """Return the transitions of a dataset in order."""
     space = dataset.observation_space
-    return Rows(
+    return BoardRows(
         integer_columns(dataset, space, "observations"),
         seen.action[seen.rows],
         integer_columns(dataset, space, "next_observations"),
@@ -135,7 +137,7 @@ def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
     )
 
 
-def exact_share(model: AnyModel, rows: Rows) -> float:
+def exact_share(model: AnyModel, rows: BoardRows) -> float:
     """Return the share of transitions that a model predicts in every part."""
     if model.payments is None:
         return 0.0

@@ -30,7 +30,7 @@ LEAST_CELLS = 6
 """Cells of a board or line at least; fewer are better explained one by one."""
 
 
-class Rows(NamedTuple):
+class BoardRows(NamedTuple):
     """Transitions as arrays of whole numbers; actions are numbered from 0."""
 
     before: Array
@@ -39,13 +39,13 @@ class Rows(NamedTuple):
     rewards: Array
     ends: Array
 
-    def part(self, mask: Array) -> "Rows":
+    def part(self, mask: Array) -> "BoardRows":
         """Return the rows of a mask."""
-        return Rows(*(column[mask] for column in self))
+        return BoardRows(*(column[mask] for column in self))
 
 
 @dataclass(frozen=True)
-class Layout:
+class BoardLayout:
     """A board of cells, other quantities, and the cell that an action refers to.
 
     `focus` is "agent" (the cell with a value in `agent`, moved by `steps`), "cell" (the action is
@@ -116,7 +116,7 @@ class Ground:
 
 def find_layouts(
     before: Array, action: Array, after: Array, shape: tuple[int, ...]
-) -> list[Layout]:
+) -> list[BoardLayout]:
     """Return the layouts that fit a dataset, the most plausible first.
 
     Args:
@@ -129,7 +129,7 @@ def find_layouts(
     changes = before != after
     actions = int(action.max()) + 1
     if len(shape) == 2 and min(shape) >= 2:
-        candidates = [Layout((shape[0], shape[1]), 0, size)]
+        candidates = [BoardLayout((shape[0], shape[1]), 0, size)]
     else:
         candidates = list(_flat_layouts(before, size, actions))
     candidates = [one for one in candidates if _has_codes(one, before)]
@@ -157,13 +157,13 @@ def find_layouts(
     return [*unclear[:1], *plain]
 
 
-def _grids_of(before: Array) -> Iterator[Layout]:
+def _grids_of(before: Array) -> Iterator[BoardLayout]:
     """Yield boards of any shape that a vector may begin with."""
     size = before.shape[1]
     for extras in range(4):
         for width in range(3, (size - extras) // 3 + 1):
             if (size - extras) % width == 0:
-                layout = Layout(((size - extras) // width, width), 0, size)
+                layout = BoardLayout(((size - extras) // width, width), 0, size)
                 if _has_codes(layout, before):
                     yield layout
 
@@ -184,7 +184,7 @@ def _grids(shape: tuple[int, int], actions: int) -> Iterator[tuple[str, tuple[in
         yield "cell", (1, width)
 
 
-def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[Layout]:
+def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[BoardLayout]:
     """Yield boards and lines that a vector may begin with."""
     tops = before.max(axis=0)
     for extras in range(4):
@@ -193,22 +193,22 @@ def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[Layout]:
             continue
         for width in range(3, cells // 3 + 1):
             if cells % width == 0 and actions in (cells, width):
-                yield Layout((cells // width, width), 0, size)
+                yield BoardLayout((cells // width, width), 0, size)
     if np.unique(tops, return_counts=True)[1].max() < ALIKE * size:
         return
     cells = size
     while cells > 1 and tops[cells - 1] > tops[: cells - 1].max():
         cells -= 1
     if cells >= LEAST_CELLS:
-        yield Layout((1, cells), 0, size)
+        yield BoardLayout((1, cells), 0, size)
 
 
-def _has_codes(layout: Layout, before: Array) -> bool:
+def _has_codes(layout: BoardLayout, before: Array) -> bool:
     cells = before[:, layout.first : layout.first + layout.cells]
     return layout.cells >= LEAST_CELLS and len(np.unique(cells)) <= MAX_CODES
 
 
-def _surprise(layout: Layout, action: Array, changes: Array) -> float:
+def _surprise(layout: BoardLayout, action: Array, changes: Array) -> float:
     """Return the bits of the changed cells, given their offset from the focus."""
     height, width = layout.shape
     cells = changes[:, layout.first : layout.first + layout.cells].reshape(-1, height, width)
@@ -226,7 +226,7 @@ def _surprise(layout: Layout, action: Array, changes: Array) -> float:
     return float((bits * total[used]).sum() + 0.5 * np.log2(len(action)) * parameters)
 
 
-def _surprise_of_cells(layout: Layout, changes: Array) -> float:
+def _surprise_of_cells(layout: BoardLayout, changes: Array) -> float:
     """Return the bits of the changed cells, given the frequency of change of each cell."""
     cells = changes[:, layout.first : layout.first + layout.cells]
     return float(_entropy(cells.mean(axis=0))[0].sum() * len(cells))
@@ -238,7 +238,9 @@ def _entropy(share: Array) -> tuple[Array, int]:
     return entropy, int(((share > 0) & (share < 1)).sum())
 
 
-def _with_agent(layout: Layout, before: Array, action: Array, after: Array) -> Layout | None:
+def _with_agent(
+    layout: BoardLayout, before: Array, action: Array, after: Array
+) -> BoardLayout | None:
     """Return the layout with its agent: the value that every board has once and actions move."""
     if min(layout.shape) < 2:
         return None
@@ -279,7 +281,7 @@ def _steps(moved: Array, action: Array) -> tuple[tuple[int, int, int], ...]:
     return tuple(steps)
 
 
-def _ground(layout: Layout, observations: Array) -> Ground | None:
+def _ground(layout: BoardLayout, observations: Array) -> Ground | None:
     """Find marked cells: those with other values than most cells, one for each of theirs."""
     cells = observations[:, layout.first : layout.first + layout.cells]
     groups = Counter(frozenset(np.unique(cells[:, i]).tolist()) for i in range(layout.cells))

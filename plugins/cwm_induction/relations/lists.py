@@ -11,16 +11,16 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.discrete.expressions import action_lines
 from cwm_induction.discrete.transitions import IntegerEncoding
 from cwm_induction.relations.boards import FUNCTIONS, evaluate
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
-from cwm_induction.relations.layout import MAX_CODES, Rows
+from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
+from cwm_induction.relations.layout import MAX_CODES, BoardRows
 from cwm_induction.relations.payments import Payments, fit_payments
 from cwm_induction.relations.program import HEAD
-from cwm_induction.relations.quantities import Quantity, fit_quantity
+from cwm_induction.relations.quantities import RelationQuantity, fit_quantity
 from cwm_induction.relations.stages import (
-    Effect,
+    BoardTerm,
+    CellEffect,
     Names,
     Spend,
-    Term,
     branch_lines,
     define,
     mentions,
@@ -50,8 +50,8 @@ class ListLayout:
 class ListRules:
     """Rules for one list; effects are texts of the new list."""
 
-    effects: tuple[Effect, ...]
-    rules: DecisionList
+    effects: tuple[CellEffect, ...]
+    rules: RelationList
 
 
 @dataclass
@@ -59,9 +59,9 @@ class ListModel:
     """Rules for lists and other quantities, all computed from the state before the step."""
 
     layout: ListLayout
-    terms: tuple[Term, ...]
+    terms: tuple[BoardTerm, ...]
     lists: list[ListRules] = field(default_factory=list)
-    quantities: list[Quantity] = field(default_factory=list)
+    quantities: list[RelationQuantity] = field(default_factory=list)
     payments: Payments | None = None
 
     def predict(self, before: Array, action: Array) -> tuple[Array, Names]:
@@ -84,7 +84,7 @@ class ListModel:
         return after, names
 
 
-def find_lists(rows: Rows) -> ListLayout | None:
+def find_lists(rows: BoardRows) -> ListLayout | None:
     """Return the layout of lists: runs of components whose empty places follow the items."""
     seen = np.concatenate([rows.before, rows.after])
     if len(np.unique(seen)) > MAX_CODES or seen.min() < 0:
@@ -116,14 +116,14 @@ def list_names(layout: ListLayout, before: Array, action: Array) -> Names:
     return names
 
 
-def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
+def fit_lists(layout: ListLayout, rows: BoardRows, spend: Spend) -> ListModel:
     """Learn rules for each list and quantity, then rewards and ends."""
     names = list_names(layout, rows.before, rows.action)
     indices = [c for c in layout.extras if 0 < rows.before[:, c].max() < len(layout.lists)]
     terms = _terms(layout, indices)
     define(terms, names)
     model, basic = ListModel(layout, tuple(terms)), list(terms)
-    features = [Feature(t.name, t.kind, names[t.name], t.price) for t in terms]
+    features = [RelationFeature(t.name, t.kind, names[t.name], t.price) for t in terms]
     for number, (first, places) in enumerate(layout.lists):
         part = slice(first, first + places)
         effects = _effects(layout, number)
@@ -133,18 +133,20 @@ def fit_lists(layout: ListLayout, rows: Rows, spend: Spend) -> ListModel:
         bias = Bias(effect_bits=[effects[index].price for index in useful])
         rules = learn(features, correct[:, useful], spend, bias)
         model.lists.append(ListRules(tuple(effects[index] for index in useful), rules))
-    copies = [Effect(end, 0.5) for end in _ends(layout)]
-    copies += [Effect(term.name) for term in terms if re.match("chosen_(first|last)", term.name)]
+    copies = [CellEffect(end, 0.5) for end in _ends(layout)]
+    copies += [
+        CellEffect(term.name) for term in terms if re.match("chosen_(first|last)", term.name)
+    ]
     for component in layout.extras:
-        copies += [Effect(f"x{other}", 1.0) for other in layout.extras if other != component]
+        copies += [CellEffect(f"x{other}", 1.0) for other in layout.extras if other != component]
         after = rows.after[:, component]
         model.quantities.append(fit_quantity(component, after, names, terms, copies, spend))
         # later quantities may follow the change of this one
         names[f"new_x{component}"] = after
         same = f"(new_x{component} == x{component})"
         terms += [
-            Term(same, same, "flag"),
-            Term(f"new_x{component}", f"new_x{component}", "number"),
+            BoardTerm(same, same, "flag"),
+            BoardTerm(f"new_x{component}", f"new_x{component}", "number"),
         ]
     _, known = model.predict(rows.before, rows.action)
     sums, conditions = _payment_terms(layout, basic)
@@ -157,14 +159,14 @@ def _ends(layout: ListLayout) -> list[str]:
     return [f"{end}_{number}" for number in numbers for end in ("first", "last")]
 
 
-def _terms(layout: ListLayout, indices: list[int]) -> list[Term]:
+def _terms(layout: ListLayout, indices: list[int]) -> list[BoardTerm]:
     """Return what conditions may compare; `indices` are quantities that may number a list."""
     lengths = [f"length_{number}" for number in range(len(layout.lists))]
-    terms = [Term("action", "action", "code", -1.0)]
-    terms += [Term(name, name, "number") for name in lengths]
-    terms += [Term(name, name, "code") for name in _ends(layout)]
+    terms = [BoardTerm("action", "action", "code", -1.0)]
+    terms += [BoardTerm(name, name, "number") for name in lengths]
+    terms += [BoardTerm(name, name, "code") for name in _ends(layout)]
     extras = [f"x{component}" for component in layout.extras]
-    terms += [Term(name, name, "number") for name in extras]
+    terms += [BoardTerm(name, name, "number") for name in extras]
     numbers = range(len(layout.lists))
     chosen = []
     for component in indices:
@@ -172,29 +174,34 @@ def _terms(layout: ListLayout, indices: list[int]) -> list[Term]:
             name = f"chosen_{part}_{component}"
             values = ", ".join(f"{part}_{number}" for number in numbers)
             kind = "number" if part == "length" else "code"
-            terms.append(Term(name, f"pick(x{component}, {values})", kind))
+            terms.append(BoardTerm(name, f"pick(x{component}, {values})", kind))
             chosen.append(name)
     items = [name for name in chosen if "length" not in name]
     for one, other in combinations([*_ends(layout), *extras, *items], 2):
         text = f"({one} == {other})"
-        terms.append(Term(text, text, "flag", 1.0))
+        terms.append(BoardTerm(text, text, "flag", 1.0))
     for one, other in combinations([*_ends(layout)], 2):
         text = f"({one} < {other})"
-        terms.append(Term(text, text, "flag", 2.0))
+        terms.append(BoardTerm(text, text, "flag", 2.0))
     for one, other in combinations(lengths, 2):
         text = f"{one} - {other}"
-        terms.append(Term(text, text, "number", 2.0))
+        terms.append(BoardTerm(text, text, "number", 2.0))
     return terms
 
 
-def _effects(layout: ListLayout, number: int) -> list[Effect]:
+def _effects(layout: ListLayout, number: int) -> list[CellEffect]:
     """Return the new values that a list may get, as texts of programs."""
     own = f"list_{number}"
-    effects = [Effect(own), Effect(f"{own}[1:]"), Effect(f"{own}[:-1]"), Effect("[]", 1.0)]
+    effects = [
+        CellEffect(own),
+        CellEffect(f"{own}[1:]"),
+        CellEffect(f"{own}[:-1]"),
+        CellEffect("[]", 1.0),
+    ]
     items = [name for name in _ends(layout) if not name.endswith(f"_{number}")]
     items += [f"x{component}" for component in layout.extras]
     for item in items:
-        effects += [Effect(f"{own} + [{item}]"), Effect(f"[{item}] + {own}", 0.5)]
+        effects += [CellEffect(f"{own} + [{item}]"), CellEffect(f"[{item}] + {own}", 0.5)]
     return effects
 
 
@@ -220,24 +227,26 @@ def _result(text: str, items: Array, names: Names) -> Array:
     return after
 
 
-def _payment_terms(layout: ListLayout, terms: list[Term]) -> tuple[list[Term], list[Term]]:
+def _payment_terms(
+    layout: ListLayout, terms: list[BoardTerm]
+) -> tuple[list[BoardTerm], list[BoardTerm]]:
     numbers = range(len(layout.lists))
     changes = [f"new_length_{number} - length_{number}" for number in numbers]
     changes += [f"new_x{component} - x{component}" for component in layout.extras]
     before = " + ".join(f"length_{number}" for number in numbers)
     changes += [before, *(f"length_{number}" for number in numbers)]
-    sums = [Term(text, text, "number") for text in changes]
+    sums = [BoardTerm(text, text, "number") for text in changes]
     moved = " + ".join(f"abs(new_length_{number} - length_{number})" for number in numbers)
-    conditions = [*terms, Term("moved", moved, "number", -1.0)]
+    conditions = [*terms, BoardTerm("moved", moved, "number", -1.0)]
     lengths = [f"new_length_{number}" for number in numbers]
     total = " + ".join(lengths)
-    conditions.append(Term("items", total, "number", -1.0))
-    conditions += [Term(name, name, "number", 1.0) for name in lengths]
+    conditions.append(BoardTerm("items", total, "number", -1.0))
+    conditions += [BoardTerm(name, name, "number", 1.0) for name in lengths]
     conditions += [term._replace(price=0.5) for term in sums]
     for component in layout.extras:
-        conditions.append(Term(f"new_x{component}", f"new_x{component}", "number", 0.5))
+        conditions.append(BoardTerm(f"new_x{component}", f"new_x{component}", "number", 0.5))
         same = f"(new_x{component} == x{component})"
-        conditions.append(Term(same, same, "flag", 0.5))
+        conditions.append(BoardTerm(same, same, "flag", 0.5))
     return sums, conditions
 
 

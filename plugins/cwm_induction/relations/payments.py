@@ -7,8 +7,8 @@ import numpy as np
 from scipy.linalg import qr
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
-from cwm_induction.relations.stages import Effect, Names, Spend, Term, branch_lines, define
+from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
+from cwm_induction.relations.stages import BoardTerm, CellEffect, Names, Spend, branch_lines, define
 
 EXACT = 1e-6
 """Difference of two rewards that are equal."""
@@ -26,20 +26,20 @@ class Payments(NamedTuple):
     The rules of the reward may also use `terminated`.
     """
 
-    terms: tuple[Term, ...]
-    ends: DecisionList
+    terms: tuple[BoardTerm, ...]
+    ends: RelationList
     weights: tuple[tuple[str, float], ...]
     bonuses: tuple[float, ...]
-    rules: DecisionList
+    rules: RelationList
 
     @property
     def lines(self) -> list[str]:
         """Write the lines of `step`, apart from the variables that they use."""
-        flags = (Effect("False"), Effect("True"))
+        flags = (CellEffect("False"), CellEffect("True"))
         ends = branch_lines(self.ends, flags, lambda text: f"terminated = {text}")
         if len(ends) == 4 and ends[1].endswith("True"):
             ends = [f"terminated = {ends[0][3:-1]}"]
-        effects = [Effect(repr(bonus)) for bonus in self.bonuses]
+        effects = [CellEffect(repr(bonus)) for bonus in self.bonuses]
         lines = [*ends, *branch_lines(self.rules, effects, lambda text: f"reward = {text}")]
         for text, weight in self.weights:
             sign, size = "-" if weight < 0 else "+", abs(weight)
@@ -60,8 +60,8 @@ class Payments(NamedTuple):
 
 
 def fit_payments(
-    sums: Sequence[Term],
-    terms: Sequence[Term],
+    sums: Sequence[BoardTerm],
+    terms: Sequence[BoardTerm],
     names: Names,
     rewards: Array,
     ends: Array,
@@ -79,14 +79,14 @@ def fit_payments(
     """
     found = dict(names)
     done = define(terms, found)
-    features = [Feature(t.name, t.kind, found[t.name], t.price) for t in done]
+    features = [RelationFeature(t.name, t.kind, found[t.name], t.price) for t in done]
     correct = np.stack([~ends, ends], axis=1)
     stops = learn(features, correct, spend, Bias(default=0))
-    features.append(Feature("terminated", "flag", ends.astype(np.int64)))
+    features.append(RelationFeature("terminated", "flag", ends.astype(np.int64)))
     define(sums, found)
     table = np.stack([found[term.name] for term in sums], axis=1).astype(float)
     best: tuple[float, Payments] | None = None
-    everything = (*terms, *sums, Term("terminated", "terminated", "flag"))
+    everything = (*terms, *sums, BoardTerm("terminated", "terminated", "flag"))
     for weights in _sums(table, rewards, ends):
         rest = rewards - table @ weights
         bonuses, codes = _values(rest)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cwm_induction.discrete.expressions import action_lines
 from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.decision_list import Condition
+from cwm_induction.relations.decision_list import RelationCondition
 from cwm_induction.relations.places import FUNCTIONS, Mover, PlaceModel, resting_groups
 from cwm_induction.relations.program import HEAD
 from cwm_induction.relations.stages import branch_lines, mentions, needed_terms
@@ -83,7 +83,7 @@ def _mover_lines(model: PlaceModel, mover: Mover) -> list[str]:
     return lines
 
 
-def _region(rest: Sequence[Condition], place: str) -> str:
+def _region(rest: Sequence[RelationCondition], place: str) -> str:
     texts = [condition.text for condition in rest]
     plain = " and ".join(texts)
     return re.sub(r"\brow\b", f"{place}[0]", re.sub(r"\bcolumn\b", f"{place}[1]", plain))

@@ -9,15 +9,21 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.boards import evaluate
-from cwm_induction.relations.decision_list import Bias, Condition, DecisionList, Feature, learn
-from cwm_induction.relations.layout import Rows
+from cwm_induction.relations.decision_list import (
+    Bias,
+    RelationCondition,
+    RelationFeature,
+    RelationList,
+    learn,
+)
+from cwm_induction.relations.layout import BoardRows
 from cwm_induction.relations.payments import Payments, fit_payments
-from cwm_induction.relations.quantities import Quantity, fit_quantity
+from cwm_induction.relations.quantities import RelationQuantity, fit_quantity
 from cwm_induction.relations.stages import (
-    Effect,
+    BoardTerm,
+    CellEffect,
     Names,
     Spend,
-    Term,
     define,
     useful_effects,
 )
@@ -116,12 +122,12 @@ class Mover(NamedTuple):
     """
 
     objects: tuple[int, ...]
-    terms: tuple[Term, ...]
-    effects: tuple[Effect, ...]
-    rules: DecisionList
-    rest: tuple[Condition, ...] = ()
+    terms: tuple[BoardTerm, ...]
+    effects: tuple[CellEffect, ...]
+    rules: RelationList
+    rest: tuple[RelationCondition, ...] = ()
     herd: tuple[int, ...] = ()
-    herd_rest: tuple[Condition, ...] = ()
+    herd_rest: tuple[RelationCondition, ...] = ()
 
 
 @dataclass
@@ -130,7 +136,7 @@ class PlaceModel:
 
     layout: PlaceLayout
     movers: list[Mover] = field(default_factory=list)
-    quantities: list[Quantity] = field(default_factory=list)
+    quantities: list[RelationQuantity] = field(default_factory=list)
     payments: Payments | None = None
 
     def predict(self, before: Array, action: Array) -> tuple[Array, Names]:
@@ -157,11 +163,11 @@ class PlaceModel:
         return after, names
 
 
-def _plain(term: Term) -> bool:
+def _plain(term: BoardTerm) -> bool:
     return term.name == term.text
 
 
-def _destination(effect: Effect, names: Names) -> Array:
+def _destination(effect: CellEffect, names: Names) -> Array:
     row, column = effect.text.split(", ", 1) if effect.text.count(", ") == 1 else ("row", "column")
     count = len(names["row"])
     return np.stack(
@@ -169,7 +175,7 @@ def _destination(effect: Effect, names: Names) -> Array:
     )
 
 
-def find_places(rows: Rows) -> PlaceLayout | None:
+def find_places(rows: BoardRows) -> PlaceLayout | None:
     """Return the layout of places: pairs of components that change by single steps."""
     before, after, size = rows.before, rows.after, rows.before.shape[1]
     tops = np.concatenate([before, after]).max(axis=0) + 1
@@ -240,7 +246,7 @@ def _toward_zero(distance: Array) -> Array:
 
 
 def add_nearest(
-    names: Names, now: Array, herd: tuple[int, ...], rest: tuple[Condition, ...]
+    names: Names, now: Array, herd: tuple[int, ...], rest: tuple[RelationCondition, ...]
 ) -> None:
     """Add the place of the nearest object of a herd to the names."""
     if not herd:
@@ -256,7 +262,7 @@ def add_nearest(
     names["row_n"], names["column_n"] = found.T
 
 
-def in_region(places: Array, rest: tuple[Condition, ...]) -> Array:
+def in_region(places: Array, rest: tuple[RelationCondition, ...]) -> Array:
     """Return the mask of the places that meet all conditions of a region."""
     mask = np.ones(places.shape[:-1], bool)
     for condition in rest:
@@ -264,7 +270,7 @@ def in_region(places: Array, rest: tuple[Condition, ...]) -> Array:
     return mask
 
 
-def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[Condition, ...]:
+def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[RelationCondition, ...]:
     """Return the corner of the field that stops the objects, if there is one.
 
     Args:
@@ -273,13 +279,15 @@ def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[Condition, .
         new: Places after the moves.
     """
     moved = (old != new).any(axis=1)
-    best: tuple[Condition, ...] = ()
+    best: tuple[RelationCondition, ...] = ()
     most = EXPECTED_MOVES
-    rows = [Condition("row", sign, n) for n in range(layout.height - 1) for sign in ("<=", ">=")]
+    rows = [
+        RelationCondition("row", sign, n) for n in range(layout.height - 1) for sign in ("<=", ">=")
+    ]
     for row in rows:
         for sign in ("<=", ">="):
             for number in range(layout.width - 1):
-                region = (row, Condition("column", sign, number))
+                region = (row, RelationCondition("column", sign, number))
                 inside = in_region(old, region)
                 if not inside.any() or inside.all() or moved[inside].any():
                     continue
@@ -290,7 +298,7 @@ def find_rest(layout: PlaceLayout, old: Array, new: Array) -> tuple[Condition, .
 
 
 def fit_places(
-    layout: PlaceLayout, rows: Rows, spend: Spend, like: PlaceModel | None = None
+    layout: PlaceLayout, rows: BoardRows, spend: Spend, like: PlaceModel | None = None
 ) -> PlaceModel:
     """Learn the moves of the objects in order, the actor first, then rewards and ends.
 
@@ -333,7 +341,7 @@ def fit_places(
 
 
 def _fit_mover(
-    model: PlaceModel, rows: Rows, now: Array, after: Array, group: list[int], spend: Spend
+    model: PlaceModel, rows: BoardRows, now: Array, after: Array, group: list[int], spend: Spend
 ) -> tuple[Mover, float]:
     """Learn the moves of a group of objects; return them and the share of wrong moves."""
     layout = model.layout
@@ -353,7 +361,7 @@ def _fit_mover(
     rest = find_rest(layout, old, new)
     if rest:
         region = " & ".join(f"({condition.text})" for condition in rest)
-        terms.append(Term("resting", region, "flag", -1.0))
+        terms.append(BoardTerm("resting", region, "flag", -1.0))
     columns: list[list[Array]] = [[] for _ in terms]
     correct = []
     for number, names in zip(group, parts, strict=True):
@@ -365,7 +373,7 @@ def _fit_mover(
             np.stack([(_destination(e, names) == target).all(axis=1) for e in effects], axis=1)
         )
     features = [
-        Feature(term.name, term.kind, np.concatenate(column), term.price)
+        RelationFeature(term.name, term.kind, np.concatenate(column), term.price)
         for term, column in zip(terms, columns, strict=True)
     ]
     table = np.concatenate(correct)
@@ -382,56 +390,60 @@ def _fit_mover(
 
 def _vocabulary(
     layout: PlaceLayout, group: list[int], others: list[int], herd: tuple[int, ...]
-) -> tuple[list[Term], list[Effect]]:
+) -> tuple[list[BoardTerm], list[CellEffect]]:
     """Return the terms and effects for the moves of a group."""
-    effects = [Effect("row, column")]
-    terms: list[Term] = []
+    effects = [CellEffect("row, column")]
+    terms: list[BoardTerm] = []
     if group == [layout.actor]:
-        effects.append(Effect("row + down, column + right"))
+        effects.append(CellEffect("row + down, column + right"))
         for number in others:
             meets = f"(row + down == row_{number}) & (column + right == column_{number})"
-            terms.append(Term(f"meets_{number}", meets, "flag", 0.5))
+            terms.append(BoardTerm(f"meets_{number}", meets, "flag", 0.5))
     else:
         for name in [str(other) for other in others] + ["n"] * bool(herd):
             price = 0.0 if name in ("n", str(layout.actor)) else 1.0
             terms += _distance_terms(name, price)
             effects += _relative_moves(name, price)
     for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-        effects.append(Effect(f"{_plus('row', down)}, {_plus('column', right)}", 2.0))
+        effects.append(CellEffect(f"{_plus('row', down)}, {_plus('column', right)}", 2.0))
     for effect in effects[1:]:
         if not effect.text.startswith("row_"):
             free, within = f"free(places, {effect.text})", f"inside({effect.text})"
-            terms.append(Term(free, free, "flag", effect.price))
-            terms.append(Term(within, within, "flag", effect.price + 1))
+            terms.append(BoardTerm(free, free, "flag", effect.price))
+            terms.append(BoardTerm(within, within, "flag", effect.price + 1))
     height, width = layout.height, layout.width
     effects += [
-        Effect(text, 3.0)
+        CellEffect(text, 3.0)
         for sign in "+-"
         for text in (f"(row {sign} 1) % {height}, column", f"row, (column {sign} 1) % {width}")
     ]
-    terms.append(Term("action", "action", "code", 0.0))
-    terms += [Term("row", "row", "number", 1.5), Term("column", "column", "number", 1.5)]
+    terms.append(BoardTerm("action", "action", "code", 0.0))
+    terms += [BoardTerm("row", "row", "number", 1.5), BoardTerm("column", "column", "number", 1.5)]
     prices = {f"row_{n} + column_{n}": 2.0 if n == layout.actor else 6.0 for n in others}
     for total, price in {"row + column": 3.0, **prices}.items():
-        terms += [Term(f"({total}) % {n}", f"({total}) % {n}", "code", price) for n in (2, 3, 4)]
-    terms += [Term(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras]
+        terms += [
+            BoardTerm(f"({total}) % {n}", f"({total}) % {n}", "code", price) for n in (2, 3, 4)
+        ]
+    terms += [
+        BoardTerm(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras
+    ]
     return terms, effects
 
 
-def _distance_terms(name: str, price: float) -> list[Term]:
+def _distance_terms(name: str, price: float) -> list[BoardTerm]:
     """Return terms of the distance to an object, along rows and columns."""
     down, right = f"down_{name}", f"right_{name}"
     larger, most = f"abs({down}) - abs({right})", f"max(abs({down}), abs({right}))"
     return [
-        Term(down, f"row_{name} - row", "number", price + 1),
-        Term(right, f"column_{name} - column", "number", price + 1),
-        Term(f"steps_{name}", f"abs({down}) + abs({right})", "number", price),
-        Term(larger, larger, "number", price),
-        Term(most, most, "number", price + 1),
+        BoardTerm(down, f"row_{name} - row", "number", price + 1),
+        BoardTerm(right, f"column_{name} - column", "number", price + 1),
+        BoardTerm(f"steps_{name}", f"abs({down}) + abs({right})", "number", price),
+        BoardTerm(larger, larger, "number", price),
+        BoardTerm(most, most, "number", price + 1),
     ]
 
 
-def _relative_moves(name: str, price: float) -> list[Effect]:
+def _relative_moves(name: str, price: float) -> list[CellEffect]:
     """Return moves toward an object, away from it and to its place."""
     down, right = f"down_{name}", f"right_{name}"
     moves = [
@@ -442,8 +454,8 @@ def _relative_moves(name: str, price: float) -> list[Effect]:
     moves.append(f"row + sign({down}), column + sign({right})")
     moves.append(f"row - sign({down}), column - sign({right})")
     return [
-        *(Effect(move, price) for move in moves),
-        Effect(f"row_{name}, column_{name}", price + 1),
+        *(CellEffect(move, price) for move in moves),
+        CellEffect(f"row_{name}, column_{name}", price + 1),
     ]
 
 
@@ -468,46 +480,52 @@ def end_names(model: PlaceModel, before: Array, action: Array, now: Array) -> Na
 
 def resting_groups(
     model: PlaceModel,
-) -> list[tuple[str, tuple[int, ...], tuple[Condition, ...]]]:
+) -> list[tuple[str, tuple[int, ...], tuple[RelationCondition, ...]]]:
     """Return name, objects and resting place of the groups that have one."""
     found = [(mover.objects, mover.rest) for mover in model.movers if mover.rest]
     return [(f"resting_{place}", *pair) for place, pair in enumerate(found)]
 
 
-def _payment_terms(model: PlaceModel) -> tuple[list[Term], list[Term]]:
+def _payment_terms(model: PlaceModel) -> tuple[list[BoardTerm], list[BoardTerm]]:
     """Return what weighted sums and conditions of rewards may use."""
     layout, count = model.layout, len(model.layout.pairs)
     groups = [name for name, _, _ in resting_groups(model)]
-    sums = [Term(f"{name} - old_{name}", f"{name} - old_{name}", "number") for name in groups]
-    terms = [Term(name, name, "number", 0.0) for name in groups]
+    sums = [BoardTerm(f"{name} - old_{name}", f"{name} - old_{name}", "number") for name in groups]
+    terms = [BoardTerm(name, name, "number", 0.0) for name in groups]
     pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
     terms += [
-        Term(f"steps_{one}_{other}", _steps(one, other), "number", 1.0) for one, other in pairs
+        BoardTerm(f"steps_{one}_{other}", _steps(one, other), "number", 1.0) for one, other in pairs
     ]
     actor = layout.actor
     for mover in model.movers:
         for other in range(count) if len(mover.objects) > 1 else ():
             if other not in mover.objects:
                 near = [f"steps_{min(i, other)}_{max(i, other)}" for i in mover.objects]
-                terms.append(Term(f"nearest_{other}", f"min({', '.join(near)})", "number", 0.0))
+                terms.append(
+                    BoardTerm(f"nearest_{other}", f"min({', '.join(near)})", "number", 0.0)
+                )
     moved = f"abs(row_{actor} - old_row_{actor}) + abs(column_{actor} - old_column_{actor})"
-    terms += [Term("action", "action", "code", 0.5), Term(moved, moved, "number", 0.5)]
+    terms += [BoardTerm("action", "action", "code", 0.5), BoardTerm(moved, moved, "number", 0.5)]
     for number in range(count):
         terms += [
-            Term(f"{axis}_{number}", f"{axis}_{number}", "number", 2.0)
+            BoardTerm(f"{axis}_{number}", f"{axis}_{number}", "number", 2.0)
             for axis in ("row", "column")
         ]
     for one, other in pairs:
         if actor in (one, other):
             change = f"steps_{one}_{other} - ({_steps(one, other, 'old_')})"
-            sums.append(Term(change, change, "number"))
+            sums.append(BoardTerm(change, change, "number"))
     terms += [term._replace(price=2.0) for term in sums]
-    terms += [Term(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras]
+    terms += [
+        BoardTerm(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras
+    ]
     known = [quantity.component for quantity in model.quantities]
-    terms += [Term(f"new_x{component}", f"new_x{component}", "number", 1.0) for component in known]
+    terms += [
+        BoardTerm(f"new_x{component}", f"new_x{component}", "number", 1.0) for component in known
+    ]
     changes = [f"new_x{component} - x{component}" for component in known]
-    sums += [Term(text, text, "number") for text in changes]
-    terms += [Term(text, text, "number", 1.0) for text in changes]
+    sums += [BoardTerm(text, text, "number") for text in changes]
+    terms += [BoardTerm(text, text, "number", 1.0) for text in changes]
     levels = [term for term in terms if term.name.startswith(("steps_", "nearest_", "new_x"))]
     return [*sums, *(term for term in levels if " " not in term.name)], terms
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.boards import evaluate
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
+from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.stages import (
-    Effect,
+    BoardTerm,
+    CellEffect,
     Names,
     Spend,
-    Term,
     branch_lines,
     define,
     useful_effects,
@@ -23,13 +23,13 @@ MAX_CONSTANTS = 8
 
 
 @dataclass(frozen=True)
-class Quantity:
+class RelationQuantity:
     """Rules for the next value of a component."""
 
     component: int
-    terms: tuple[Term, ...]
-    effects: tuple[Effect, ...]
-    rules: DecisionList
+    terms: tuple[BoardTerm, ...]
+    effects: tuple[CellEffect, ...]
+    rules: RelationList
 
     def values(self, names: Names, count: int) -> Array:
         """Return the next values of `count` rows."""
@@ -53,10 +53,10 @@ def fit_quantity(
     component: int,
     after: Array,
     names: Names,
-    terms: Sequence[Term],
-    copies: Sequence[Effect],
+    terms: Sequence[BoardTerm],
+    copies: Sequence[CellEffect],
     spend: Spend,
-) -> Quantity:
+) -> RelationQuantity:
     """Learn rules for one component.
 
     Args:
@@ -70,8 +70,8 @@ def fit_quantity(
     found = dict(names)
     define(terms, found)
     own, values = f"x{component}", np.unique(after).tolist()
-    effects = [Effect(own), Effect(f"{own} + 1"), Effect(f"{own} - 1")]
-    effects += [Effect(str(value)) for value in values[:MAX_CONSTANTS]]
+    effects = [CellEffect(own), CellEffect(f"{own} + 1"), CellEffect(f"{own} - 1")]
+    effects += [CellEffect(str(value)) for value in values[:MAX_CONSTANTS]]
     effects += copies
     low, size = min(values), len(values)
     numbers = [
@@ -81,9 +81,9 @@ def fit_quantity(
     for shift in range(size if 1 < size <= MAX_CONSTANTS else 0):
         # a cycle of values that advances by one or by another quantity
         ahead = f" + {shift - low}" if shift != low else ""
-        effects.append(Effect(f"({own}{ahead}) % {size}{origin}", 1.0))
+        effects.append(CellEffect(f"({own}{ahead}) % {size}{origin}", 1.0))
         effects += [
-            Effect(f"({own} {sign} {number}{ahead}) % {size}{origin}", 3.0)
+            CellEffect(f"({own} {sign} {number}{ahead}) % {size}{origin}", 3.0)
             for sign in "+-"
             for number in numbers
         ]
@@ -91,7 +91,7 @@ def fit_quantity(
         [np.broadcast_to(evaluate(e.text, found) == after, after.shape) for e in effects], axis=1
     )
     useful = useful_effects(correct)
-    features = [Feature(t.name, t.kind, found[t.name], t.price) for t in terms]
+    features = [RelationFeature(t.name, t.kind, found[t.name], t.price) for t in terms]
     bias = Bias(effect_bits=[effects[index].price for index in useful])
     rules = learn(features, correct[:, useful], spend, bias)
-    return Quantity(component, tuple(terms), tuple(effects[i] for i in useful), rules)
+    return RelationQuantity(component, tuple(terms), tuple(effects[i] for i in useful), rules)

@@ -9,13 +9,13 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.boards import Boards, evaluate
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
+from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 
 Names = dict[str, Any]
 Spend = Callable[[float], bool]
 
 
-class Term(NamedTuple):
+class BoardTerm(NamedTuple):
     """An expression that conditions compare.
 
     `kind` is "code", "number" or "flag". A `name` other than the `text` is a variable of the
@@ -28,14 +28,14 @@ class Term(NamedTuple):
     price: float = 0.0
 
 
-class Effect(NamedTuple):
+class CellEffect(NamedTuple):
     """An expression of a new value, and the bits that it costs beside its number."""
 
     text: str
     price: float = 0.0
 
 
-class Samples(NamedTuple):
+class StageSamples(NamedTuple):
     """The cells that a stage may change, one sample per cell: board, row and column of the cell.
 
     `local` holds the variables of the loop over cells.
@@ -60,12 +60,12 @@ class Loop(NamedTuple):
     offsets: tuple[tuple[int, int], ...] = ()
     reach: int = 0
 
-    def samples(self, names: Names, count: int) -> Samples:
+    def samples(self, names: Names, count: int) -> StageSamples:
         """Return the cells of `count` boards."""
         height, width = self.shape
         if self.kind == "all":
             rows, y, x = (part.ravel() for part in np.indices((count, height, width)))
-            return Samples(rows, y, x, {"y": y, "x": x})
+            return StageSamples(rows, y, x, {"y": y, "x": x})
         size = self.reach if self.kind == "ahead" else len(self.offsets)
         rows, index = (part.ravel() for part in np.indices((count, size)))
         if self.kind == "ahead":
@@ -80,7 +80,7 @@ class Loop(NamedTuple):
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
         local = {name: values[inside] for name, values in local.items()}
         y, x = y[inside], x[inside]
-        return Samples(rows[inside], y, x, {**local, "y": y, "x": x})
+        return StageSamples(rows[inside], y, x, {**local, "y": y, "x": x})
 
     @property
     def lines(self) -> list[str]:
@@ -112,13 +112,13 @@ class Loop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class RuleStage:
     """Rules for the cells that a loop visits, all computed from the board before the stage."""
 
     loop: Loop
-    terms: tuple[Term, ...]
-    effects: tuple[Effect, ...]
-    rules: DecisionList
+    terms: tuple[BoardTerm, ...]
+    effects: tuple[CellEffect, ...]
+    rules: RelationList
 
     def apply(self, names: Names) -> Array:
         """Return the boards after the stage."""
@@ -139,7 +139,7 @@ class Stage:
         return after
 
 
-def sampled(names: Names, samples: Samples) -> Names:
+def sampled(names: Names, samples: StageSamples) -> Names:
     """Return the names of boards with one entry per sample."""
     found: Names = {
         name: Boards(value.values, samples.rows)
@@ -150,7 +150,7 @@ def sampled(names: Names, samples: Samples) -> Names:
     return {**found, **samples.local}
 
 
-def define(terms: Iterable[Term], names: Names) -> list[Term]:
+def define(terms: Iterable[BoardTerm], names: Names) -> list[BoardTerm]:
     """Evaluate terms in order and add their values to the names; return the terms."""
     done = []
     for term in terms:
@@ -160,22 +160,22 @@ def define(terms: Iterable[Term], names: Names) -> list[Term]:
     return done
 
 
-class Draft(NamedTuple):
+class StageDraft(NamedTuple):
     """What the rules of a stage may use; the first effect keeps the value."""
 
     loop: Loop
-    terms: tuple[Term, ...]
-    effects: tuple[Effect, ...]
+    terms: tuple[BoardTerm, ...]
+    effects: tuple[CellEffect, ...]
 
 
 def fit_stage(
-    draft: Draft,
+    draft: StageDraft,
     names: Names,
     after: Array,
     spend: Spend,
     error_bits: float,
     mask: Array | None = None,
-) -> Stage:
+) -> RuleStage:
     """Learn the rules of a stage.
 
     Args:
@@ -191,10 +191,11 @@ def fit_stage(
     if mask is not None:
         keep = mask[samples.rows]
         local = {name: values[keep] for name, values in samples.local.items()}
-        samples = Samples(samples.rows[keep], samples.y[keep], samples.x[keep], local)
+        samples = StageSamples(samples.rows[keep], samples.y[keep], samples.x[keep], local)
     found = sampled(names, samples)
     features = [
-        Feature(term.name, term.kind, found[term.name], term.price) for term in define(terms, found)
+        RelationFeature(term.name, term.kind, found[term.name], term.price)
+        for term in define(terms, found)
     ]
     target = after[samples.rows, samples.y, samples.x]
     correct = np.stack(
@@ -203,7 +204,7 @@ def fit_stage(
     useful = useful_effects(correct)
     bias = Bias(error_bits, [effects[index].price for index in useful])
     rules = learn(features, correct[:, useful], spend, bias)
-    return Stage(loop, tuple(terms), tuple(effects[index] for index in useful), rules)
+    return RuleStage(loop, tuple(terms), tuple(effects[index] for index in useful), rules)
 
 
 def useful_effects(correct: Array, most: int = 16) -> list[int]:
@@ -214,9 +215,9 @@ def useful_effects(correct: Array, most: int = 16) -> list[int]:
     return [0, *sorted(index for index in ranked[:most] if counts[index] > 0)]
 
 
-def needed_terms(terms: Sequence[Term], text: str) -> list[Term]:
+def needed_terms(terms: Sequence[BoardTerm], text: str) -> list[BoardTerm]:
     """Return the terms with a name of their own that a text needs, in order."""
-    needed: list[Term] = []
+    needed: list[BoardTerm] = []
     for term in reversed(terms):
         if term.name != term.text and mentions(text, term.name):
             needed.insert(0, term)
@@ -230,7 +231,7 @@ def mentions(text: str, name: str) -> bool:
 
 
 def branch_lines(
-    rules: DecisionList, effects: Sequence[Effect], assign: Callable[[str], str | None]
+    rules: RelationList, effects: Sequence[CellEffect], assign: Callable[[str], str | None]
 ) -> list[str]:
     """Write rules as `if` and `elif`; `assign` returns the statement of an effect, or None."""
     branches = [
@@ -272,7 +273,7 @@ def _merged(branches: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
     return merged
 
 
-def stage_lines(stage: Stage, source: str = "board") -> list[str]:
+def stage_lines(stage: RuleStage, source: str = "board") -> list[str]:
     """Write a stage as lines of `step`: the new board is computed from `board`."""
     body = branch_lines(
         stage.rules,
@@ -290,15 +291,17 @@ def stage_lines(stage: Stage, source: str = "board") -> list[str]:
     ]
 
 
-def per_cell(term: Term) -> bool:
+def per_cell(term: BoardTerm) -> bool:
     """Return whether a term depends on the cell of the loop."""
     return any(mentions(term.text, name) for name in ("y", "x", "dy", "dx", "k", "here"))
 
 
-def values_of(terms: Sequence[Term], names: Mapping[str, Any], count: int) -> list[Feature]:
+def values_of(
+    terms: Sequence[BoardTerm], names: Mapping[str, Any], count: int
+) -> list[RelationFeature]:
     """Evaluate terms that do not depend on a cell, as features of `count` samples."""
     found = dict(names)
     features = []
     for term in define(terms, found):
-        features.append(Feature(term.name, term.kind, found[term.name][:count], term.price))
+        features.append(RelationFeature(term.name, term.kind, found[term.name][:count], term.price))
     return features

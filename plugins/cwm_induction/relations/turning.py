@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.decision_list import Bias, DecisionList, Feature, learn
+from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.stages import (
-    Effect,
+    BoardTerm,
+    CellEffect,
     Names,
     Spend,
-    Term,
     branch_lines,
     define,
 )
@@ -20,11 +20,11 @@ SHIFTS = (0, 1, -1, 2, -2, 3, -3)
 """Numbers of places that a ring may turn in one step."""
 
 
-class Turn(NamedTuple):
+class RingTurn(NamedTuple):
     """Rules for the number of places that a line of cells turns."""
 
-    terms: tuple[Term, ...]
-    rules: DecisionList
+    terms: tuple[BoardTerm, ...]
+    rules: RelationList
 
     def shifts(self, names: Names) -> Array:
         """Return the number of places for each board."""
@@ -41,7 +41,7 @@ class Turn(NamedTuple):
     @property
     def lines(self) -> list[str]:
         """Write the turn as lines of `step`."""
-        effects = [Effect(str(shift)) for shift in SHIFTS]
+        effects = [CellEffect(str(shift)) for shift in SHIFTS]
         branches = branch_lines(self.rules, effects, lambda text: f"shift = {text}")
         return [*branches, "board = np.roll(board, shift, axis=1)"]
 
@@ -81,11 +81,14 @@ def ring_length(before: Array, after: Array) -> int:
     return best
 
 
-def fit_turn(terms: Sequence[Term], names: Names, correct: Array, spend: Spend, bias: Bias) -> Turn:
+def fit_turn(
+    terms: Sequence[BoardTerm], names: Names, correct: Array, spend: Spend, bias: Bias
+) -> RingTurn:
     """Learn when a ring turns by how many places; `correct` has a column per shift."""
     found = dict(names)
     features = [
-        Feature(term.name, term.kind, found[term.name], term.price) for term in define(terms, found)
+        RelationFeature(term.name, term.kind, found[term.name], term.price)
+        for term in define(terms, found)
     ]
     bits = [abs(shift) * 0.5 for shift in SHIFTS]
-    return Turn(tuple(terms), learn(features, correct, spend, bias._replace(effect_bits=bits)))
+    return RingTurn(tuple(terms), learn(features, correct, spend, bias._replace(effect_bits=bits)))

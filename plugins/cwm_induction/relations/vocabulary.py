@@ -4,8 +4,8 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.boards import Boards
-from cwm_induction.relations.layout import Layout, place_of
-from cwm_induction.relations.stages import Effect, Loop, Names, Term, define
+from cwm_induction.relations.layout import BoardLayout, place_of
+from cwm_induction.relations.stages import BoardTerm, CellEffect, Loop, Names, define
 
 MAX_ACTIONS = 12
 """With this many actions or more, an action is the number of a cell, not a kind of move."""
@@ -14,7 +14,7 @@ AHEAD = ("ahead", "beyond", "third", "fourth")
 """Names of the cells in the direction of the action."""
 
 
-def start_names(layout: Layout, before: Array, action: Array) -> Names:
+def start_names(layout: BoardLayout, before: Array, action: Array) -> Names:
     """Return the variables of a step before its first stage."""
     boards = layout.boards(before)
     rows = np.arange(len(before))
@@ -37,21 +37,21 @@ def start_names(layout: Layout, before: Array, action: Array) -> Names:
     return names
 
 
-def prelude(layout: Layout) -> list[Term]:
+def prelude(layout: BoardLayout) -> list[BoardTerm]:
     """Return the variables that are computed from the board before the first stage."""
     if layout.focus == "agent":
         texts = [f"at(board, row + {k} * down, column + {k} * right)" for k in range(1, 5)]
         texts[0] = "at(board, row + down, column + right)"
         return [
-            Term(name, text, "code", 0.5 * number)
+            BoardTerm(name, text, "code", 0.5 * number)
             for number, (name, text) in enumerate(zip(AHEAD, texts, strict=True))
         ]
     if layout.focus:
-        return [Term("pressed", "at(board, row, column)", "code")]
+        return [BoardTerm("pressed", "at(board, row, column)", "code")]
     return []
 
 
-def find_loop(layout: Layout, names: Names, target: Array) -> Loop:
+def find_loop(layout: BoardLayout, names: Names, target: Array) -> Loop:
     """Return the loop over the cells that change, relative to the focus."""
     if not layout.focus:
         return Loop("all", layout.shape)
@@ -86,20 +86,20 @@ def codes_of(names: Names) -> list[int]:
     return [int(code) for code in np.unique(names["board"].values)]
 
 
-def field_terms(layout: Layout, names: Names) -> list[Term]:
+def field_terms(layout: BoardLayout, names: Names) -> list[BoardTerm]:
     """Return what conditions of a stage for all cells may compare, after a first stage or alone."""
     terms = [term for term in cell_terms(layout, names) if term.name not in ("k", "dy", "dx")]
     terms = [term for term in terms if "dx" not in term.name and "dy" not in term.name]
     if layout.focus == "agent":
         target = "(y == row + down) & (x == column + right)"
-        terms.append(Term("entered", target, "flag", 1.0))
+        terms.append(BoardTerm("entered", target, "flag", 1.0))
     if layout.focus:
-        terms.append(Term("dy", "y - row", "number", 2.0))
-        terms.append(Term("dx", "x - column", "number", 2.0))
+        terms.append(BoardTerm("dy", "y - row", "number", 2.0))
+        terms.append(BoardTerm("dx", "x - column", "number", 2.0))
     return terms
 
 
-def _shifted(layout: Layout, down: int, right: int) -> str:
+def _shifted(layout: BoardLayout, down: int, right: int) -> str:
     """Write the neighbour of a cell of the loop."""
     height, width = layout.shape
     y = "y" if not down else f"y {'+' if down > 0 else '-'} {abs(down)}"
@@ -109,75 +109,77 @@ def _shifted(layout: Layout, down: int, right: int) -> str:
     return f"at(board, {y}, {x})"
 
 
-def cell_terms(layout: Layout, names: Names) -> list[Term]:
+def cell_terms(layout: BoardLayout, names: Names) -> list[BoardTerm]:
     """Return what conditions of the first stage may compare."""
     terms = [term._replace(text=term.name) for term in prelude(layout)]
     if layout.focus == "agent":
-        terms.append(Term("k", "k", "number"))
+        terms.append(BoardTerm("k", "k", "number"))
     elif layout.focus:
-        terms += [Term("dy", "dy", "number", 1.0), Term("dx", "dx", "number", 1.0)]
+        terms += [BoardTerm("dy", "dy", "number", 1.0), BoardTerm("dx", "dx", "number", 1.0)]
         near = ("abs(dy) + abs(dx)", "abs(dy)", "abs(dx)", "max(abs(dy), abs(dx))")
-        terms += [Term(text, text, "number") for text in near]
-        terms += [Term(name, name, "number", 3.0) for name in ("row", "column")]
-    terms.append(Term("here", "at(board, y, x)", "code"))
+        terms += [BoardTerm(text, text, "number") for text in near]
+        terms += [BoardTerm(name, name, "number", 3.0) for name in ("row", "column")]
+    terms.append(BoardTerm("here", "at(board, y, x)", "code"))
     terms += [
-        Term(name, _shifted(layout, *offset), "code", 1.0)
+        BoardTerm(name, _shifted(layout, *offset), "code", 1.0)
         for name, offset in _neighbours(layout).items()
     ]
     if int(names["action"].max()) < MAX_ACTIONS:
-        terms.append(Term("action", "action", "code", 0.5))
-    terms += [Term(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras]
+        terms.append(BoardTerm("action", "action", "code", 0.5))
+    terms += [
+        BoardTerm(f"x{component}", f"x{component}", "number", 1.0) for component in layout.extras
+    ]
     if layout.shape[0] == 1:
-        return [*terms, Term("x", "x", "number", 1.0), *_line_terms(layout, names)]
-    terms += [Term("y", "y", "number", 3.0), Term("x", "x", "number", 3.0)]
+        return [*terms, BoardTerm("x", "x", "number", 1.0), *_line_terms(layout, names)]
+    terms += [BoardTerm("y", "y", "number", 3.0), BoardTerm("x", "x", "number", 3.0)]
     if any(layout.wraps):
         return terms
     around = [f"count_around(board, y, x, {code})" for code in codes_of(names)]
-    return [*terms, *(Term(text, text, "number", 3.0) for text in around)]
+    return [*terms, *(BoardTerm(text, text, "number", 3.0) for text in around)]
 
 
-def _line_terms(layout: Layout, names: Names) -> list[Term]:
+def _line_terms(layout: BoardLayout, names: Names) -> list[BoardTerm]:
     """Return the values of single places of a line, and how these compare."""
     places = [f"board[0, {place}]" for place in range(layout.cells)]
-    terms = [Term(text, text, "code", 1.5) for text in places]
+    terms = [BoardTerm(text, text, "code", 1.5) for text in places]
     others = [f"x{component}" for component in layout.extras]
     for place, text in enumerate(places):
         for other in [*places[place + 1 :], *others]:
             equal = f"({text} == {other})"
-            terms.append(Term(equal, equal, "flag", 3.0))
+            terms.append(BoardTerm(equal, equal, "flag", 3.0))
         if place + 2 < len(places):
             different = f"distinct({', '.join(places[place : place + 3])})"
-            terms.append(Term(different, different, "number", 3.0))
+            terms.append(BoardTerm(different, different, "number", 3.0))
     return terms
 
 
-def count_terms(names: Names, board: str, price: float = 1.0) -> list[Term]:
+def count_terms(names: Names, board: str, price: float = 1.0) -> list[BoardTerm]:
     """Return the numbers of cells with each value."""
     texts = [f"count({board}, {code})" for code in codes_of(names)]
-    return [Term(text, text, "number", price) for text in texts]
+    return [BoardTerm(text, text, "number", price) for text in texts]
 
 
-def _neighbours(layout: Layout) -> dict[str, tuple[int, int]]:
+def _neighbours(layout: BoardLayout) -> dict[str, tuple[int, int]]:
     found = {"left": (0, -1), "right_of": (0, 1)}
     if layout.shape[0] > 1:
         found |= {"above": (-1, 0), "below": (1, 0)}
     return found
 
 
-def cell_effects(layout: Layout, names: Names) -> list[Effect]:
+def cell_effects(layout: BoardLayout, names: Names) -> list[CellEffect]:
     """Return the new values that a cell may get."""
     codes = codes_of(names)
-    effects = [Effect("here")]
+    effects = [CellEffect("here")]
     if len(codes) == 2 and codes == [0, 1]:
-        effects.append(Effect("1 - here", -1.0))
-    effects += [Effect(str(code)) for code in codes]
+        effects.append(CellEffect("1 - here", -1.0))
+    effects += [CellEffect(str(code)) for code in codes]
     if layout.focus == "agent":
-        effects.append(Effect("at(board, y - down, x - right)"))
-        effects.append(Effect("ahead", 1.0))
+        effects.append(CellEffect("at(board, y - down, x - right)"))
+        effects.append(CellEffect("ahead", 1.0))
     if layout.focus in ("cell", "column"):
-        effects.append(Effect("pressed", 1.0))
-    effects += [Effect(name, 1.0) for name in _neighbours(layout)]
-    effects += [Effect(f"x{component}") for component in layout.extras]
+        effects.append(CellEffect("pressed", 1.0))
+    effects += [CellEffect(name, 1.0) for name in _neighbours(layout)]
+    effects += [CellEffect(f"x{component}") for component in layout.extras]
     if layout.shape[0] == 1:
-        effects += [Effect(f"board[0, {place}]", 1.0) for place in range(layout.cells)]
+        effects += [CellEffect(f"board[0, {place}]", 1.0) for place in range(layout.cells)]
     return effects

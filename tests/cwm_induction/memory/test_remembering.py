@@ -14,7 +14,7 @@ from cwm_induction.attempts import CounterAttempt, InductionTask, LagAttempt
 from cwm_induction.effort import Effort
 from cwm_induction.memory.clocks import clock_of
 from cwm_induction.memory.counting import balanced, chosen_quantities, counted
-from cwm_induction.memory.history import History
+from cwm_induction.memory.history import RecordedHistory
 from cwm_induction.memory.lagging import Regressions, delay_of
 from cwm_induction.portfolio import held_back
 
@@ -101,7 +101,7 @@ def test_counts_start_again_after_a_reset_and_in_each_episode() -> None:
     rows = np.zeros((6, 1))
     first = np.array([1, 0, 0, 0, 1, 0], bool)
     flags = np.zeros(6, bool)
-    history = History(rows, rows, rows, np.zeros(6), flags, first, ~flags)
+    history = RecordedHistory(rows, rows, rows, np.zeros(6), flags, first, ~flags)
     event, reset = np.ones(6, bool), np.array([0, 0, 1, 0, 0, 0], bool)
     assert counted(history, event, reset).tolist() == [0, 1, 2, 0, 0, 1]
     assert balanced(history, event, reset, 1).tolist() == [0, 1, 1, 0, 0, 1]
@@ -109,14 +109,16 @@ def test_counts_start_again_after_a_reset_and_in_each_episode() -> None:
 
 def test_a_stock_that_events_raise_and_lower_is_exact(sandbox: Any) -> None:
     data = recorded(stock, LINE, 3)
-    quantities = chosen_quantities(History.of(data, np.zeros(len(data), bool)), Effort(2000, 60))
+    quantities = chosen_quantities(
+        RecordedHistory.of(data, np.zeros(len(data), bool)), Effort(2000, 60)
+    )
     assert [quantity.update.startswith("max(") for quantity in quantities] == [True]
     assert share_right(CounterAttempt(), data, sandbox) == 1.0
 
 
 def test_a_delay_of_actions_is_found_and_exact(sandbox: Any) -> None:
     data = recorded(cart, BOX, 3)
-    history = History.of(data, held_back(data, 0))
+    history = RecordedHistory.of(data, held_back(data, 0))
     assert delay_of(history, Regressions.of(history, True), True).steps == 2
     assert share_right(LagAttempt(), data, sandbox) > 0.99
 
@@ -127,7 +129,7 @@ def test_a_latch_of_actions_is_found_and_exact(sandbox: Any) -> None:
 
 def test_a_clock_with_unknown_phase_is_found(sandbox: Any) -> None:
     data = recorded(tide, POND, 2)
-    history = History.of(data, held_back(data, 0))
+    history = RecordedHistory.of(data, held_back(data, 0))
     clock = clock_of(history, Regressions.of(history, True), [], Effort(2000, 60))
     assert clock is not None
     assert clock.period == 5

@@ -6,7 +6,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_induction.refining.laws import vote
 from cwm_induction.refining.targets import TracedRows, find_targets
-from cwm_induction.refining.tracing import Change, Site, Source, Tracer, rename
+from cwm_induction.refining.tracing import ProgramTracer, Site, SourceChange, TracedSource, rename
 
 CART = '''class Environment:
     """A cart with the class Environment in its docstring."""
@@ -53,7 +53,7 @@ def record(program, count=60):
 
 
 def test_sites_are_the_places_that_a_statement_reads():
-    source = Source(CART)
+    source = TracedSource(CART)
     assert [each.line for each in source.statements] == [8, 9, 10, 11, 12, 13]
     assert Site(1, "push") in source.sites
     assert Site(2, "v") in source.sites
@@ -62,21 +62,21 @@ def test_sites_are_the_places_that_a_statement_reads():
 
 def test_values_are_recorded_and_changed_in_single_rows():
     data = record(CART)
-    tracer = Tracer(Source(CART), data, predict, lambda units: True)
+    tracer = ProgramTracer(TracedSource(CART), data, predict, lambda units: True)
     traced = TracedRows.of(tracer)
     assert traced.losses == 0
     push = traced.values(Site(1, "push"))
     assert (push == data.columns["actions"] - 1).all()
     site = tracer.source.sites.index(Site(1, "push"))
     rows = np.flatnonzero(push == 0)
-    [result] = tracer.run([Change(rows, site=site, summand=0.25)])
+    [result] = tracer.run([SourceChange(rows, site=site, summand=0.25)])
     change = result.columns["next_observations"] - data.columns["next_observations"][rows]
     assert np.allclose(change[data.columns["next_observations"][rows, 1] < 0.8], 0.125)
 
 
 def test_targets_are_the_values_that_correct_wrong_rows():
     data = record(CART.replace("0.5 * push", "0.8 * push"))
-    traced = TracedRows.of(Tracer(Source(CART), data, predict, lambda units: True))
+    traced = TracedRows.of(ProgramTracer(TracedSource(CART), data, predict, lambda units: True))
     target = next(each for each in find_targets(traced) if each.place == "push")
     solved = target.tolerance > 0
     wanted = 1.6 * target.current[target.rows]

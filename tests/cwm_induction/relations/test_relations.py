@@ -10,12 +10,12 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_induction import relations
 from cwm_induction.effort import Effort
-from cwm_induction.relations.consequences import Consequence
-from cwm_induction.relations.decision_list import Bias, Feature, learn
+from cwm_induction.relations.consequences import StageConsequence
+from cwm_induction.relations.decision_list import Bias, RelationFeature, learn
 from cwm_induction.relations.payments import fit_payments
-from cwm_induction.relations.stages import Term
+from cwm_induction.relations.stages import BoardTerm
 
-EFFORT = Effort(100_000, 60.0)
+UNITS, SECONDS = 100_000, 60.0
 
 State = np.ndarray
 Step = Callable[[State, int], tuple[State, float, bool]]
@@ -228,7 +228,9 @@ def burn(board: State, action: int) -> tuple[State, float, bool]:
 def test_rules_of_cells_predict_new_boards(start: Any, step: Step, actions: int) -> None:
     data = record(start, step, actions)
     train = data.train
-    program, _, exact = relations.induce(train, train.columns["episodes"] > 15, EFFORT)
+    program, _, exact = relations.induce(
+        train, train.columns["episodes"] > 15, Effort(UNITS, SECONDS)
+    )
     assert exact > 0.97
     assert wrong_rows(program, data.test) <= 0.03 * len(data.test)
 
@@ -241,12 +243,14 @@ def test_numbers_without_like_parts_give_no_program() -> None:
         return np.array([(state[0] + action) % 50, state[0]]), 0.0, False
 
     data = record(start, step, 3)
-    assert relations.induce(data, data.columns["episodes"] > 15, EFFORT).program == ""
+    assert (
+        relations.induce(data, data.columns["episodes"] > 15, Effort(UNITS, SECONDS)).program == ""
+    )
 
 
 def test_a_decision_list_prefers_short_rules() -> None:
     rng = np.random.default_rng(0)
-    columns = [Feature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
+    columns = [RelationFeature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
     first, second = columns[0].values, columns[1].values
     label = np.where(first == 2, 1, np.where(second == 3, 2, 0))
     rules = learn(columns, label[:, None] == np.arange(3), lambda _: True)
@@ -257,7 +261,7 @@ def test_a_decision_list_prefers_short_rules() -> None:
 
 def test_a_decision_list_ignores_noise_if_errors_are_cheap() -> None:
     rng = np.random.default_rng(1)
-    columns = [Feature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
+    columns = [RelationFeature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
     label = (columns[0].values == 1).astype(int)
     label[rng.random(500) < 0.05] = 2
     rules = learn(columns, label[:, None] == np.arange(3), lambda _: True, Bias(1.0))
@@ -267,13 +271,13 @@ def test_a_decision_list_ignores_noise_if_errors_are_cheap() -> None:
 @pytest.mark.parametrize(
     "consequence",
     [
-        Consequence("both", "", False, 0),
-        Consequence("rows", "down", True, 0),
-        Consequence("lines", "left", True, 0, 3, (-1, -2)),
-        Consequence("", "up", False, 0),
+        StageConsequence("both", "", False, 0),
+        StageConsequence("rows", "down", True, 0),
+        StageConsequence("lines", "left", True, 0, 3, (-1, -2)),
+        StageConsequence("", "up", False, 0),
     ],
 )
-def test_programs_have_the_consequences_of_the_model(consequence: Consequence) -> None:
+def test_programs_have_the_consequences_of_the_model(consequence: StageConsequence) -> None:
     boards = np.random.default_rng(0).integers(0, 3, (40, 4, 5))
     boards[:20] = np.minimum(boards[:20] + 1, 2)
     expected, events = consequence.apply(boards)
@@ -292,7 +296,7 @@ def test_least_absolute_deviations_find_the_weights_of_changes() -> None:
         "c": rng.integers(0, 9, 300),
     }
     rewards = 1.5 * names["a"] - 0.1 + np.where(names["c"] == 4, 5.0, 0.0)
-    terms = [Term(name, name, "number") for name in names]
+    terms = [BoardTerm(name, name, "number") for name in names]
     ends = names["c"] == 8
     payments = fit_payments(terms, terms, names, rewards, ends, lambda _: True)
     assert payments.weights == (("a", 1.5),)
