@@ -38,6 +38,9 @@ LONG = 8
 LAWS_SHARE = 0.1
 """Share of the work that one search for laws may take: the robust regressions take little."""
 
+BENT_SHARE = 0.3
+"""The same for laws with constants inside their terms."""
+
 ALMOST = 0.9
 """Share of the check rows that laws must predict before other families are tried."""
 
@@ -174,12 +177,33 @@ class Explainer:
         names = [v.name for v in self.variables if v.name in names and (v.is_whole or not whole)]
         if not names:
             return
-        explainer = replace(self._explainer(), bends=least == 0)
-        found = explainer.explain(names, least)
+        explainer = self._explainer()
+        found = dict(explainer.explain(names, least))
+        if least == 0:
+            found = self._bent(explainer, names)
         for variable in self.variables:
             laws = found.get(variable.name)
             if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
                 self.found.laws[variable.name] = laws
+
+    def _bent(self, explainer: LawExplainer, names: Sequence[str]) -> dict[str, GuardedLaws]:
+        """Look for laws with constants inside their terms where other laws predict too little."""
+        found = explainer.found
+        rights = {v.name: explainer.right(v, found.get(v.name)) for v in self.variables}
+        weak = [name for name in names if rights[name] < ALMOST]
+        if not weak:
+            return found
+        kept = {name: laws for name, laws in found.items() if name not in weak}
+        further = replace(
+            explainer, bends=True, effort=self.effort.share(BENT_SHARE), found=dict(kept)
+        )
+        further.explain(weak, 0.0)
+        gain = sum(
+            further.right(v, further.found.get(v.name)) - rights[v.name]
+            for v in self.variables
+            if v.name in weak
+        )
+        return further.found if gain > 0 else found
 
     def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
         columns = [v.column for v in self.variables]

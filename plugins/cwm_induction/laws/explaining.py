@@ -62,7 +62,7 @@ class LawExplainer:
             left = list(group)
             while left:
                 tried = {v.name: self.laws(v) for v in left}
-                rights = {v.name: self._right(v, tried[v.name]) for v in left}
+                rights = {v.name: self.right(v, tried[v.name]) for v in left}
                 good = [v for v in left if rights[v.name] >= least]
                 if least > 0:
                     good = [v for v in good if self._is_short(tried[v.name], rights[v.name])]
@@ -101,7 +101,7 @@ class LawExplainer:
                 self.formulas[name] = formula
         return last
 
-    def _right(self, variable: Variable, laws: GuardedLaws | None) -> float:
+    def right(self, variable: Variable, laws: GuardedLaws | None) -> float:
         """Return the share of the check rows that laws predict, of all rows if there are few."""
         if laws is None:
             return 0.0
