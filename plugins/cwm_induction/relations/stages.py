@@ -1,7 +1,7 @@
 """Stages of a step: rules that give the cells of a board new values, equal for all cells."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -294,14 +294,3 @@ def stage_lines(stage: RuleStage, source: str = "board") -> list[str]:
 def per_cell(term: BoardTerm) -> bool:
     """Return whether a term depends on the cell of the loop."""
     return any(mentions(term.text, name) for name in ("y", "x", "dy", "dx", "k", "here"))
-
-
-def values_of(
-    terms: Sequence[BoardTerm], names: Mapping[str, Any], count: int
-) -> list[RelationFeature]:
-    """Evaluate terms that do not depend on a cell, as features of `count` samples."""
-    found = dict(names)
-    features = []
-    for term in define(terms, found):
-        features.append(RelationFeature(term.name, term.kind, found[term.name][:count], term.price))
-    return features

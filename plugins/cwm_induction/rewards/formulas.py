@@ -27,32 +27,11 @@ MOST_LINK_ROWS = 400
 HELD = 0.98
 """Share of the rows held back in which a formula has to be right."""
 
-STEPS = 40
-"""Rounds of reweighting: the floor falls to 1e-9 of where it began."""
-
 SLACK = 1.1
 """How much larger the error of an approximation may be with fewer terms."""
 
-MAJORITY = 0.55
-"""Share of the rows that a formula has to explain where others may differ."""
-
 OFFSETS = (0.0, 1.0, -1.0)
 """Constants beside a function: a bump often stands one above or below zero."""
-
-LEAST = 0.9
-"""Share of rows that formulas which take turns have to explain together."""
-
-MOST_TERMS = 5
-"""Terms of each of them."""
-
-MOST_LEVELS = 8
-"""Values of a quantity up to which each of them may have a formula of its own."""
-
-MOST_CELLS = 16
-"""Sets of rows that are begun with."""
-
-MOST_CROSSED = 5
-"""Quantities of which any two divide the rows."""
 
 
 class Link(NamedTuple):
