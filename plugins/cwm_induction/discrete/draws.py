@@ -1,7 +1,7 @@
-"""What chance decides: draws that stand for moves, and tables of how likely each draw is.
+"""Random draws of steps: the steps, their probabilities, and the transitions by draw.
 
-A draw is read as an action of its own, after which everything is certain: so what a draw
-leads to has the same rules as environments without chance, walls and traps included.
+Each draw is treated as an action with a deterministic result. The rules after a draw are then
+fitted like the rules of deterministic environments, including walls and traps.
 """
 
 from collections.abc import Mapping
@@ -16,62 +16,62 @@ from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.transitions import Layout, Transitions, join
 
 MOST_STEPS = 24, 64
-"""Different steps that are considered, the commonest: to choose a reading, and of the chosen."""
+"""Most common steps to consider: while choosing a layout, and in the chosen layout."""
 
 TURNS = 6
-"""Turns of asking how likely steps are, and where they lead elsewhere."""
+"""Iterations that alternate between step probabilities and exceptions of steps."""
 
 ROUNDS = 6, 15
-"""Rounds of expectation maximisation, likewise."""
+"""Rounds of expectation maximisation: while choosing a layout, and in the chosen layout."""
 
 LEAST_SHARE = 0.004
-"""Share below which a step is taken for none of an action's."""
+"""Steps of an action with a smaller share are dropped."""
 
 PARAMETER_BITS = 5.0
-"""Price of a share."""
+"""Price of one non-zero share."""
 
 UNFORESEEN_BITS = 16.0
 """Price of a transition that no step explains."""
 
 EXCEPTION_BITS = 8.0
-"""Bits by which a place must be worse explained than it could be, to look where draws lead."""
+"""Look for exceptions in places that cost at least this many bits more than necessary."""
 
 LEAST_BITS, MOST_BITS = 3.0, 8.0
-"""Price of a place where a draw leads elsewhere, and what comes on top where no other does so."""
+"""Price of an exception (a step leads elsewhere in a place), and the surcharge for a unique one."""
 
 NEARLY = 2.0
-"""Bits by which something else may explain less and still be as good."""
+"""Exceptions whose gain is less than this many bits below the best gain count as equally good."""
 
 SETTING = 1.1
-"""How much more varied what is added to a factor may be than what it is set to, and be the rule."""
+"""Prefer changes to new values of a factor up to this ratio of their entropies."""
 
 MOST_TRIED = 6
-"""Steps that are tried to do without at a time, the rarest, to save time."""
+"""Number of the rarest steps whose removal is tried in one iteration, to save time."""
 
 LEAST_CONFLICTS = 2
-"""Situations that must have been followed by different values of a factor that chance changes."""
+"""A factor is random only if this many situations were followed by different values of it."""
 
 CERTAIN = 0.03
-"""Share of repeated situations with another outcome below which an action draws nothing."""
+"""An action is deterministic up to this share of repeats with another outcome."""
 
 LEAST_REPEATS = 12
-"""Repeated situations of an action from which on that is believed."""
+"""Repeats that an action with any other outcome needs to count as deterministic."""
 
 DEPENDS = 0.01
-"""Share of conflicts after equal draws from which on what follows may hang on the action too."""
+"""With a larger share of conflicts after equal draws, results may also depend on the action."""
 
 DEPENDENT = 0.01
-"""Bits that steps of two factors tell of one another from which on they are drawn together."""
+"""Draw two factors together if their changes share more bits per transition than this."""
 
 
 class Steps(NamedTuple):
-    """What may happen to factors together: numbers that are added, within bounds, or set."""
+    """Possible joint changes of factors: numbers to add within bounds, or values to set."""
 
     values: np.ndarray
     added: np.ndarray
 
     def landing(self, old: np.ndarray, radices: np.ndarray) -> np.ndarray:
-        """Return where every step leads from states: (rows, steps, factors)."""
+        """Return the next factors of each step from each state: (rows, steps, factors)."""
         moved = np.clip(old[:, None] + self.values, 0, radices - 1)
         result: np.ndarray = np.where(self.added, moved, self.values)
         return result
@@ -80,14 +80,14 @@ class Steps(NamedTuple):
     def seen(
         cls, old: np.ndarray, after: np.ndarray, added: np.ndarray, count: np.ndarray, most: int
     ) -> "Steps":
-        """Return the commonest steps."""
+        """Return the most common steps."""
         values, index = np.unique(np.where(added, after - old, after), axis=0, return_inverse=True)
         counts = np.bincount(index.reshape(-1), weights=count)
         return cls(values[np.argsort(-counts, kind="stable")[:most]], added)
 
 
 def _variety(values: np.ndarray, action: np.ndarray, count: np.ndarray) -> float:
-    """Return the bits that values take where the action is known."""
+    """Return the bits to encode values, given the action."""
     total = 0.0
     for number in np.unique(action):
         rows = action == number
@@ -112,7 +112,7 @@ def _shares(lands: np.ndarray, action: np.ndarray, count: np.ndarray, rounds: in
 
 
 def chance_layout(seen: Transitions) -> Layout:
-    """Return the reading of numbers in which few steps, drawn by action, explain most."""
+    """Return the layout in which random steps by action have the shortest description."""
     if len(seen.layouts) == 1:
         return seen.layouts[0][0]
     costs = []
@@ -137,12 +137,12 @@ def chance_layout(seen: Transitions) -> Layout:
 
 @dataclass(frozen=True)
 class Draws:
-    """What is drawn together: steps of some factors, and the number that stands for each.
+    """A joint random draw: the steps of some factors, and their action numbers.
 
-    `axes` are the factors; actions in `certain` draw nothing, and stand for themselves.
-    `numbers` has a number for each step, as if it were an action; with `both` that of the action
-    stands before it, as what follows hangs on both. `shares` says how likely each action takes
-    each step where nothing else is known.
+    `axes` are the factors. Actions in `certain` are deterministic and keep their numbers.
+    `numbers` has the action number of each step. If `both` is set, the result depends on the
+    action and the step, and the number encodes both. `shares` has the probability of each step
+    (columns) for each action (rows) without further conditions.
     """
 
     axes: tuple[int, ...]
@@ -153,13 +153,13 @@ class Draws:
     both: bool = False
 
     def follow(self, action: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the number of what is drawn; a step below 0 is that of an action without draws."""
+        """Return the action number of each draw; step -1 marks a deterministic action."""
         numbers = np.array([*self.numbers, 0])[step]
         alone: np.ndarray = np.where(step < 0, action, numbers)
         return action * len(self.numbers) + numbers if self.both else alone
 
     def known_steps(self, count: int) -> dict[int, np.ndarray]:
-        """Return what each of so many numbers adds to each factor that draws add to."""
+        """Map each factor that draws add to, to its change for each of `count` numbers."""
         found = {}
         for place, axis in enumerate(self.axes):
             if self.steps.added[place] and len(self.numbers):
@@ -173,7 +173,7 @@ class Draws:
 
     @property
     def intended(self) -> Mapping[int, int]:
-        """For every action that draws the step that it mostly is about, if no two have the same."""
+        """The intended step of each random action; empty if two actions intend the same step."""
         found = {}
         for action, shares in enumerate(self.shares):
             if action not in self.certain and shares.any():
@@ -185,10 +185,11 @@ class Draws:
 
 @dataclass(frozen=True)
 class DrawnTransitions:
-    """Transitions in factors, with what chance decides in them.
+    """Transitions in factors, with their random draws.
 
-    `landing` has for every row and step of `draws` whether it explains the row. `as_drawn`
-    are the same transitions with draws in the place of actions.
+    `landing` is a mask (rows, steps) of the steps of `draws` that explain each row. `as_drawn`
+    contains the same transitions with draws instead of actions. `aside` lists further random
+    factors, which are drawn independently.
     """
 
     seen: Transitions
@@ -200,21 +201,21 @@ class DrawnTransitions:
 
 
 def draw(seen: Transitions) -> DrawnTransitions:
-    """Find what is drawn."""
+    """Find the random draws in transitions."""
     layout = chance_layout(seen)
-    return _Finding(replace(seen, readings=(layout,)), layout).found
+    return _DrawSearch(replace(seen, readings=(layout,)), layout).result
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """Transitions that are looked at for what chance decides, in one layout."""
+class _DrawSearch:
+    """A search for random draws in one layout."""
 
     seen: Transitions
     layout: Layout
 
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The states before and after, in factors."""
+        """The states before and after each transition, in factors."""
         return self.seen.in_factors(self.layout)
 
     @cached_property
@@ -231,7 +232,7 @@ class _Finding:
 
     @cached_property
     def chancy(self) -> tuple[int, ...]:
-        """The factors that equal situations were followed by different values of."""
+        """The factors with different next values after equal situations."""
         going = self.seen.done == 0
         found = []
         for factor, values in enumerate(self.ends[1].T):
@@ -243,7 +244,7 @@ class _Finding:
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The factors that are drawn together: one that varies most, and those that hang on it."""
+        """The factors to draw together: the most varied one and all that depend on it."""
         (old, after), action, count = self.ends, self.seen.action, self.seen.count
         change = after - old
         variety = {f: _variety(change[:, f], action, count) for f in self.chancy}
@@ -261,7 +262,7 @@ class _Finding:
 
     @cached_property
     def certain(self) -> tuple[int, ...]:
-        """The actions after which the axes follow from the situation."""
+        """The actions after which the situation determines the axes."""
         after = self.ends[1][:, self.axes]
         found = []
         for action in range(self.seen.encoding.actions):
@@ -280,8 +281,8 @@ class _Finding:
         return tuple(found)
 
     @cached_property
-    def found(self) -> DrawnTransitions:
-        """Everything that was found."""
+    def result(self) -> DrawnTransitions:
+        """The draws and the transitions by draw."""
         axes, drawing = self.axes, ~np.isin(self.seen.action, self.certain)
         aside = tuple(factor for factor in self.chancy if factor not in axes)
         actions = self.seen.encoding.actions
@@ -293,7 +294,7 @@ class _Finding:
             action, count = self.seen.action[drawing], self.seen.count[drawing]
             sizes = self.radices[list(axes)]
             paid = (self.seen.codes * 2 + self.seen.done)[drawing]
-            steps, inner, some = _Explaining.of(old, after, paid, action, count, sizes).steps()
+            steps, inner, some = _StepSearch.of(old, after, paid, action, count, sizes).steps()
             lands = np.zeros((len(drawing), len(steps.values)), bool)
             lands[drawing] = inner
             shares = np.zeros((actions, len(steps.values)))
@@ -301,16 +302,16 @@ class _Finding:
             certain = self.certain
         draws = Draws(axes, steps, certain, (), shares)
         draws = replace(draws, numbers=self._numbers(draws))
-        drawn = self._drawn(draws, lands, aside)
+        drawn = self._draws_as_actions(draws, lands, aside)
         both = replace(draws, both=True, numbers=tuple(range(len(steps.values))))
         if len(steps.values) and _conflicts(drawn) > DEPENDS:
-            wider = self._drawn(both, lands, aside)
+            wider = self._draws_as_actions(both, lands, aside)
             if _conflicts(wider) < _conflicts(drawn) / 2:
                 draws, drawn = both, wider
         return DrawnTransitions(self.seen, self.layout, draws, lands, drawn, aside)
 
     def _numbers(self, draws: Draws) -> tuple[int, ...]:
-        """Return a number for each draw: of the action that intends it, or of no action."""
+        """Return a number for each step: of the action that intends it, or a free one."""
         numbers = {step: action for action, step in draws.intended.items()}
         taken = {*draws.certain, *numbers.values()}
         free = (n for n in range(len(draws.steps.values) + len(draws.shares)) if n not in taken)
@@ -319,8 +320,10 @@ class _Finding:
             for step in range(len(draws.steps.values))
         )
 
-    def _drawn(self, draws: Draws, lands: np.ndarray, aside: tuple[int, ...]) -> Transitions:
-        """Put draws in the place of actions; rows that several explain are rows of each."""
+    def _draws_as_actions(
+        self, draws: Draws, lands: np.ndarray, aside: tuple[int, ...]
+    ) -> Transitions:
+        """Replace actions by draws; a row that several draws explain is repeated for each."""
         seen = self.seen
         sure = np.isin(seen.action, draws.certain)
         possible = lands & (draws.shares[seen.action] > 0) & ~sure[:, None]
@@ -361,7 +364,7 @@ class _Finding:
 
 
 def _conflicts(drawn: Transitions) -> float:
-    """Return the share of rows in which something else followed than usually does."""
+    """Return the share of rows without the most common outcome of their situation."""
     table = np.column_stack([drawn.before, drawn.action])
     group = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
     most = np.zeros(int(group.max()) + 1)
@@ -369,8 +372,8 @@ def _conflicts(drawn: Transitions) -> float:
     return float(1 - most.sum() / drawn.count.sum())
 
 
-class _Explained(NamedTuple):
-    """What some steps explain, and the bits that it takes."""
+class _Explanation(NamedTuple):
+    """A mask of the rows that steps explain, the shares of steps, and the bits of both."""
 
     bits: float
     lands: np.ndarray
@@ -378,10 +381,11 @@ class _Explained(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Explaining:
-    """Where actions lead from places: different ones, and how often each was seen.
+class _StepSearch:
+    """A search for the steps that explain transitions with the fewest bits.
 
-    `rows` holds the number of the different one that every row is.
+    Equal transitions are merged: `count` says how often each was seen, and `rows` maps each
+    original row to its merged transition. `paid` encodes reward and end.
     """
 
     old: np.ndarray
@@ -401,8 +405,8 @@ class _Explaining:
         action: np.ndarray,
         count: np.ndarray,
         radices: np.ndarray,
-    ) -> "_Explaining":
-        """Count what is alike."""
+    ) -> "_StepSearch":
+        """Merge and count equal transitions."""
         width = old.shape[1]
         table, rows = np.unique(
             np.column_stack([old, after, paid, action]), axis=0, return_inverse=True
@@ -414,17 +418,17 @@ class _Explaining:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """The number of the place in which each begins."""
-        return _numbered(self.old)
+        """The index of the place before each transition."""
+        return _row_indices(self.old)
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """The number of the place in which each ends, and of what is paid on the way."""
-        return _numbered(self.after, self.paid)
+        """The index of the next place and payment of each transition."""
+        return _row_indices(self.after, self.paid)
 
     @cached_property
     def ways(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For every place what begins there, the targets, and what ends in which of these."""
+        """For each place: its rows, their targets, and a mask (targets, rows)."""
         found = []
         for place in range(int(self.places.max()) + 1):
             rows = np.flatnonzero(self.places == place)
@@ -434,8 +438,8 @@ class _Explaining:
 
     @cached_property
     def usual(self) -> np.ndarray:
-        """Whether each is the commonest way from its place to where it ends."""
-        ways, ends = _numbered(self.places, self.targets), _numbered(self.old, self.after)
+        """A mask of the transitions with the most common payment between their two places."""
+        ways, ends = _row_indices(self.places, self.targets), _row_indices(self.old, self.after)
         counts = np.bincount(ways, weights=self.count)
         most = np.zeros(int(ends.max()) + 1)
         np.maximum.at(most, ends, counts[ways])
@@ -444,23 +448,24 @@ class _Explaining:
 
     @cached_property
     def is_paid_by_chance(self) -> bool:
-        """Whether what is paid differs where equal actions led from and to equal places."""
-        moves = _numbered(self.old, self.after, self.action)
+        """Whether payments differ between transitions of equal places and actions."""
+        moves = _row_indices(self.old, self.after, self.action)
         counts = np.zeros(int(moves.max()) + 1)
         np.maximum.at(counts, moves, self.count)
         return bool(counts.sum() < (1 - CERTAIN / 2) * self.count.sum())
 
     def steps(self) -> tuple[Steps, np.ndarray, np.ndarray]:
-        """Return the steps, which of them explain which rows, and their shares by action.
+        """Return the steps, a mask (rows, steps) of explained rows, and the shares by action.
 
-        Where chance decides what is paid, that is part of where a step leads or drawn by itself.
+        Random payments belong to the target of a step or are drawn separately; the shorter
+        description wins.
         """
-        apart = replace(self, paid=np.zeros_like(self.paid))._found()
+        apart = replace(self, paid=np.zeros_like(self.paid))._best_steps()
         if not self.is_paid_by_chance:
             found = apart
         else:
-            found = self._found()
-            moves = _numbered(self.old, self.after, self.action)
+            found = self._best_steps()
+            moves = _row_indices(self.old, self.after, self.action)
             shares = self.count / np.bincount(moves, weights=self.count)[moves]
             bits = -float((self.count * np.log2(shares)).sum())
             if apart[1].bits + bits < found[1].bits:
@@ -470,21 +475,24 @@ class _Explaining:
         chosen = steps._replace(values=steps.values[order])
         return chosen, best.lands[self.rows][:, order], best.shares[:, order]
 
-    def _found(self) -> tuple[Steps, "_Explained"]:
-        """Return the steps that explain most in fewest bits."""
+    def _best_steps(self) -> tuple[Steps, "_Explanation"]:
+        """Return the steps with the shortest description, and their explanation."""
         return min(
-            (self._chosen(added) for added in self._readings()), key=lambda pair: pair[1].bits
+            (self._pruned_steps(added) for added in self._readings()), key=lambda pair: pair[1].bits
         )
 
     @cached_property
     def often(self) -> np.ndarray:
-        """How often the action led from the place to the target, as a share."""
-        index = _numbered(self.places, self.action)
+        """The frequency of each transition among those of its place and action."""
+        index = _row_indices(self.places, self.action)
         share: np.ndarray = self.count / np.bincount(index, weights=self.count)[index]
         return share
 
     def _readings(self) -> list[np.ndarray]:
-        """Return whether numbers are added to each factor, or set: all added, or as varies less."""
+        """Return masks of factors that steps add to; steps set the other factors.
+
+        Steps add to all factors, or only to factors whose changes vary less than their values.
+        """
         pairs = zip(self.old.T, self.after.T, strict=True)
         less = [
             _variety(after - old, self.action, self.count)
@@ -494,20 +502,20 @@ class _Explaining:
         every = np.ones(len(less), dtype=bool)
         return [every] if all(less) else [every, np.array(less)]
 
-    def _chosen(self, added: np.ndarray) -> tuple[Steps, _Explained]:
-        """Leave out steps where it is shorter to say that others lead elsewhere in some places."""
+    def _pruned_steps(self, added: np.ndarray) -> tuple[Steps, _Explanation]:
+        """Drop steps if exceptions of other steps have a shorter description."""
         steps = Steps.seen(self.old, self.after, added, self.count, MOST_STEPS[1])
         lands = (steps.landing(self.old, self.radices) == self.after[:, None]).all(2)
         lands &= self.usual[:, None]
         keys = self._keys(steps.landing(self.old, self.radices))
         kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
-        best = self._explained(lands[:, kept], keys[:, kept])
-        rare = True  # the rarest steps are tried first, and the others where none of them is spare
+        best = self._explanation(lands[:, kept], keys[:, kept])
+        rare = True  # try to drop the rarest steps first, and others if no rare step is redundant
         while len(kept) > 1:
             rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")]
             rarest = rarest[:MOST_TRIED] if rare else rarest[MOST_TRIED:]
             parts = [kept[kept != step] for step in rarest]
-            found = [self._explained(lands[:, part], keys[:, part]) for part in parts]
+            found = [self._explanation(lands[:, part], keys[:, part]) for part in parts]
             spare = [step for step, one in zip(rarest, found, strict=True) if one.bits < best.bits]
             if not spare and (not rare or len(kept) <= MOST_TRIED):
                 break
@@ -518,23 +526,23 @@ class _Explaining:
             fewer, trial = parts[at], found[at]
             if 1 < len(spare) < len(kept):
                 without = kept[~np.isin(kept, spare)]
-                several = self._explained(lands[:, without], keys[:, without])
+                several = self._explanation(lands[:, without], keys[:, without])
                 if several.bits < trial.bits:
                     fewer, trial = without, several
             kept, best = fewer, trial
         used = best.shares.any(axis=0)
-        best = _Explained(best.bits, best.lands[:, used], best.shares[:, used])
+        best = _Explanation(best.bits, best.lands[:, used], best.shares[:, used])
         return steps._replace(values=steps.values[kept[used]]), best
 
     def _keys(self, nominal: np.ndarray) -> np.ndarray:
-        """Return the number of what lies between where steps lead and where rows end."""
+        """Return an index of the offset between the end of each row and of each step."""
         offset = (self.after[:, None] - nominal).reshape(-1, nominal.shape[2])
-        return _numbered(offset).reshape(nominal.shape[:2])
+        return _row_indices(offset).reshape(nominal.shape[:2])
 
-    def _explained(self, lands: np.ndarray, keys: np.ndarray) -> _Explained:
-        """Explain rows by some steps, which lead elsewhere in places where that pays.
+    def _explanation(self, lands: np.ndarray, keys: np.ndarray) -> _Explanation:
+        """Explain rows by steps with exceptions in places where exceptions save bits.
 
-        It is cheaper where they lead as far from where they should as elsewhere, or to one target.
+        An exception is cheaper if its offset or its target is common among exceptions.
         """
         nominal, spent = lands, 0.0
         shares = _shares(lands, self.action, self.count, ROUNDS[1])
@@ -547,7 +555,7 @@ class _Explaining:
             shares = _shares(lands, self.action, self.count, ROUNDS[1])
         bits = _bits(lands, shares[self.action], self.count) + spent
         bits += float(np.log2(self.radices).sum()) * lands.shape[1]
-        return _Explained(bits + PARAMETER_BITS * np.count_nonzero(shares), lands, shares)
+        return _Explanation(bits + PARAMETER_BITS * np.count_nonzero(shares), lands, shares)
 
     def _with_exceptions(
         self,
@@ -557,10 +565,10 @@ class _Explaining:
         usual: tuple[np.ndarray, np.ndarray],
         turn: int,
     ) -> tuple[np.ndarray, float, tuple[np.ndarray, np.ndarray]]:
-        """Return which steps explain what, once some lead elsewhere, and what these cost.
+        """Return the mask of explained rows with exceptions, their price, and new counts.
 
-        `usual` counts by how much and to which target steps lead elsewhere; also return the new
-        counts. In the first turn everything that explains as much counts a part.
+        `usual` counts the offsets and the targets of exceptions; the result contains the new
+        counts. In the first turn, equally good exceptions share one count.
         """
         lands, given, spent = lands.copy(), shares[self.action], 0.0
         chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
@@ -574,7 +582,7 @@ class _Explaining:
                 usual[0][by_far] / usual[0].sum(), (usual[1] / usual[1].sum())[targets][:, None]
             )
             price = LEAST_BITS + np.minimum(-np.log2(odds), MOST_BITS)
-            inner, cost, chosen = _elsewhere(
+            inner, cost, chosen = _choose_exceptions(
                 lands[rows], given[rows], self.count[rows], there, price, soft=turn == 0
             )
             spent += cost
@@ -584,13 +592,13 @@ class _Explaining:
         return lands, spent, (far, ends)
 
 
-def _numbered(*columns: np.ndarray) -> np.ndarray:
-    """Give equal rows of columns equal numbers."""
+def _row_indices(*columns: np.ndarray) -> np.ndarray:
+    """Return an index for each row; equal rows have equal indices."""
     index: np.ndarray = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1]
     return index.reshape(-1)
 
 
-def _elsewhere(
+def _choose_exceptions(
     lands: np.ndarray,
     given: np.ndarray,
     count: np.ndarray,
@@ -599,11 +607,12 @@ def _elsewhere(
     *,
     soft: bool,
 ) -> tuple[np.ndarray, float, np.ndarray]:
-    """Let steps lead from one place to other targets, the one that explains most first.
+    """Choose exceptions for one place greedily, the most useful first.
 
-    `there` says which rows end at which target, `price` what it costs that a step leads there.
-    Return what explains what, what it costs, and the counts of what was chosen (targets, steps):
-    where they are `soft`, all that would have explained nearly as much count a part.
+    `there` is a mask (targets, rows), and `price` the bits of an exception (targets, steps).
+    Return the mask of explained rows, the bits of the exceptions, and the counts of chosen
+    exceptions (targets, steps). If `soft` is set, all exceptions with almost the largest gain
+    share the count of the first choice.
     """
     least, spent = _bits(lands, given, count), 0.0
     chosen = np.zeros(price.shape)
@@ -628,6 +637,6 @@ def _elsewhere(
 
 
 def _bits(lands: np.ndarray, shares: np.ndarray, weight: np.ndarray) -> float:
-    """Return the bits of rows whose steps have given shares."""
+    """Return the bits of rows, given the shares of their steps."""
     chance = (lands * shares).sum(1)
     return float(-(weight * np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))).sum())

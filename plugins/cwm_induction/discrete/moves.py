@@ -1,7 +1,7 @@
-"""What each action nominally adds to a factor of the state, or to a sum of factors.
+"""Nominal moves: the change of each state factor by action, added to it or to a sum of factors.
 
-A tree over the parts of an action says which sum holds, so that what was seen
-with some actions also speaks of those that were never taken.
+A tree over the parts of an action selects the sum. Parts generalise: observed actions also
+determine the moves of actions that were never taken.
 """
 
 from collections.abc import Iterator
@@ -16,54 +16,53 @@ import numpy as np
 from cwm_induction.discrete.expressions import Constants
 
 MAX_DELTAS = 24
-"""Different changes of a factor that are considered, the commonest."""
+"""Most common changes of a factor to consider."""
 
 MAX_KEY = 8
-"""Values of a factor up to which moves of others may depend on it."""
+"""Moves may depend on another factor with at most this many values."""
 
 MAX_KEYED = 16
-"""Factors up to which moves that depend on others, or add them, are tried, to save time."""
+"""Try moves that depend on other factors, or add them, up to this number of factors."""
 
 LEAST_PLACES = 2
-"""Values that a factor has more of where steps up and down make it a place, and no flag."""
+"""A factor with steps up and down is a place, not a flag, if it has more values than this."""
 
 CHANGE_BITS = 2
-"""Price of what an action adds, beside that of the value."""
+"""Price of a change by an action, in addition to the price of its value."""
 
 KEYED_BITS = 4.0
-"""Price of a move that depends on another factor, beside an entry for each of its values."""
+"""Price of a move that depends on another factor, in addition to its table entries."""
 
 MISS_BITS = 6.0
-"""A guess at the price of a transition that the moves miss and exceptions must explain."""
+"""Estimated price of a transition that moves miss and exceptions must explain."""
 
 BLOCKED_WORTH = 0.7
-"""What a move explains of a transition in which nothing changed, as something was in the way."""
+"""Credit of a move for a transition without any change, which an obstacle may explain."""
 
 STOPS_WORTH = 0.01
-"""What a move explains more of a transition in which it does not meet the bounds."""
+"""Extra credit of a move for a correct transition that does not meet the bounds."""
 
 SUM_BITS = 8.0
 """Price of a sum other than the factor itself."""
 
 MOST_MULTIPLES = 24
-"""Multiples of a factor that wraps around up to which they are tried."""
+"""Try multiples of a factor that wraps around below this number."""
 
 MOST_PAIRED = 5
-"""Factors up to which sums of any two others are tried: with more there are too many pairs."""
+"""Try sums of two other factors up to this number of factors, to limit the number of pairs."""
 
 MOST_CELLS = 1_000_000
-"""Counts that are kept in memory at once."""
+"""Largest number of counts in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class FactorMove:
     """The nominal change of one factor.
 
-    `deltas` has a row per action and, where the change also depends on the
-    factor `key`, a column per value of that; otherwise one column. `wraps`
-    says whether the factor leaves its range by wrapping around or stops. With
-    `weights`, a row per action, the sum of all factors times these is what
-    the change is added to, instead of the factor itself.
+    `deltas` has a row per action. It has a column per value of the factor `key`, or one column
+    without a `key`. If `wraps` is set, the factor wraps around at its bounds; otherwise it stops
+    there. The change is added to the factor, or with `weights` (a row per action) to the
+    weighted sum of all factors.
     """
 
     radix: int
@@ -86,16 +85,16 @@ class FactorMove:
 
     def apply(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
         """Return the factor's nominal next values."""
-        return _bounded(self.target(factors, action, factor), self.radix, self.wraps)
+        return _to_range(self.target(factors, action, factor), self.radix, self.wraps)
 
     def leaves(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
-        """Say where the move would lead out of the range."""
+        """Return a mask of the rows in which the move would leave the range."""
         target = self.target(factors, action, factor)
         outside: np.ndarray = (target < 0) | (target >= self.radix)
         return outside & (not self.wraps)
 
     def target(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
-        """Return where the move would lead without bounds."""
+        """Return the next values of the move without bounds."""
         column = 0 if self.key is None else factors[:, self.key]
         base: np.ndarray = factors[:, factor]
         if self.weights is not None:
@@ -104,7 +103,7 @@ class FactorMove:
         return target
 
     def target_text(self, constants: Constants, names: list[str], factor: int) -> str:
-        """Write where the move leads without bounds."""
+        """Write the next value of the move without bounds."""
         name, base = names[factor], names[factor]
         if self.weights is not None:
             sums = [_sum_text(row, names) for row in self.weights.tolist()]
@@ -125,13 +124,13 @@ class FactorMove:
         return f"{base} + {step}.get({key}, 0)"
 
     def bounded_text(self, target: str) -> str:
-        """Write where the move leads within the bounds."""
+        """Write the next value of the move within the bounds."""
         wraps = f"({target}) % {self.radix}"
         return wraps if self.wraps else f"min(max({target}, 0), {self.radix - 1})"
 
 
 def _sum_text(weights: list[int], names: list[str]) -> str:
-    """Write a sum of factors, those that are added before those that are subtracted."""
+    """Write a sum of factors, with positive terms first."""
     text = ""
     for weight, name in sorted(zip(weights, names, strict=True), key=lambda pair: -pair[0]):
         if weight:
@@ -142,7 +141,7 @@ def _sum_text(weights: list[int], names: list[str]) -> str:
 
 
 class Fit(NamedTuple):
-    """A move, its description length and the transitions it misses, blocked ones in part."""
+    """A move, its description length and its misses; blocked transitions count in part."""
 
     move: FactorMove
     bits: float
@@ -150,7 +149,7 @@ class Fit(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Bits of the move and of a guess at what it misses."""
+        """Bits of the move, plus the estimated price of its misses."""
         return self.bits + MISS_BITS * self.misses
 
 
@@ -161,7 +160,7 @@ def fit_moves(
     radices: tuple[int, ...],
     parts: tuple[int, ...],
 ) -> list[Fit]:
-    """Find for every factor the change per action that explains most transitions.
+    """Fit the nominal move with the least cost for each factor.
 
     `parts` are the sizes of the parts of an action.
     """
@@ -173,7 +172,7 @@ def fit_moves(
 def plain_cost(
     factors: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tuple[int, ...]
 ) -> float:
-    """Return the bits of changes by action alone, and of a guess at what they miss."""
+    """Return the bits of moves by action alone, plus the estimated price of their misses."""
     stays, actions = (factors == after).all(axis=1), int(action.max(initial=0)) + 1
     search = _MoveSearch(factors, action, after, stays, radices, (actions,))
     fits = (search.by_action(factor, None) for factor in range(len(radices)))
@@ -181,7 +180,7 @@ def plain_cost(
 
 
 class Assumption(NamedTuple):
-    """An action that was never seen to change anything is taken for a move of a factor."""
+    """The assumption that an action without any observed effect moves a factor."""
 
     action: int
     factor: int
@@ -192,8 +191,8 @@ def assume_opposites(
 ) -> tuple[list[Fit], tuple[Assumption, ...]]:
     """Complete pairs of opposite moves with actions that may only have met the bounds.
 
-    An action is completed when what was seen of it agrees with exactly one
-    opposite move that no other action makes.
+    An action gets a move if its transitions agree with exactly one opposite move that no other
+    action makes.
     """
     fits = [fit._replace(move=replace(fit.move, deltas=fit.move.deltas.copy())) for fit in fits]
     idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
@@ -213,7 +212,7 @@ def assume_opposites(
 def _opposites(
     fits: list[Fit], number: int, factors: np.ndarray, action: np.ndarray, after: np.ndarray
 ) -> list[tuple[int, int]]:
-    """List the missing opposites with which everything that was seen of an idle action agrees."""
+    """List the missing opposites that agree with all transitions of an idle action."""
     rows = action == number
     if not (factors[rows] == after[rows]).all():
         return []
@@ -222,14 +221,14 @@ def _opposites(
         for factor, fit in enumerate(fits)
         for delta in _missing_opposites(fit.move)
         if (
-            _bounded(factors[rows, factor] + delta, fit.move.radix, wraps=False)
+            _to_range(factors[rows, factor] + delta, fit.move.radix, wraps=False)
             == after[rows, factor]
         ).all()
     ]
 
 
 def _missing_opposites(move: FactorMove) -> list[int]:
-    """List the moves of which only the opposite is made."""
+    """List the changes that no action makes although another action makes their opposite."""
     if move.wraps or move.key is not None or move.weights is not None:
         return []
     deltas = set(move.deltas.ravel().tolist())
@@ -237,7 +236,7 @@ def _missing_opposites(move: FactorMove) -> list[int]:
 
 
 class _MoveSearch(NamedTuple):
-    """Different transitions before and after, in factors."""
+    """Distinct transitions, in factors; `stays` marks transitions without any change."""
 
     factors: np.ndarray
     action: np.ndarray
@@ -265,7 +264,7 @@ class _MoveSearch(NamedTuple):
         before, after, radix = self.factors[:, factor], self.after[:, factor], self.radices[factor]
         deltas = _candidates(after - before)
         for wraps in (False, True):
-            landing = _bounded(before[:, None] + deltas, radix, wraps)
+            landing = _to_range(before[:, None] + deltas, radix, wraps)
             right = landing == after[:, None]
             plain = right & (before[:, None] + deltas == after[:, None])
             worth = np.where(right, 1 + STOPS_WORTH * plain, BLOCKED_WORTH * self.stays[:, None])
@@ -280,28 +279,28 @@ class _MoveSearch(NamedTuple):
 
 
 def _candidates(changes: np.ndarray) -> np.ndarray:
-    """Return the commonest changes, no change first, then small before large."""
+    """Return the most common changes: no change first, then in order of size."""
     values, counts = np.unique(changes, return_counts=True)
     values = values[np.lexsort((values, np.abs(values), -counts))][:MAX_DELTAS]
     values = values[values != 0]
     return np.concatenate([[0], values[np.lexsort((values, np.abs(values)))]])
 
 
-def _bounded(values: np.ndarray, radix: int, wraps: bool) -> np.ndarray:
-    """Bring values back into the range of a factor."""
+def _to_range(values: np.ndarray, radix: int, wraps: bool) -> np.ndarray:
+    """Wrap or clip values to the range of a factor."""
     result: np.ndarray = values % radix if wraps else np.clip(values, 0, radix - 1)
     return result
 
 
 class _Sum(NamedTuple):
-    """Weights of the factors and what is added to their sum, for every action."""
+    """A weighted sum of factors for each action, plus a constant `added` to it."""
 
     weights: np.ndarray
     added: np.ndarray
 
 
-class _FoundSums(NamedTuple):
-    """The sums of some actions by their place, what is added besides, and their price."""
+class _SumFit(NamedTuple):
+    """The sum of each action (an index `places`), a further change `deltas`, and their price."""
 
     places: np.ndarray
     deltas: np.ndarray
@@ -310,12 +309,15 @@ class _FoundSums(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Bits of the sums and of what they miss."""
+        """Bits of the sums, plus the estimated price of their misses."""
         return self.bits + MISS_BITS * self.misses
 
 
-class _Tried(NamedTuple):
-    """What is added to each of several sums by some key of the action, their bits and misses."""
+class _SumFits(NamedTuple):
+    """The change by action key (sums, keys) for each of several sums, with bits and misses.
+
+    `keys` maps an action to its key.
+    """
 
     deltas: np.ndarray
     keys: np.ndarray
@@ -324,21 +326,22 @@ class _Tried(NamedTuple):
 
     @property
     def costs(self) -> np.ndarray:
-        """Bits of every sum and of what it misses."""
+        """Bits of each sum, plus the estimated price of its misses."""
         costs: np.ndarray = self.bits + MISS_BITS * self.misses
         return costs
 
-    def found(self, place: int) -> _FoundSums:
-        """Return one of the sums, for all actions."""
+    def fit(self, place: int) -> _SumFit:
+        """Return one sum, for all actions."""
         places, deltas = np.full(len(self.keys), place), self.deltas[place][self.keys]
-        return _FoundSums(places, deltas, float(self.bits[place]), float(self.misses[place]))
+        return _SumFit(places, deltas, float(self.bits[place]), float(self.misses[place]))
 
 
 @dataclass(frozen=True)
 class _SumSearch:
-    """Transitions in factors and the next values of the factor `own`, which wrap around or stop.
+    """A search for the sums of factors that give the next values `after` of the factor `own`.
 
-    `parts` has a row per action and a column per part of it, `sizes` their sizes.
+    If `wraps` is set, the factor wraps around at its bounds; otherwise it stops there. `sizes`
+    are the sizes of the parts of an action.
     """
 
     factors: np.ndarray
@@ -365,12 +368,12 @@ class _SumSearch:
 
     @cached_property
     def parts(self) -> np.ndarray:
-        """The parts of every action."""
+        """The parts of each action (actions, parts)."""
         return np.stack(np.unravel_index(np.arange(np.prod(self.sizes)), self.sizes), axis=1)
 
     @cached_property
     def _choices(self) -> list[_Sum]:
-        """The factor itself, then amounts, multiples, other factors and sums with them."""
+        """Candidate sums: the factor itself, amounts, multiples, and sums with other factors."""
         count, own = len(self.parts), np.eye(len(self.radices), dtype=np.int64)[self.own]
         nothing = np.zeros(count, dtype=np.int64)
         return [
@@ -382,7 +385,7 @@ class _SumSearch:
 
     @cached_property
     def _bases(self) -> np.ndarray:
-        """What every choice gives in every row (choices, rows)."""
+        """The value of each candidate sum in each row (sums, rows)."""
         return np.stack(
             [
                 (self.factors * choice.weights[self.action]).sum(axis=1) + choice.added[self.action]
@@ -391,31 +394,31 @@ class _SumSearch:
         )
 
     def _grow(
-        self, actions: np.ndarray, free: tuple[int, ...], known: dict[bytes, _FoundSums]
-    ) -> _FoundSums:
-        """Return the cheaper of one sum for some actions and one for every value of a part.
+        self, actions: np.ndarray, free: tuple[int, ...], known: dict[bytes, _SumFit]
+    ) -> _SumFit:
+        """Return the cheaper of one sum for all `actions` and one sum per value of a part.
 
-        `known` holds the answers for actions that were asked about already.
+        `known` caches results by mask of actions.
         """
-        asked = actions.tobytes()
-        if asked not in known:
+        key = actions.tobytes()
+        if key not in known:
             whole = best = self._leaf(actions, free)
             for part in free if whole.misses else ():
                 rest = tuple(other for other in free if other != part)
                 split = self._split(actions, part, whole, rest, known)
                 best = min(best, split, key=lambda found: found.cost)
-            known[asked] = best
-        return known[asked]
+            known[key] = best
+        return known[key]
 
     def _split(
         self,
         actions: np.ndarray,
         part: int,
-        whole: _FoundSums,
+        whole: _SumFit,
         free: tuple[int, ...],
-        known: dict[bytes, _FoundSums],
-    ) -> _FoundSums:
-        """Find sums for every value of a part; those never taken follow the whole."""
+        known: dict[bytes, _SumFit],
+    ) -> _SumFit:
+        """Fit sums for each value of a part; values without rows use the sum `whole`."""
         places, deltas = whole.places.copy(), whole.deltas.copy()
         bits, misses = 1 + log2(len(self.sizes)), 0.0
         for value in range(self.sizes[part]):
@@ -424,36 +427,36 @@ class _SumSearch:
                 found = self._grow(chosen, free, known)
                 places[chosen], deltas[chosen] = found.places[chosen], found.deltas[chosen]
                 bits, misses = bits + found.bits, misses + found.misses
-        return _FoundSums(places, deltas, bits, misses)
+        return _SumFit(places, deltas, bits, misses)
 
-    def _leaf(self, actions: np.ndarray, free: tuple[int, ...]) -> _FoundSums:
-        """Find the best sum for some actions; what is added may depend on one part that is free."""
+    def _leaf(self, actions: np.ndarray, free: tuple[int, ...]) -> _SumFit:
+        """Fit the best sum for some actions; the change may depend on one of the `free` parts."""
         rows = np.flatnonzero(actions[self.action])
-        plain = self._tried(rows, None, 1)
+        plain = self._fit_changes(rows, None, 1)
         if not plain.costs[0]:
-            return plain.found(0)
-        tried = [self._tried(rows, part, len(self._choices)) for part in (None, *free)]
-        cheapest = int(np.argmin(np.stack([one.costs for one in tried], axis=1)))
-        place, part = divmod(cheapest, len(tried))
-        return tried[part].found(place)
+            return plain.fit(0)
+        fits = [self._fit_changes(rows, part, len(self._choices)) for part in (None, *free)]
+        cheapest = int(np.argmin(np.stack([fit.costs for fit in fits], axis=1)))
+        place, part = divmod(cheapest, len(fits))
+        return fits[part].fit(place)
 
-    def _tried(self, rows: np.ndarray, part: int | None, count: int) -> _Tried:
-        """Fit what is added to each of the first sums."""
+    def _fit_changes(self, rows: np.ndarray, part: int | None, count: int) -> _SumFits:
+        """Fit the change that is added to each of the first `count` sums."""
         radix, after = self.radices[self.own], self.after[rows]
         base = np.take(self._bases[:count], rows, axis=1)
         size = 1 if part is None else self.sizes[part]
         keys = np.zeros(len(self.parts), dtype=np.int64) if part is None else self.parts[:, part]
         key = keys[self.action[rows]]
-        deltas = _commonest((after - base) % radix if self.wraps else after - base, key, size)
+        deltas = _most_common((after - base) % radix if self.wraps else after - base, key, size)
         target = base + np.take(deltas, key, axis=1)
         right = (target % radix if self.wraps else np.clip(target, 0, radix - 1)) == after
         misses = np.where(right, 0.0, 1 - BLOCKED_WORTH * self.stays[rows]).sum(axis=1)
         bits = np.count_nonzero(deltas, axis=1) * (log2(radix) + CHANGE_BITS)
         bits += SUM_BITS * (np.arange(count) != 0)
-        return _Tried(deltas, keys, bits, misses)
+        return _SumFits(deltas, keys, bits, misses)
 
     def _by_parts(self, own: np.ndarray) -> Iterator[_Sum]:
-        """Yield sums with an amount that is a part of the action, or with a factor it names."""
+        """Yield sums with a part of the action as amount, or as index of a factor."""
         unit, count = np.eye(len(self.radices), dtype=np.int64), len(self.parts)
         for part, size in enumerate(self.sizes):
             amount = self.parts[:, part]
@@ -467,7 +470,7 @@ class _SumSearch:
                     yield from (_Sum(w, nothing) for w in (named, own + named, own - named))
 
     def _weights(self, own: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield weights that all actions share."""
+        """Yield weights of the factors that are equal for all actions."""
         unit = np.eye(len(self.radices), dtype=np.int64)
         if self.wraps:
             multiples = range(2, min(self.radices[self.own], MOST_MULTIPLES))
@@ -480,8 +483,8 @@ class _SumSearch:
             yield from (unit[one] - unit[two] for one, two in permutations(others, 2))
 
 
-def _commonest(changes: np.ndarray, key: np.ndarray, size: int) -> np.ndarray:
-    """Return the commonest change of every key (sums, keys), no change where that is as common."""
+def _most_common(changes: np.ndarray, key: np.ndarray, size: int) -> np.ndarray:
+    """Return the most common change of each key (sums, keys); in a tie, prefer no change."""
     low = int(changes.min(initial=0))
     span = int(changes.max(initial=0)) - low + 1
     count = len(changes)
@@ -489,7 +492,7 @@ def _commonest(changes: np.ndarray, key: np.ndarray, size: int) -> np.ndarray:
         if count == 1:
             return np.zeros((1, size), dtype=np.int64)
         halves = np.array_split(changes, 2)
-        return np.concatenate([_commonest(half, key, size) for half in halves])
+        return np.concatenate([_most_common(half, key, size) for half in halves])
     cells = (np.arange(count)[:, None] * size + key) * span + changes - low
     counts = np.bincount(cells.ravel(), minlength=count * size * span).reshape(count, size, span)
     best = counts.max(axis=2) > counts[:, :, -low]
