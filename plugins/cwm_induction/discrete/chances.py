@@ -1,4 +1,4 @@
-"""Environments in which chance decides: what is drawn, what follows each draw, how likely it is."""
+"""Models of random environments: the draws, their results, and their probabilities."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ from cwm_induction.discrete.program_text import DiscreteModel
 from cwm_induction.discrete.transitions import Transitions
 
 NOISY = 0.02
-"""Share of equal draws with unusual rewards or ends from which on chance decides these too."""
+"""Rewards and ends are random if this share of equal draws has uncommon ones."""
 
 TURNS = 6
-"""Turns of asking what explains rows, and how likely it is: each brings them nearer."""
+"""Iterations that alternate between the explanation of rows and its probabilities."""
 
 STUCK = "stuck"
-"""The condition that the step which an action intends leads nowhere."""
+"""Name of the condition that the intended step of an action changes nothing."""
 
 
 class Aside(NamedTuple):
-    """A factor that changes by chance of its own: its steps, and how likely they are."""
+    """A factor with independent random steps, and a table of their probabilities."""
 
     factor: int
     steps: Steps
@@ -31,7 +31,7 @@ class Aside(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """Rewards and ends that chance decides: the pairs there are, and how likely they are."""
+    """Random pairs of reward and end, and a table of their probabilities."""
 
     pairs: tuple[tuple[float, bool], ...]
     table: ChanceTable
@@ -39,10 +39,11 @@ class Payment(NamedTuple):
 
 @dataclass(frozen=True)
 class ChanceModel:
-    """What was found: `model` says what follows a draw, and `table` how likely each draw is.
+    """A random model: `model` predicts the result of a draw, `table` its probability.
 
-    With `roles` the table is about what a step is to the one that an action intends, the same
-    for all actions: `roles` has the number of that for every action and step, or -1.
+    If `roles` is set, the table has the probabilities of roles, which are the same for all
+    actions. The role of a step is its direction relative to the intended step, as described by
+    `kinds`. `roles` (actions, steps) contains indices of roles, or -1 for steps without a role.
     """
 
     drawn: DrawnTransitions
@@ -54,7 +55,7 @@ class ChanceModel:
     kinds: tuple[str, ...] = ()
 
     def chances(self, shares: Shares, action: int) -> dict[int, Fraction]:
-        """Return how likely each draw is for an action, at the end of the conditions."""
+        """Return the probability of each draw of an action, given the shares of a leaf."""
         draws = self.drawn.draws
         if self.roles is None:
             pairs = zip(draws.numbers, shares, strict=True)
@@ -69,7 +70,7 @@ class ChanceModel:
         return {number: share / whole for number, share in found.items()}
 
     def words(self, shares: Shares) -> str:
-        """Say in words how likely an action is done as intended, or how else."""
+        """Describe the probabilities of the roles of steps in words."""
         kinds = dict.fromkeys(self.kinds, Fraction(0))
         counts = dict.fromkeys(self.kinds, 0)
         roles = self.roles if self.roles is not None else np.zeros((0, 0), np.int64)
@@ -88,12 +89,12 @@ class ChanceModel:
         return ", ".join(parts)
 
     def drawn_radix(self, factor: int) -> int:
-        """Return how many values a factor has."""
+        """Return the number of values of a factor."""
         return self.model.dynamics.sizes.radices[factor]
 
 
 def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> ChanceModel:
-    """Say how likely draws are, once it is known what follows them."""
+    """Fit the probabilities of draws, given a model of their results."""
     seen, draws = drawn.seen, drawn.draws
     sure = np.isin(seen.action, draws.certain)
     old, after = seen.in_factors(drawn.layout)
@@ -131,7 +132,7 @@ def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool)
 def _table(
     columns: Mapping[str, np.ndarray], lands: np.ndarray, shares: np.ndarray, count: np.ndarray
 ) -> ChanceTable:
-    """Grow a table of what may explain each row, as likely as the table before says it is."""
+    """Fit a table of the draws that explain each row by expectation maximisation."""
     table = ChanceTable.of(columns, np.zeros(lands.shape))
     for _ in range(TURNS):
         belief = lands * shares
@@ -142,12 +143,12 @@ def _table(
 
 
 def is_paid_by_chance(drawn: Transitions) -> bool:
-    """Whether equal draws that lead to equal states differ in reward or end."""
+    """Return whether equal draws with equal next states often differ in reward or end."""
     return drawn.contradicts and drawn.disagreement(after=True) >= NOISY
 
 
 def unpaid(drawn: Transitions) -> Transitions:
-    """Return transitions of which neither reward nor end is known."""
+    """Return transitions without rewards and ends."""
     table = np.column_stack([drawn.before, drawn.action, drawn.after])
     unique, index = np.unique(table, axis=0, return_inverse=True)
     width = drawn.before.shape[1]
@@ -165,7 +166,7 @@ def unpaid(drawn: Transitions) -> Transitions:
 
 
 def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> np.ndarray:
-    """Say which draws lead where each row led, by the rules that were found."""
+    """Return a mask (rows, draws) of the draws whose predicted result agrees with each row."""
     seen, axes = drawn.seen, list(drawn.draws.axes)
     after = seen.in_factors(drawn.layout)[1][:, axes]
     found = np.zeros(drawn.landing.shape, dtype=bool)
@@ -181,7 +182,7 @@ def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) ->
 
 
 def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
-    """Say where the step that the action intends leads nowhere."""
+    """Return 1 for each row in which the intended step changes nothing, otherwise 0."""
     seen, draws = drawn.seen, drawn.draws
     meant = np.zeros(seen.encoding.actions, dtype=np.int64)
     for action, step in draws.intended.items():
@@ -194,9 +195,9 @@ def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
 
 
 def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """Return numbers of what steps are to the intended ones: the same, to a side, back.
+    """Return the roles of steps (actions, steps), such as sideways or back, and their names.
 
-    0 is the intended step itself. Also return words for them. None where there is no such thing.
+    Role 0 is the intended step. Return None if steps have no direction.
     """
     draws = drawn.draws
     values = draws.steps.values
@@ -216,7 +217,7 @@ def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None
 
 
 def _kind(key: tuple[int, ...]) -> str:
-    """Say what a step is to the intended one."""
+    """Return the name of a role."""
     if len(key) == 1:
         return "as intended"
     along, length = key[:2]
@@ -232,7 +233,7 @@ def _aside(
     after: np.ndarray,
     seen: Transitions,
 ) -> Aside:
-    """Say how a factor changes by chance of its own."""
+    """Fit the independent random steps of a factor."""
     before, ends = old[:, factor], after[:, factor]
     rows = seen.done == 0
     kinds = [np.unique(part[rows]) for part in (ends - before, ends)]
@@ -247,7 +248,7 @@ def _aside(
 
 
 def _payment(columns: Mapping[str, np.ndarray], seen: Transitions) -> Payment:
-    """Say how likely rewards and ends are."""
+    """Fit the probabilities of pairs of reward and end."""
     pairs, index = np.unique(np.stack([seen.codes, seen.done], axis=1), axis=0, return_inverse=True)
     counts = np.zeros((len(seen.count), len(pairs)))
     counts[np.arange(len(counts)), index.reshape(-1)] = seen.count

@@ -1,7 +1,7 @@
-"""How a state of several factors changes: nominal moves, what blocks them, and exceptions.
+"""Dynamics of a state of several factors: nominal moves, blocked moves, and exceptions.
 
-The search is for the layout, the reading of the numbers of an observation, that
-makes this short to describe.
+A layout divides the numbers of an observation into factors. The search selects the layout with
+the shortest description of the dynamics.
 """
 
 from collections.abc import Mapping
@@ -34,49 +34,49 @@ from cwm_induction.discrete.slides import Slide, fit_slide
 from cwm_induction.discrete.transitions import Layout, Transitions, layouts, split
 
 KEPT = 8
-"""For how many sets of transitions, or variants, answers are kept: questions come again."""
+"""Number of cached results, by transitions and variant; callers repeat the same calls."""
 
 SCREENED = 16
-"""Layouts that exceptions are fitted for, roughly: those whose moves promise most."""
+"""Number of layouts to fit rough exceptions for: those with the cheapest moves."""
 
 FINALISTS = 3
-"""Layouts that exceptions are fitted for in full."""
+"""Number of layouts to fit full exceptions for."""
 
 PLAIN = 6
-"""Layouts that are tried where there is no time for all: those that plain moves explain best."""
+"""Number of layouts to try if time is short: those that moves by action alone explain best."""
 
 ROUGH_COLUMNS = 2
-"""Columns that a rough table of exceptions looks at at most."""
+"""Most columns of a rough table of exceptions."""
 
 WORTHWHILE = 0.75
-"""Share of the bits of looking numbers up that moves may need and still explain something."""
+"""Prefer a lookup table to moves if it needs less than this divided into the bits of moves."""
 
 OPPOSITE_BITS = 4.0
-"""What a layout gains by each idle action that makes sense in it as an opposite."""
+"""Bits that a layout saves by each idle action that it interprets as an opposite move."""
 
 UNLIKELY = 3.0
-"""Bits of coincidence from which on a digit is read as two."""
+"""Split a digit into two if not splitting implies a coincidence of more bits than this."""
 
 EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0, "shift": 3.0}
-"""Price of the kind of an effect, the plainest first, beside that of its value."""
+"""Price of each kind of effect, the simplest first, in addition to the price of its value."""
 
 HANDICAP = {"keep": 0.0, "set": 0.3, "add": 0.5, "copy": 1.2, "shift": 0.8}
-"""How many more rows an effect must explain than a plainer one."""
+"""Number of rows that an effect must explain beyond a simpler effect."""
 
 Values = tuple[int, ...]
 
 
 class Effect(NamedTuple):
-    """What happens to a factor instead of its nominal move: keep, set, add, copy, site or shift.
+    """A change of a factor that replaces its nominal move: keep, set, add, copy, site or shift.
 
-    What is added is added to the value before, what is shifted to where the move leads.
+    "add" adds to the value before the step, "shift" to the result of the nominal move.
     """
 
     kind: str
     value: int = 0
 
     def apply(self, old: np.ndarray, factor: int, sizes: Sizes, aimed: np.ndarray) -> np.ndarray:
-        """Return the factor's next values in states `old` that moves would lead to `aimed`."""
+        """Return the next values of the factor, given states `old` and moved values `aimed`."""
         values: np.ndarray = old[:, self.value if self.kind == "copy" else factor]
         if self.kind == "set":
             values = np.full(len(old), self.value)
@@ -91,7 +91,7 @@ class Effect(NamedTuple):
 
 
 class FactorChange(NamedTuple):
-    """The effects on one factor and the rules that say when: label 1 is the first effect."""
+    """The effects on one factor, and the rules that select them: label 1 is the first effect."""
 
     factor: int
     effects: tuple[Effect, ...]
@@ -99,7 +99,7 @@ class FactorChange(NamedTuple):
     rules: DecisionList
 
     def apply(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
-        """Apply the effects where the rules say so."""
+        """Apply the effects in the rows that the rules select."""
         labels = self.rules.apply(factored.inputs(self.columns, sizes))
         new = factored.new.copy()
         for label, effect in enumerate(self.effects, start=1):
@@ -111,20 +111,20 @@ class FactorChange(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The rules that say when nothing moves."""
+    """The rules that select transitions without any move."""
 
     columns: tuple[RuleColumn, ...]
     rules: DecisionList
 
     def apply(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
-        """Undo the moves where the rules say so."""
+        """Undo the moves in the rows that the rules select."""
         stays = self.rules.apply(factored.inputs(self.columns, sizes)).astype(bool)
         return factored._replace(new=np.where(stays[:, None], factored.old, factored.new))
 
 
 @dataclass(frozen=True)
 class FactorDynamics:
-    """A layout of the state and how its factors change."""
+    """A layout of the state and the dynamics of its factors."""
 
     layout: Layout
     sizes: Sizes
@@ -136,7 +136,7 @@ class FactorDynamics:
     slide: Slide | None = None
 
     def predict(self, before: np.ndarray, action: np.ndarray) -> FactoredTransitions:
-        """Foresee what follows observed states."""
+        """Predict the next states of observed states."""
         factored = aim(self.moves, split(before, self.layout), action, self.slide)
         if self.block:
             factored = self.block.apply(factored, self.sizes)
@@ -148,7 +148,7 @@ class FactorDynamics:
 def aim(
     moves: tuple[FactorMove, ...], old: np.ndarray, action: np.ndarray, slide: Slide | None = None
 ) -> FactoredTransitions:
-    """Move every factor nominally."""
+    """Apply the nominal moves to each factor."""
     columns = [move.apply(old, action, factor) for factor, move in enumerate(moves)]
     aimed, unknown = np.stack(columns, axis=1), np.zeros(len(old), dtype=np.int64)
     if slide:
@@ -161,7 +161,7 @@ def aim(
 def fit_dynamics(seen: Transitions, variant: RuleVariant) -> FactorDynamics:
     """Find the layout whose moves and exceptions have the shortest description.
 
-    Moves that save little over looking numbers up explain nothing.
+    If the moves save little compared to a lookup table, return the table.
     """
     every, likely = _plans(seen, variant._replace(rank=0))
     finalists = likely[: FINALISTS + variant.rank]
@@ -184,7 +184,7 @@ def fit_dynamics(seen: Transitions, variant: RuleVariant) -> FactorDynamics:
 def known_dynamics(
     seen: Transitions, variant: RuleVariant, steps: Mapping[int, np.ndarray]
 ) -> FactorDynamics:
-    """Return dynamics in which some factors move by known steps, one for each action."""
+    """Fit dynamics, given the steps of some factors, with one step per action."""
     layout, bits, fits = _nominal(seen)[0]
     for factor, deltas in steps.items():
         move = FactorMove(fits[factor].move.radix, wraps=False, key=None, deltas=deltas[:, None])
@@ -195,7 +195,7 @@ def known_dynamics(
 
 @lru_cache(KEPT)
 def _plans(seen: Transitions, variant: RuleVariant) -> tuple[list["_Plan"], list["_Plan"]]:
-    """Return a plan for every layout, and the likeliest of them, the likeliest first."""
+    """Return a plan for each layout, and the most likely plans, the best first."""
     every = [_Plan(seen, layout, bits, fits, variant) for layout, bits, fits in _nominal(seen)]
     screened = sorted(every, key=lambda plan: plan.cost)[:SCREENED]
     if len(screened) == 1:
@@ -204,7 +204,7 @@ def _plans(seen: Transitions, variant: RuleVariant) -> tuple[list["_Plan"], list
 
 
 def plain_layouts(seen: Transitions) -> list[Layout]:
-    """Return the few layouts in which changes by action alone promise most."""
+    """Return the few layouts that moves by action alone describe in the fewest bits."""
     costs = []
     for layout, bits in seen.layouts:
         old, after = seen.in_factors(layout)
@@ -215,7 +215,7 @@ def plain_layouts(seen: Transitions) -> list[Layout]:
 
 @lru_cache(KEPT)
 def _nominal(seen: Transitions) -> list[tuple[Layout, float, list[Fit]]]:
-    """Return every layout with its bits and its nominal moves, whatever the variant is."""
+    """Return each layout with its bits and its nominal moves, which no variant changes."""
     return [(layout, bits, _moves(seen, layout)) for layout, bits in seen.layouts]
 
 
@@ -227,7 +227,7 @@ def _moves(seen: Transitions, layout: Layout) -> list[Fit]:
 
 
 def _finer_layout(dynamics: FactorDynamics, seen: Transitions) -> Layout | None:
-    """Split a digit into two of which every change that was seen leaves one alone."""
+    """Split a digit into two such that each observed change leaves one of the two unchanged."""
     old, after = seen.in_factors(dynamics.layout)
     factor = 0
     for component, radices in enumerate(dynamics.layout):
@@ -242,7 +242,7 @@ def _finer_layout(dynamics: FactorDynamics, seen: Transitions) -> Layout | None:
 
 
 def _best_digits(radix: int, changes: np.ndarray) -> tuple[int, int] | None:
-    """Return the two digits that make changes of a number least accidental, if any do."""
+    """Return the split into two digits that avoids most coincidence, if any is good enough."""
     best, most = None, UNLIKELY
     for low in range(2, radix // 2 + 1):
         if radix % low == 0:
@@ -256,7 +256,7 @@ def _best_digits(radix: int, changes: np.ndarray) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """One layout to try, with its nominal moves."""
+    """A candidate layout, with its nominal moves."""
 
     seen: Transitions
     layout: Layout
@@ -277,12 +277,12 @@ class _Plan:
 
     @property
     def cost(self) -> float:
-        """Bits of the layout, of its moves and of a guess at what they miss."""
+        """Bits of the layout and of its moves, plus the estimated price of their misses."""
         return self.bits + sum(fit.cost for fit in self.moves)
 
     @cached_property
     def rough(self) -> FactorDynamics:
-        """The moves and exceptions of few conditions."""
+        """The moves and exceptions with few conditions."""
         return self._fit(full=False)
 
     @cached_property
@@ -291,7 +291,7 @@ class _Plan:
         return self._fit(full=True)
 
     def _fit(self, *, full: bool) -> FactorDynamics:
-        """Fit the moves and their exceptions, with joint blocking where that is shorter."""
+        """Fit the moves and their exceptions, with joint blocking if that is shorter."""
         old, after = self.ends
         fits, assumed = assume_opposites(self.moves, old, self.seen.action, after)
         moves = tuple(fit.move for fit in fits)
@@ -310,7 +310,7 @@ class _Plan:
 
     @cached_property
     def slide(self) -> FactorDynamics | None:
-        """Moves that go on until something is in the way, and their exceptions."""
+        """Moves that continue until they meet an obstacle, and their exceptions."""
         (old, after), action, sizes = self.ends, self.seen.action, self.sizes
         slide = fit_slide(old, action, after, self.seen.done, sizes)
         if slide is None:
@@ -323,7 +323,7 @@ class _Plan:
     def _exceptions(
         self, factored: FactoredTransitions, sizes: Sizes, *, full: bool
     ) -> "_Exceptions":
-        """Return what nominal moves do not explain."""
+        """Set up the fit of exceptions to nominal moves."""
         seen = self.seen
         return _Exceptions(
             factored, self.ends[1], seen.count, self._noise, sizes, self.variant, full
@@ -331,7 +331,7 @@ class _Plan:
 
     @cached_property
     def _noise(self) -> float:
-        """How often equal situations disagree by nature."""
+        """The rate of different outcomes of equal situations."""
         return self.seen.disagreement(after=False)
 
 
@@ -344,7 +344,7 @@ class _FoundExceptions(NamedTuple):
 
 
 class _Exceptions(NamedTuple):
-    """What the nominal moves of a layout do not explain; `full` looks at more combinations."""
+    """A fit of exceptions to the nominal moves; `full` tries more combinations of columns."""
 
     factored: FactoredTransitions
     after: np.ndarray
@@ -355,7 +355,7 @@ class _Exceptions(NamedTuple):
     full: bool
 
     def blocked(self) -> _FoundExceptions:
-        """Explain what can be by states in which nothing moves, the rest factor by factor."""
+        """Fit rules for transitions without any move first, then exceptions of each factor."""
         factored, sizes = self.factored, self.sizes
         stays = (self.after == factored.old).all(axis=1)
         ambiguous = (factored.aimed == factored.old).all(axis=1)
@@ -366,7 +366,7 @@ class _Exceptions(NamedTuple):
         return rest._replace(block=block, bits=rest.bits + rules.bits)
 
     def changes(self, factored: FactoredTransitions) -> _FoundExceptions:
-        """Explain what is left factor by factor, each seeing those before it."""
+        """Fit exceptions factor by factor; rules may use the factors fitted before."""
         sizes, changes, bits = self.sizes, [], 0.0
         for factor in range(len(sizes.radices)):
             effects, labels = self._effects(factored, factor)
@@ -389,7 +389,7 @@ class _Exceptions(NamedTuple):
         labels: np.ndarray,
         factor: int,
     ) -> DecisionList | None:
-        """Say by action when something is taken up or put down, if that explains all rows."""
+        """Return rules by action for picking up and putting down, if they explain all rows."""
         landmarks = self.sizes.landmarks
         if landmarks is None or landmarks.item != factor:
             return None
@@ -419,7 +419,7 @@ class _Exceptions(NamedTuple):
         labels: np.ndarray,
         rows: np.ndarray,
     ) -> DecisionList:
-        """Say in which of some rows which label holds."""
+        """Fit rules for the labels of the selected rows."""
         weights = np.minimum(self.counts, MOST_WEIGHT).astype(float)
         kinds = max(2, int(labels.max(initial=0)) + 1)
         price = error_bits(self.noise, kinds)
@@ -430,7 +430,7 @@ class _Exceptions(NamedTuple):
         return choose_rules(examples, self.variant)
 
     def _price(self, effect: Effect) -> float:
-        """Price the description of an effect; what is looked up is described by its keys."""
+        """Return the bits of an effect; 0 if there are no moves, as keys pay for lookups."""
         if not self.variant.moves:
             return 0.0
         radices = self.sizes.radices
@@ -440,7 +440,10 @@ class _Exceptions(NamedTuple):
     def _effects(
         self, factored: FactoredTransitions, factor: int
     ) -> tuple[tuple[Effect, ...], np.ndarray]:
-        """Cover the values that are not as foreseen with few effects; label every row."""
+        """Explain wrong predictions of a factor by few effects, and label each row.
+
+        Label 0 marks correct predictions.
+        """
         target = self.after[:, factor]
         labels = np.zeros(len(target), dtype=np.int64)
         left = factored.new[:, factor] != target
@@ -461,7 +464,7 @@ class _Exceptions(NamedTuple):
         while left.any():
             support = (hits & left).sum(axis=1)
             best = int((support - handicaps).argmax())
-            if support.max() == 1:  # each explains one row: none is better than its value
+            if support.max() == 1:  # each effect explains one row, no better than its value does
                 break
             chosen.append(candidates[best])
             labels[left & hits[best]] = len(chosen)
@@ -473,7 +476,7 @@ class _Exceptions(NamedTuple):
     def _taken_and_put(
         self, factored: FactoredTransitions, landmarks: Landmarks, left: np.ndarray
     ) -> tuple[tuple[Effect, ...], np.ndarray]:
-        """Say that what lies somewhere is taken up, and put down where another factor says."""
+        """Return the effects of picking up an item and putting it down, with row labels."""
         old, item = factored.old, landmarks.item
         put, labels = left & (old[:, item] == landmarks.held), left.astype(np.int64)
         effects = [Effect("set", landmarks.held)]
@@ -488,7 +491,7 @@ class _Exceptions(NamedTuple):
     def _candidates(
         self, factored: FactoredTransitions, factor: int, left: np.ndarray
     ) -> list[Effect]:
-        """List the effects that could explain the rows that are left."""
+        """List the effects that may explain the rows in `left`."""
         target, old = self.after[left, factor], factored.old[left]
         radices = self.sizes.radices
         values = [Effect("set", int(value)) for value in np.unique(target)]

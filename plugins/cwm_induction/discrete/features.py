@@ -1,7 +1,7 @@
-"""What rules about a state of factors can look at: factors, relations between them, landmarks.
+"""Inputs of rules about a state of factors: factors, relations between factors, landmarks.
 
-Landmarks are places that the values of a factor stand for, as where something lies
-or is to be brought.
+Landmarks are places that values of a factor represent, such as the place of an item or its
+destination.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,48 +13,48 @@ import numpy as np
 from cwm_induction.discrete.rules import RuleColumn, RuleInputs
 
 FLAG = 2
-"""Values of a factor that is no or yes."""
+"""Number of values of a boolean factor."""
 
 LEAST_FLAGS = 4
-"""Flags from which on rules may count them."""
+"""Rules may count flags if there are at least this many."""
 
 LEAST_MEETING = 4
-"""Values from which on it says something that two factors have the same."""
+"""Test factors for equality only if they have at least this many values."""
 
 LEAST_PICKED = 3
-"""Values of a factor that may point at one of as many others, at least."""
+"""A factor may select one of n other factors if it has n values, at least this many."""
 
 LEAST_RUN = 3
-"""Neighbours of one size from which on they are taken together."""
+"""At least this many neighbouring factors of one size form a run."""
 
 MOST_GAPS = 60
-"""Pairs of factors above which no differences are looked at, to save time."""
+"""Skip differences of factors if there are more pairs than this, to save time."""
 
 MOST_COUNTED = 16
-"""Values of neighbours of which it is counted how many have them."""
+"""Count the factors of a run with a value for this many values only."""
 
 RUN_KINDS = ("sum", "count", "alike", "rising")
-"""Kinds of columns about neighbours of one size taken together."""
+"""Kinds of columns about a run of neighbouring factors of one size."""
 
 LEAST_SYMBOLS = 3
-"""Values of a factor that may stand for places: two are rather no and yes."""
+"""Values may represent places if a factor has at least this many; two are rather a flag."""
 
 LEAST_SITES = 2
-"""Places that must have been seen, each for one value: one may be an accident."""
+"""Number of places that must have been observed with one value each; one may be chance."""
 
 RARELY = 0.02
-"""Share of rewards below which what pays them is worth foreseeing where it is not ruled out."""
+"""Predict rewards that are rarer than this share of deliveries in all cells not ruled out."""
 
 Cell = tuple[int, ...]
-"""Values of the factors that say where something happens."""
+"""Values of the factors that determine a place."""
 
 
 class FactoredTransitions(NamedTuple):
     """Transitions in factors, one row each.
 
-    `old` is the state before, `aimed` where the nominal moves lead, `new` the
-    next state as far as it is known, `done` whether the episode ended, `reward`
-    the number of the reward. `outside` marks moves that would leave a range.
+    `old` is the state before, `aimed` the result of the nominal moves, and `new` the next state
+    according to the rules fitted before. `done` marks the ends of episodes, `reward` is the
+    index of the reward, and `outside` marks moves that would leave a range.
     """
 
     action: np.ndarray
@@ -67,7 +67,7 @@ class FactoredTransitions(NamedTuple):
 
     @classmethod
     def of(cls, action: np.ndarray, old: np.ndarray, new: np.ndarray) -> Self:
-        """Put transitions together of which nothing was foreseen."""
+        """Build transitions without predictions."""
         unknown = np.zeros(len(old), dtype=np.int64)
         return cls(action, old, new, new, unknown, unknown, unknown)
 
@@ -119,7 +119,7 @@ class FactoredTransitions(NamedTuple):
         return values
 
     def inputs(self, columns: tuple[RuleColumn, ...], sizes: "Sizes") -> RuleInputs:
-        """Gather columns for rules to look at."""
+        """Collect the values of columns as inputs of rules."""
         values = np.stack([self.column(column, sizes) for column in columns], axis=1)
         varying = np.flatnonzero((self.old != self.old[:1]).any(axis=0)).tolist()
         factors = {factor: sizes.radices[factor] for factor in varying}
@@ -127,13 +127,13 @@ class FactoredTransitions(NamedTuple):
 
 
 class Landmarks(NamedTuple):
-    """What the values of the factor `item` stand for.
+    """The cells that the values of the factor `item` represent.
 
-    All but `held` stand for a cell, given by the factors `places`. `sites` are the
-    cells that were seen; `possible` lists for every other value the cells in which
-    nothing that was tried rules it out, and `optimistic` says that what happens in
-    the right one is so rare that it is worth foreseeing in all of them. The factor
-    `target` says where to, if what is put down always lies there.
+    Each value except `held` represents a cell, given by the factors `places`. `sites` maps
+    values to observed cells. `possible` maps all other values to the cells that no attempt
+    rules out. `optimistic` is set if a reward for a delivery is so rare that it should be
+    predicted in all possible cells. The factor `target` is the destination, if every item is
+    put down there.
     """
 
     item: int
@@ -146,21 +146,21 @@ class Landmarks(NamedTuple):
 
     @property
     def values(self) -> dict[Cell, int]:
-        """The value that stands for each cell that was seen."""
+        """The value that represents each observed cell."""
         return {cell: value for value, cell in self.sites.items()}
 
     def here(self, factors: np.ndarray) -> np.ndarray:
-        """Return the value that stands for the present cell, or -1."""
+        """Return the value that represents the current cell, or -1."""
         values, cells = self.values, map(tuple, factors[:, self.places].tolist())
         return np.array([values.get(cell, -1) for cell in cells], dtype=np.int64)
 
     def at(self, factors: np.ndarray, factor: int) -> np.ndarray:
-        """Say where the present cell is what a factor stands for."""
+        """Return a mask of the rows whose current cell is represented by a factor."""
         result: np.ndarray = self.here(factors) == factors[:, factor]
         return result
 
     def perhaps(self, factors: np.ndarray, factor: int) -> np.ndarray:
-        """Say where the present cell is or may be what a factor stands for."""
+        """Return a mask of the rows whose current cell may be represented by a factor."""
         cells = map(tuple, factors[:, self.places].tolist())
         pairs = zip(factors[:, factor].tolist(), cells, strict=True)
         maybe = np.array([cell in self.possible.get(value, ()) for value, cell in pairs])
@@ -168,21 +168,21 @@ class Landmarks(NamedTuple):
         return either
 
     def goals(self, radices: tuple[int, ...]) -> list[int]:
-        """List the factors that may say where things are to be put, the one that does if known."""
+        """List the factors that may be the destination; only `target`, if it is known."""
         others = [other for other in self.companions(radices) if other != self.item]
         return others if self.target is None else [self.target]
 
     def companions(self, radices: tuple[int, ...]) -> list[int]:
-        """List the factors whose values may stand for the same cells."""
+        """List the factors whose values may represent the same cells."""
         size = radices[self.item]
         others = [i for i in range(len(radices)) if i not in self.places]
         return [i for i in others if abs(radices[i] - size) < 2 and radices[i] >= LEAST_SYMBOLS]
 
 
 class Sizes(NamedTuple):
-    """The radix of every factor, the number of actions and what factors stand for.
+    """The radix of each factor, the number of actions, and landmarks.
 
-    Where factors are not `named`, programs have no words for what several have in common.
+    If factors are not `named`, programs cannot express relations of several factors.
     """
 
     radices: tuple[int, ...]
@@ -193,7 +193,7 @@ class Sizes(NamedTuple):
 
     @property
     def picks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The factors that may say which of as many equal neighbours is meant, and these."""
+        """Pairs of a pointer factor and the equal neighbours it may select from."""
         return tuple(
             (pointer, tuple(range(start, start + count)))
             for first, end in _runs(self.radices)
@@ -204,15 +204,15 @@ class Sizes(NamedTuple):
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """The factors that are 0 or 1, if there are several."""
+        """The factors with values 0 and 1, if there are at least `LEAST_FLAGS`."""
         flags = tuple(i for i, radix in enumerate(self.radices) if radix == FLAG)
         return flags if len(flags) >= LEAST_FLAGS else ()
 
     def columns(self, factored: FactoredTransitions, *kinds: str) -> tuple[RuleColumn, ...]:
-        """List the columns of the given kinds that say something about transitions.
+        """List the informative columns of the given kinds.
 
-        The values before and the aims of a factor count only where they
-        differ from its newer values, an edge only where the factor moves.
+        The new values of a factor are listed only if they differ from the old ones, its aimed
+        values only if they differ from both, and its edges only if it moves.
         """
         return tuple(column for kind in kinds for column in self._of_kind(factored, kind))
 
@@ -246,28 +246,29 @@ class Sizes(NamedTuple):
                 yield from self._of_factors(factored, kind)
 
     def _of_factors(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
-        """Yield a column for every factor where it varies and differs from plainer ones."""
+        """Yield a column for each factor, if it varies and differs from simpler columns."""
         for factor, radix in enumerate(self.radices):
             old, aimed, new = (
                 part[:, factor] for part in (factored.old, factored.aimed, factored.new)
             )
             match kind:
                 case "old":
-                    says = (old != old[0]).any()
+                    informative = (old != old[0]).any()
                 case "new" | "change":
-                    says = (new != old).any()
+                    informative = (new != old).any()
                 case "aimed":
-                    says = (aimed != new).any() and (aimed != old).any()
+                    informative = (aimed != new).any() and (aimed != old).any()
                 case _:
-                    says = (aimed != old).any()
-            if says:
+                    informative = (aimed != old).any()
+            if informative:
                 signed = kind in ("edge", "change")
                 yield RuleColumn(kind, factor, radix * 2 - 1 if signed else radix)
 
     def _of_pairs(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
-        """Yield differences of two factors, unless there are many, or whether they have one value.
+        """Yield equality tests of factor pairs, or differences unless there are many pairs.
 
-        That says something where they have nearly the same range and sometimes meet.
+        A pair has an equality test if its ranges differ by at most one value and its values
+        are equal in some rows, but not in all.
         """
         least = FLAG + 1 if kind == "gap" else LEAST_MEETING
         numbers = [n for n, radix in enumerate(self.radices) if radix >= least]
@@ -281,7 +282,7 @@ class Sizes(NamedTuple):
                 yield RuleColumn(kind, one, 2, other)
 
     def _of_runs(self) -> Iterator[RuleColumn]:
-        """Yield what can be said about neighbours of one size taken together."""
+        """Yield columns about runs of neighbouring factors of one size."""
         for first, end in _runs(self.radices):
             radix, run = self.radices[first], tuple(range(first, end))
             if len(run) >= LEAST_RUN:
@@ -293,9 +294,9 @@ class Sizes(NamedTuple):
                         yield RuleColumn("count", -1, len(run) + 1, value, run)
 
     def _sites(self, *, goal: bool) -> Iterator[RuleColumn]:
-        """Yield what can be said about the present cell and what factors stand for.
+        """Yield columns that compare the current cell with the cells of factors.
 
-        Where things are put on their target alone, `goal` says nothing.
+        There is no `goal` column if items are put down at their target only.
         """
         if self.landmarks and not (goal and self.landmarks.target is not None):
             item, cell = self.landmarks.item, self.landmarks.places
@@ -309,19 +310,19 @@ class Sizes(NamedTuple):
 
 
 def _runs(radices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end of every run of neighbours of one size."""
+    """Yield the start and the exclusive end of each run of factors of one size."""
     ends = [n for n in range(1, len(radices)) if radices[n] != radices[n - 1]]
     yield from pairwise([0, *ends, len(radices)])
 
 
 def pick(factors: np.ndarray, pointer: int, cells: tuple[int, ...]) -> np.ndarray:
-    """Return the value of the cell that a factor points at."""
+    """Return the value of the factor in `cells` that the factor `pointer` selects."""
     values: np.ndarray = factors[np.arange(len(factors)), np.array(cells)[factors[:, pointer]]]
     return values
 
 
 class Trials(NamedTuple):
-    """Transitions in factors, and the factors that say where something happens."""
+    """Transitions in factors, with the factors `places` that determine the current cell."""
 
     old: np.ndarray
     action: np.ndarray
@@ -331,13 +332,13 @@ class Trials(NamedTuple):
     radices: tuple[int, ...]
 
     def landmarks(self) -> Landmarks | None:
-        """Return the places that the values of some factor stand for, if one has such values."""
+        """Return the landmarks of the first factor whose values represent places, if any."""
         others = [i for i in range(len(self.radices)) if i not in self.places]
         found = (self._landmarks(i) for i in others if self.radices[i] >= LEAST_SYMBOLS)
         return next((landmarks for landmarks in found if landmarks), None)
 
     def _landmarks(self, item: int) -> Landmarks | None:
-        """Read the changes of a factor as taking something up and putting it down."""
+        """Interpret the changes of a factor as picking up and putting down an item."""
         pairs = np.stack([self.old[:, item], self.after[:, item]], axis=1)
         changed = pairs[:, 0] != pairs[:, 1]
         held = set(range(self.radices[item]))
@@ -363,20 +364,20 @@ class Trials(NamedTuple):
         return found._replace(target=next(self._targets(found, put), None))
 
     def _targets(self, found: Landmarks, put: np.ndarray) -> Iterator[int]:
-        """Yield the factors that say where everything that is put down lies afterwards."""
+        """Yield the factors that equal the place of each item after it is put down."""
         for other in found.companions(self.radices):
             same = self.old[put, other] == self.after[put, found.item]
             if other != found.item and len(same) and same.all():
                 yield other
 
     def _possible(self, item: int, symbol: int, held: int, taken: set[Cell]) -> Iterator[Cell]:
-        """Yield the cells that nothing tried in vain rules out for a value."""
+        """Yield the cells of a value that no attempt without effect rules out."""
         values, changed = self.old[:, item], self.old[:, item] != self.after[:, item]
-        vain = np.zeros(len(values), dtype=bool)
+        failed = np.zeros(len(values), dtype=bool)
         for value, source in ((symbol, values != held), (held, values == held)):
             actions = np.unique(self.action[changed & source])
-            vain |= ~changed & (values == value) & np.isin(self.action, actions)
-        excluded = taken | set(map(tuple, self.old[vain][:, self.places].tolist()))
+            failed |= ~changed & (values == value) & np.isin(self.action, actions)
+        excluded = taken | set(map(tuple, self.old[failed][:, self.places].tolist()))
         for cell in product(*(range(self.radices[place]) for place in self.places)):
             if cell not in excluded:
                 yield cell

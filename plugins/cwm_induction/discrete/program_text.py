@@ -1,4 +1,4 @@
-"""What was found about an environment whose state is a few factors, and its program."""
+"""The model of an environment whose state has a few factors, and the program of the model."""
 
 import ast
 import textwrap
@@ -30,23 +30,23 @@ from cwm_induction.discrete.rules import DecisionTable, RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Transitions, join
 
 MOST_LISTED = 8
-"""Different rewards up to which a program says how often each was seen."""
+"""The docstring of a program lists the count of each reward for at most this many rewards."""
 
 PLACES = {0: (), 1: ("position",), 2: ("row", "column"), 3: ("layer", "row", "column")}
-"""Names of the factors that actions move up and down, by how many there are."""
+"""Names of the factors that actions move up and down, by number of such factors."""
 
 Foreseen = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Next observations, rewards and ends."""
 
 Predict = Callable[[np.ndarray, np.ndarray], Foreseen]
-"""What foresees the outcomes of observations and actions."""
+"""A function that predicts outcomes from observations and actions."""
 
 
 class DiscreteModel(NamedTuple):
-    """Everything that was found about an environment.
+    """The fitted model of an environment.
 
-    `rewards` are what the rule of outcomes gives by number: the reward, or with a
-    `formula` what comes on top of its sum.
+    The reward rule returns an index into `rewards`: the reward, or with a `formula` the bonus to
+    add to its sum.
     """
 
     encoding: IntegerEncoding
@@ -56,7 +56,7 @@ class DiscreteModel(NamedTuple):
     formula: RewardFormula | None = None
 
     def predict(self, before: np.ndarray, action: np.ndarray) -> Foreseen:
-        """Foresee next observations, rewards and ends, by rules."""
+        """Predict next observations, rewards and ends by rules."""
         factored = self.dynamics.predict(before, action)
         factored = self.outcomes.predict(factored, self.dynamics.sizes)
         rewards = np.array(self.rewards)[factored.reward]
@@ -71,9 +71,10 @@ def write_program(
     *more: str,
     methods: "Callable[[RuleWriter], list[str]] | None" = None,
 ) -> str:
-    """Write the program of a model; its docstring says what was seen, and `more`.
+    """Write the program of a model.
 
-    `methods` writes what comes after `observation`: `step`, if nothing else is asked for.
+    The docstring of the program summarises the data and ends with the sentences `more`.
+    `methods` writes the methods after `observation`; by default, this is `step` alone.
     """
     writer = RuleWriter(model)
     encoding, layout, names = model.encoding, model.dynamics.layout, writer.names
@@ -100,7 +101,7 @@ def write_program(
 
 
 def returned(answer: str) -> list[str]:
-    """Return an observation; what is too long for a line is in brackets, its own or some more."""
+    """Write a return statement; long expressions are wrapped in their own or extra brackets."""
     if isinstance(ast.parse(answer, mode="eval").body, ast.Call | ast.List | ast.Tuple):
         return textwrap.wrap(
             f"return {answer}", WIDTH, subsequent_indent="    ", break_long_words=False
@@ -109,7 +110,7 @@ def returned(answer: str) -> list[str]:
 
 
 def factor_names(dynamics: FactorDynamics) -> list[str]:
-    """Name every factor after what it does: a place that actions move, an item or a flag."""
+    """Name each factor by its role, such as a place that actions move, an item or a flag."""
     radices, moves = dynamics.sizes.radices, dynamics.moves
     changed = {change.factor for change in dynamics.changes}
     places = [index for index, move in enumerate(moves) if move.steps]
@@ -129,11 +130,11 @@ def factor_names(dynamics: FactorDynamics) -> list[str]:
 
 
 class RuleWriter:
-    """Writes the methods of one program, and gathers the constants that they need.
+    """A writer of the methods of one program and their constants.
 
-    `changing` are the factors that have a next value after a step, `moving` those that
-    have one after the nominal moves; `known` are those that have one at the line that is
-    being written.
+    `changing` lists the factors with a next value after a step, and `moving` the factors with a
+    next value after the nominal moves. `known` contains the factors with a next value at the
+    current line.
     """
 
     def __init__(self, model: DiscreteModel) -> None:
@@ -172,7 +173,7 @@ class RuleWriter:
         return method("step(self, action)", body)[:-1]
 
     def _moves(self, moving: list[str]) -> tuple[list[str], list[str]]:
-        """Write the nominal moves, and where nothing moves and what else changes."""
+        """Write the nominal moves, and the lines for blocked moves and exceptions."""
         if self.dynamics.slide:
             return self.dynamics.slide.lines(self.constants, self.names), self._exceptions()
         nominal = [self.dynamics.moves[i] for i in self.moving]
@@ -195,7 +196,7 @@ class RuleWriter:
         return moves, [*stop, *self._exceptions()]
 
     def _exceptions(self) -> list[str]:
-        """Write what changes otherwise than by moves."""
+        """Write the changes that are not moves."""
         lines: list[str] = []
         for change in self.dynamics.changes:
             lines += self._change(change)
@@ -215,7 +216,7 @@ class RuleWriter:
         return chain(conditions, f"new_{name}", values, default=None if known else name)
 
     def _effect(self, effect: Effect, factor: int) -> str:
-        """Write the value that an effect gives a factor."""
+        """Write the next value of a factor by an effect."""
         name, last = self.names[factor], self.dynamics.sizes.radices[factor] - 1
         if effect.kind == "set":
             return str(effect.value)
@@ -229,14 +230,14 @@ class RuleWriter:
         return name if effect.kind == "keep" else self.names[effect.value]
 
     def _unchanged(self) -> list[str]:
-        """Write whether the state stays as it was."""
+        """Write the test whether the state is unchanged."""
         names = [self.names[i] for i in self.changing]
         if len(names) == 1:
             return [f"unchanged = new_{names[0]} == {names[0]}"]
         return bracketed("unchanged = ", f"({listed(names, 'new_')}) == ({listed(names)})")
 
     def _outcomes(self) -> list[str]:
-        """Write when the episode ends and what is rewarded, in the order that was found."""
+        """Write the end of the episode and the reward, in the order of the model."""
         found = self.model.outcomes
         ends = self.writer.ends(found.done.rules, always=found.always)
         parts = [bracketed("terminated = ", ends), self._reward()]
@@ -252,7 +253,7 @@ class RuleWriter:
         return lines
 
     def _reward(self) -> list[str]:
-        """Write what is rewarded: a rule, a sum, or a sum and a bonus by a rule."""
+        """Write the reward: a rule, a sum, or a sum and a bonus by a rule."""
         formula, rewards = self.model.formula, self.rewards
         if formula is None:
             return self._rewarded("reward")
@@ -278,7 +279,7 @@ class RuleWriter:
         return chain(conditions, target, values, default=values[0])
 
     def spell(self, column: RuleColumn) -> str:
-        """Name what a rule looks at."""
+        """Write the expression of a column."""
         if column.kind in ("at", "perhaps", "site"):
             return self._lies(column)
         if column.kind == "part":
@@ -295,7 +296,7 @@ class RuleWriter:
         return special.get(column.kind, name)
 
     def _compared(self, column: RuleColumn) -> str:
-        """Name what a rule says about several factors, or about the change of one."""
+        """Write the expression of a column about several factors, or the change of one factor."""
         if column.kind == "pick":
             return picked([self.names[cell] for cell in column.cell], self.names[column.factor])
         if column.kind in RUN_KINDS:
@@ -314,17 +315,17 @@ class RuleWriter:
         return f"{name} {'==' if column.kind == 'meets' else '-'} {other}"
 
     def _after(self, factor: int) -> str:
-        """Name the value of a factor after the step."""
+        """Return the variable of the value of a factor after the step."""
         return f"new_{self.names[factor]}" if factor in self.changing else self.names[factor]
 
     def _cell(self) -> str:
-        """Write the present cell."""
+        """Write the current cell."""
         landmarks = self.dynamics.sizes.landmarks
         names = [self.names[place] for place in landmarks.places] if landmarks else []
         return names[0] if len(names) == 1 else f"({listed(names)})"
 
     def _value_at(self) -> str:
-        """Write the constant that says what stands for which cell."""
+        """Return the constant that maps a cell to the value that represents it."""
         landmarks = self.dynamics.sizes.landmarks
         if landmarks is None:
             return "{}"
@@ -337,7 +338,7 @@ class RuleWriter:
         return self.constants.add(f"{name.upper()}_AT", "{" + ", ".join(entries) + "}", comment)
 
     def _lies(self, column: RuleColumn) -> str:
-        """Write what is said about the present cell and what a factor stands for."""
+        """Write the test whether the current cell is one that a factor represents."""
         landmarks, cell = self.dynamics.sizes.landmarks, self._cell()
         if landmarks is None or column.kind == "site":
             return f"{cell} in {self._value_at()}"
@@ -355,7 +356,7 @@ class RuleWriter:
 
 
 def _title(names: list[str], radices: tuple[int, ...]) -> str:
-    """Say in one line how the state is read."""
+    """Describe the factors of the state in one line."""
     parts = [f"{name} (0 to {radix - 1})" for name, radix in zip(names, radices, strict=True)]
     if len(parts) == 1:
         return f"The state is one number from 0 to {radices[0] - 1}."
@@ -371,7 +372,7 @@ def _findings(
     *,
     certain: bool,
 ) -> list[str]:
-    """Say what was seen, what is assumed, and whatever more there is to say."""
+    """Describe the data and the assumptions, followed by the sentences `more`."""
     sentences = _seen(seen)
     if seen.contradicts and certain:
         sentences.append("Equal inputs had different outcomes: the most common one is predicted.")
@@ -392,7 +393,7 @@ def _findings(
 
 
 def _seen(seen: Transitions) -> list[str]:
-    """Say what was seen and what was not: situations, ends of episodes, rewards."""
+    """Summarise the data: number of transitions, ends of episodes, rewards."""
     transitions = _count(int(seen.count.sum()), "transition")
     sentences = [f"Induced from {transitions} of {_count(seen.episodes, 'episode')}."]
     ends = int(seen.count[seen.done == 1].sum())
