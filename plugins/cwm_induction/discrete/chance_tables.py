@@ -1,4 +1,4 @@
-"""Tables of chances: how likely what is, by as few conditions as the transitions support."""
+"""Decision trees of probabilities, with as few conditions as the transitions support."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,43 +11,42 @@ import numpy as np
 from cwm_induction.discrete.expressions import bracketed
 
 DENOMINATORS = (1, 2, 3, 4, 5, 10, 6, 8, 12, 20, 13, 7, 9, 16, 25, 15, 100, 36, 52, 11, 14, 18, 50)
-"""Of the fractions that chances are written as, where the counts do not contradict, those that
-people choose first."""
+"""Denominators of probabilities, in the order of preference."""
 
 ODD_BITS = 4.0
-"""Price of chances that are no such fraction."""
+"""Price of probabilities without such a denominator."""
 
 FINEST = 1_000
-"""Denominator of chances that are no plain fraction: of more digits the counts say nothing."""
+"""Denominator of all other probabilities; counts do not support more digits."""
 
 PRIOR = 1.0
-"""Rows that what holds without a condition counts as, where few rows fulfil the condition."""
+"""Weight, in rows, of the shares without a condition if few rows fulfil the condition."""
 
 LEAST_COUNT = 0.5
-"""Rows, part of which may belong to several outcomes, below which an outcome was not seen."""
+"""An outcome with fewer rows was not seen; fractions of rows may belong to an outcome."""
 
 SURE = 6.0
-"""Bits that the absence of an outcome must be worth to rule it out where a condition holds."""
+"""Rule out an outcome under a condition if its absence there is a surprise of this many bits."""
 
 LEAST_ROWS = 4.0
-"""Rows on each side of a condition, at least."""
+"""Least number of rows on each side of a condition."""
 
 MOST_CONDITIONS = 60
-"""Conditions of a table at most: what needs more is no rule."""
+"""Largest number of conditions of a table; more conditions are not a rule."""
 
 Shares = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
 class ShareCondition:
-    """What is asked of a row: whether a number is a value, or at most that."""
+    """A test of a column: equal to a value, or with `most` at most that value."""
 
     name: str
     value: int
     most: bool
 
     def holds(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Say in which rows it is so."""
+        """Return a mask of the rows that fulfil the condition."""
         values = columns[self.name]
         held: np.ndarray = values <= self.value if self.most else values == self.value
         return held
@@ -55,9 +54,9 @@ class ShareCondition:
 
 @dataclass(frozen=True)
 class ChanceTable:
-    """How likely each of several numbered outcomes is: shares, or a condition and two tables.
+    """The probabilities of numbered outcomes: shares, or a condition and two tables.
 
-    `bits` is the length of the description and of what it describes.
+    `bits` is the description length of the table and of the outcomes, given the table.
     """
 
     shares: Shares
@@ -68,7 +67,7 @@ class ChanceTable:
 
     @classmethod
     def of(cls, columns: Mapping[str, np.ndarray], counts: np.ndarray) -> Self:
-        """Grow a table from rows with counts (rows, outcomes), as long as conditions pay."""
+        """Grow a table from counts (rows, outcomes), while conditions save bits."""
         total = counts.sum(axis=0)
         return cls._grown(columns, counts, plain_shares(total), [MOST_CONDITIONS])
 
@@ -102,7 +101,7 @@ class ChanceTable:
         yield from self.otherwise.leaves()
 
     def chances(self, columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-        """Return how likely each outcome is in every row."""
+        """Return the probability of each outcome in each row: (rows, outcomes)."""
         if self.condition is None or self.held is None or self.otherwise is None:
             return np.tile(np.array([float(share) for share in self.shares]), (rows, 1))
         held = self.held.chances(columns, rows)
@@ -113,7 +112,7 @@ class ChanceTable:
     def lines(
         self, spell: Callable[[ShareCondition], str], answer: Callable[[Shares], list[str]]
     ) -> list[str]:
-        """Write the choice of a leaf as nested conditions; `answer` writes what a leaf does."""
+        """Write the choice of a leaf as nested conditions; `answer` writes the lines of a leaf."""
         if self.condition is None or self.held is None or self.otherwise is None:
             return answer(self.shares)
         inner = [f"    {line}" for line in self.held.lines(spell, answer)]
@@ -126,10 +125,10 @@ class ChanceTable:
 
 
 def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
-    """Return the plainest fractions that numbers of rows do not contradict.
+    """Return the simplest fractions that agree with counts of rows.
 
-    `before` are the shares where less is known: they count for a row, and what they
-    have is ruled out only where it is missing too often.
+    `before` are the shares without the last condition. They weigh as much as one row. An
+    outcome with a share in `before` is ruled out only if enough rows lack it.
     """
     counts = np.where(counts < LEAST_COUNT, 0.0, counts)
     rows = float(counts.sum())
@@ -155,7 +154,7 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
 
 
 def _in_parts(counts: np.ndarray, denominator: int) -> Shares:
-    """Return the fractions of one denominator nearest to shares, none of them 0 that is seen."""
+    """Return the nearest fractions with one denominator; observed outcomes are not 0."""
     exact = counts / counts.sum() * denominator
     whole = np.where(counts > 0, np.maximum(np.floor(exact), 1), 0).astype(np.int64)
     while (over := int(whole.sum()) - denominator) > 0:
@@ -168,13 +167,13 @@ def _in_parts(counts: np.ndarray, denominator: int) -> Shares:
 
 
 def _surprise(counts: np.ndarray, shares: np.ndarray) -> float:
-    """Return the bits that outcomes take with given shares."""
+    """Return the bits to encode outcomes, given their shares."""
     some = counts > 0
     return float(-(counts[some] * np.log2(np.maximum(shares[some], 1e-12))).sum())
 
 
 def _costs(counts: np.ndarray) -> np.ndarray:
-    """Return the bits of counts (..., outcomes): of the outcomes, and of their shares."""
+    """Return the bits of counts (..., outcomes), including the bits of their shares."""
     rows = counts.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(counts > 0, np.log2(counts / rows), 0.0)
@@ -186,7 +185,7 @@ def _costs(counts: np.ndarray) -> np.ndarray:
 def _best_condition(
     columns: Mapping[str, np.ndarray], counts: np.ndarray
 ) -> tuple[ShareCondition | None, float]:
-    """Return the condition that makes rows shorter to describe by most, if one does; its price."""
+    """Return the condition that saves most bits, if any, and its price."""
     total = counts.sum(axis=0)
     if not len(counts) or np.count_nonzero(total) < 2:
         return None, 0.0

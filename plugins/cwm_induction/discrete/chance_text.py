@@ -1,4 +1,4 @@
-"""Programs in which chance decides: `outcomes`, and a `step` that draws one of them."""
+"""Programs of random environments: `outcomes`, and a `step` that draws one outcome."""
 
 from fractions import Fraction
 
@@ -19,7 +19,7 @@ def step(self, action):
 
 
 def write_chances(found: ChanceModel) -> str:
-    """Write the program of a model in which chance decides."""
+    """Write the program of a random model."""
     return write_program(
         found.model,
         found.drawn.seen,
@@ -29,7 +29,7 @@ def write_chances(found: ChanceModel) -> str:
 
 
 class _ChanceWriter:
-    """Writes what may follow an action: what is drawn, and what follows each draw by rules."""
+    """A writer of the draws of an action and of the rules for the result of a draw."""
 
     def __init__(self, found: ChanceModel, writer: RuleWriter) -> None:
         self.found, self.writer = found, writer
@@ -46,7 +46,7 @@ class _ChanceWriter:
             *self._draws(),
             *(line for aside in self.found.asides for line in self._aside(aside)),
             "total = {}",
-            *self._told(),
+            *self._outcome_loop(),
             "outcomes = []",
             "for (state, reward, terminated), chance in total.items():",
             f"    {listed(self.names, 'self.')} = state",
@@ -65,7 +65,7 @@ class _ChanceWriter:
         ]
 
     def _rules(self) -> list[str]:
-        """Write what follows a draw."""
+        """Write the method `follow`, which applies a draw."""
         first, *rest = self.writer.step()
         plain = set(self.found.drawn.draws.numbers) <= set(self.found.drawn.draws.intended)
         title = "an executed action" if plain else "a draw, which is numbered like an action"
@@ -78,13 +78,13 @@ class _ChanceWriter:
         ]
 
     def _draws(self) -> list[str]:
-        """Write what is drawn, and how likely."""
+        """Write the probability of each draw."""
         draws = self.found.drawn.draws
         drawing = [n for n in range(len(draws.shares)) if n not in draws.certain]
         alone = "chances = {0: 1}" if draws.both else "chances = {action: 1}"
         if not drawing:
             return [alone]
-        lines = self.found.table.lines(self._spell, self._chosen)
+        lines = self.found.table.lines(self._spell, self._leaf_lines)
         if any(leaf.name == STUCK for leaf in _conditions(self.found.table)):
             axes = [self.names[axis] for axis in draws.axes]
             lines = [
@@ -98,8 +98,8 @@ class _ChanceWriter:
         chosen = f"action == {drawing[0]}" if len(drawing) == 1 else f"action in {tuple(drawing)}"
         return [alone, f"if {chosen}:", *[f"    {line}" for line in lines]]
 
-    def _chosen(self, shares: Shares) -> list[str]:
-        """Write probability of each draw where all conditions are decided."""
+    def _leaf_lines(self, shares: Shares) -> list[str]:
+        """Write the probability of each draw for one leaf of the table."""
         found, draws = self.found, self.found.drawn.draws
         constants = self.writer.constants
         if found.roles is None:
@@ -118,7 +118,7 @@ class _ChanceWriter:
         ]
 
     def _aside(self, aside: Aside) -> list[str]:
-        """Write how likely the changes of a factor are that are drawn by themselves."""
+        """Write the probabilities of the changes of an independent random factor."""
         name = self.names[aside.factor]
         values = [str(value) for value in aside.steps.values[:, 0].tolist()]
         comment = "probability of each " + (
@@ -127,7 +127,7 @@ class _ChanceWriter:
         return self._table(aside.table, values, f"{name}_chances", comment)
 
     def _table(self, table: ChanceTable, values: list[str], target: str, comment: str) -> list[str]:
-        """Write the choice of a table."""
+        """Write the choice of a leaf of a table."""
 
         def chosen(shares: Shares) -> list[str]:
             display = _display(dict(zip(values, shares, strict=True)))
@@ -135,8 +135,8 @@ class _ChanceWriter:
 
         return table.lines(self._spell, chosen)
 
-    def _told(self) -> list[str]:
-        """Write the sum over everything that is drawn."""
+    def _outcome_loop(self) -> list[str]:
+        """Write the loop that adds the probabilities of all draws by outcome."""
         outcome = f"{as_one([f'self.{name}' for name in self.names])}, reward, terminated"
         factors = ["chance"]
         body: list[str] = []
@@ -166,7 +166,7 @@ class _ChanceWriter:
         return ["for draw, chance in chances.items():", *[f"    {line}" for line in body]]
 
     def _paid(self, payment: Payment) -> list[str]:
-        """Write what is paid by chance."""
+        """Write the loop over random pairs of reward and end."""
         values = [f"({reward}, {done})" for reward, done in payment.pairs]
         comment = "probability of each (reward, terminated)"
         lines = self._table(payment.table, values, "payments", comment)
@@ -190,12 +190,12 @@ def _conditions(table: ChanceTable) -> list[ShareCondition]:
 
 
 def _display(shares: dict[str, Fraction]) -> str:
-    """Write how likely what is."""
+    """Write a dict display of shares."""
     return "{" + ", ".join(f"{key}: {_fraction(s)}" for key, s in shares.items() if s) + "}"
 
 
 def _fraction(share: Fraction) -> str:
-    """Write a share: as a decimal where that is exact and short, else as a fraction."""
+    """Write a share as a decimal if that is exact and short, otherwise as a fraction."""
     text = repr(float(share))
     short = len(text) <= 5 and Fraction(text) == share
     return (
@@ -208,7 +208,7 @@ def _fraction(share: Fraction) -> str:
 
 
 def _sentences(found: ChanceModel) -> list[str]:
-    """Say what chance decides and what is certain."""
+    """Describe the random and the certain parts of outcomes."""
     draws, sentences = found.drawn.draws, ["Outcomes are random."]
     if found.roles is not None:
         plain = {leaf.shares for leaf in found.table.leaves()}

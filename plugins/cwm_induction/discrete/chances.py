@@ -98,7 +98,7 @@ def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool)
     seen, draws = drawn.seen, drawn.draws
     sure = np.isin(seen.action, draws.certain)
     old, after = seen.in_factors(drawn.layout)
-    lands = drawn.landing | _foreseen(drawn, model, by_chance)
+    lands = drawn.landing | _predicted(drawn, model, by_chance)
     columns = {"action": seen.action, **{f"old {n}": values for n, values in enumerate(old.T)}}
     drawing = {name: values[~sure] for name, values in columns.items()}
     inner, count = lands[~sure], seen.count[~sure]
@@ -106,14 +106,14 @@ def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool)
     table = _table(drawing, inner, shares, count)
     roles: np.ndarray | None = None
     kinds: tuple[str, ...] = ()
-    if (read := _roles(drawn)) is not None:
+    if (named_roles := _roles(drawn)) is not None:
         drawing[STUCK] = _stuck(drawn, model)[~sure]
-        each = np.eye(len(read[1]))[read[0][seen.action[~sure]]]
-        possible = (inner[:, :, None] * each * (shares > 0)[:, :, None]).max(axis=1)
-        first = (shares[:, :, None] * each).sum(axis=1)
-        alike = _table(drawing, possible > 0, first, count)
-        if alike.bits <= table.bits:
-            table, (roles, kinds) = alike, read
+        of_role = np.eye(len(named_roles[1]))[named_roles[0][seen.action[~sure]]]
+        possible = (inner[:, :, None] * of_role * (shares > 0)[:, :, None]).max(axis=1)
+        first = (shares[:, :, None] * of_role).sum(axis=1)
+        role_table = _table(drawing, possible > 0, first, count)
+        if role_table.bits <= table.bits:
+            table, (roles, kinds) = role_table, named_roles
     asides = tuple(_aside(factor, columns, old, after, seen) for factor in drawn.aside)
     asides = tuple(one for one in asides if len(one.steps.values) > 1)
     payment = None
@@ -165,7 +165,7 @@ def unpaid(drawn: Transitions) -> Transitions:
     )
 
 
-def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> np.ndarray:
+def _predicted(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> np.ndarray:
     """Return a mask (rows, draws) of the draws whose predicted result agrees with each row."""
     seen, axes = drawn.seen, list(drawn.draws.axes)
     after = seen.in_factors(drawn.layout)[1][:, axes]
@@ -182,7 +182,7 @@ def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) ->
 
 
 def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
-    """Return 1 for each row in which the intended step changes nothing, otherwise 0."""
+    """Return 1 for rows whose intended step changes nothing, and 0 for other rows."""
     seen, draws = drawn.seen, drawn.draws
     meant = np.zeros(seen.encoding.actions, dtype=np.int64)
     for action, step in draws.intended.items():

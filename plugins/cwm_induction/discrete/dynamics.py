@@ -43,13 +43,13 @@ FINALISTS = 3
 """Number of layouts to fit full exceptions for."""
 
 PLAIN = 6
-"""Number of layouts to try if time is short: those that moves by action alone explain best."""
+"""Number of layouts to try if time is short: the best for moves by action alone."""
 
 ROUGH_COLUMNS = 2
 """Most columns of a rough table of exceptions."""
 
 WORTHWHILE = 0.75
-"""Prefer a lookup table to moves if it needs less than this divided into the bits of moves."""
+"""Moves replace a lookup table only if they need at most this share of its bits."""
 
 OPPOSITE_BITS = 4.0
 """Bits that a layout saves by each idle action that it interprets as an opposite move."""
@@ -165,8 +165,8 @@ def fit_dynamics(seen: Transitions, variant: RuleVariant) -> FactorDynamics:
     """
     every, likely = _plans(seen, variant._replace(rank=0))
     finalists = likely[: FINALISTS + variant.rank]
-    found = sorted((plan.whole for plan in finalists), key=lambda dynamics: dynamics.bits)
-    best = found[min(variant.rank, len(found) - 1)]
+    candidates = sorted((plan.whole for plan in finalists), key=lambda dynamics: dynamics.bits)
+    best = candidates[min(variant.rank, len(candidates) - 1)]
     slides = [dynamics for plan in every if (dynamics := plan.slide)]
     best = min([best, *slides], key=lambda dynamics: dynamics.bits)
     if finer := _finer_layout(best, seen):
@@ -335,7 +335,7 @@ class _Plan:
         return self.seen.disagreement(after=False)
 
 
-class _FoundExceptions(NamedTuple):
+class _ExceptionFit(NamedTuple):
     """Exceptions and their description length."""
 
     block: Block | None
@@ -354,7 +354,7 @@ class _Exceptions(NamedTuple):
     variant: RuleVariant
     full: bool
 
-    def blocked(self) -> _FoundExceptions:
+    def blocked(self) -> _ExceptionFit:
         """Fit rules for transitions without any move first, then exceptions of each factor."""
         factored, sizes = self.factored, self.sizes
         stays = (self.after == factored.old).all(axis=1)
@@ -365,7 +365,7 @@ class _Exceptions(NamedTuple):
         rest = self.changes(block.apply(factored, sizes))
         return rest._replace(block=block, bits=rest.bits + rules.bits)
 
-    def changes(self, factored: FactoredTransitions) -> _FoundExceptions:
+    def changes(self, factored: FactoredTransitions) -> _ExceptionFit:
         """Fit exceptions factor by factor; rules may use the factors fitted before."""
         sizes, changes, bits = self.sizes, [], 0.0
         for factor in range(len(sizes.radices)):
@@ -380,7 +380,7 @@ class _Exceptions(NamedTuple):
                     bits += sum(map(self._price, effects))
                     changes.append(FactorChange(factor, effects, columns, rules))
                     factored = changes[-1].apply(factored, sizes)
-        return _FoundExceptions(None, tuple(changes), bits)
+        return _ExceptionFit(None, tuple(changes), bits)
 
     def _direct(
         self,
@@ -395,13 +395,13 @@ class _Exceptions(NamedTuple):
             return None
         item, held = landmarks.item, landmarks.held
         index = {(column.kind, column.factor): n for n, column in enumerate(columns)}
-        action, lies = index["action", -1], index["old", item]
+        action, held_item = index["action", -1], index["old", item]
         chosen: list[tuple[Values, Values]] = [((action, index["at", item]), (1,))]
         if landmarks.target is None:
-            chosen.append(((action, lies, index["site", -1]), (held, 1)))
+            chosen.append(((action, held_item, index["site", -1]), (held, 1)))
         for goal in landmarks.goals(self.sizes.radices):
             kind = "perhaps" if landmarks.optimistic else "at"
-            chosen.append(((action, lies, index[kind, goal]), (held, 1)))
+            chosen.append(((action, held_item, index[kind, goal]), (held, 1)))
         layers = []
         for label, (places, values) in enumerate(chosen, 1):
             rows = labels == 1 if label == 1 else labels > 1

@@ -1,4 +1,4 @@
-"""Python that programs of rules are made of: conditions, constants, statements, observations."""
+"""Python text of programs: conditions, constants, statements and observations."""
 
 import re
 import textwrap
@@ -12,20 +12,20 @@ from cwm_induction.discrete.transitions import IntegerEncoding, Layout
 from cwm_induction.writing.finishing import split_outside
 
 LINE = 96
-"""Characters of a line of a class's body, which is indented by four to make 100."""
+"""Width of a line in the body of a class; the indent of four makes 100 characters."""
 
 WIDTH = 92
-"""Characters of a line of a docstring or a method's body."""
+"""Width of a line of a docstring or in the body of a method, in characters."""
 
 MOST_NAMES = 5
-"""Names that one line assigns the components of an observation to."""
+"""Largest number of components of an observation that one line assigns."""
 
 MOST_ASSIGNED = 80
-"""Characters of a line that assigns several names at once."""
+"""Width of a line that assigns several names, in characters."""
 
 
 class Condition(NamedTuple):
-    """A label and the expression that says when it holds; later ones win."""
+    """A label and the expression of its rows; later conditions take precedence."""
 
     expression: str
     label: int
@@ -33,14 +33,14 @@ class Condition(NamedTuple):
 
 @dataclass
 class Constants:
-    """The class constants of a program, in the order in which they are first needed."""
+    """The class constants of a program, in the order of their first use."""
 
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
     def add(self, name: str, value: str, comment: str) -> str:
-        """Return the expression for a constant; equal values looked up alike share one."""
+        """Return the expression of a constant; equal values with equal comments share one."""
         known = f"{value} {comment}"
         if known not in self.names:
             number, free = 2, name
@@ -54,7 +54,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class ConditionWriter:
-    """Writes conditions: `spell` gives the expression of a column, `rewards` the rewards."""
+    """A writer of conditions; `spell` returns the expression of a column."""
 
     constants: Constants
     spell: Callable[[RuleColumn], str]
@@ -94,14 +94,14 @@ class ConditionWriter:
         return expression or "False"
 
     def ends(self, rules: DecisionList, *, always: bool) -> str:
-        """Write when an episode ends, usually `always` or never."""
+        """Write the condition of the end of an episode; `always` is the usual case."""
         ends = self.either(rules, "TERMINAL")
         if not always:
             return ends
         return "True" if ends == "False" else f"not ({ends})"
 
     def lookup(self, table: DecisionTable, values: dict[int, str], name: str, default: str) -> str:
-        """Return an expression that looks a value up by key."""
+        """Return an expression that looks up a value by key."""
         entries = [
             f"{self._key(key, table.columns)}: {values[label]}"
             for key, label in sorted(table.labels.items())
@@ -111,7 +111,7 @@ class ConditionWriter:
         return f"{constant}.get({subject}, {default})"
 
     def _membership(self, table: DecisionTable, label: int, name: str) -> str:
-        """Say that the columns hold one of the keys with a label."""
+        """Write the test that the columns match a key with a label."""
         keys = sorted(key for key, value in table.labels.items() if value == label)
         subject = as_one([self.spell(column) for column in table.columns])
         if len(keys) == 1:
@@ -120,11 +120,11 @@ class ConditionWriter:
         return f"{subject} in {self.constants.add(name, values, f'set of {subject}')}"
 
     def _key(self, key: tuple[int, ...], columns: tuple[RuleColumn, ...]) -> str:
-        """Write a key as it is looked up."""
+        """Write a key of a lookup."""
         return as_one(list(map(self.spelled, columns, key)))
 
     def _holds(self, column: RuleColumn, value: int) -> str:
-        """Say that one column holds one value."""
+        """Write the test that a column has a value."""
         name = self.spell(column)
         if not column.is_truth:
             return f"{name} == {self.spelled(column, value)}"
@@ -132,7 +132,7 @@ class ConditionWriter:
         return name if value else opposite
 
     def _within(self, bound: ColumnBound) -> Iterator[str]:
-        """Say that a column lies within a bound, in one comparison where that is possible."""
+        """Write the test that a column is within a bound, as one comparison if possible."""
         name, last = self.spell(bound.column), bound.column.size - 1
         low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
         if bound.low == bound.high:
@@ -185,14 +185,14 @@ def _folded(entry: str) -> list[str]:
 
 
 def part_of_action(sizes: tuple[int, ...], part: int) -> str:
-    """Write a part of an action, which is a number of mixed radix."""
+    """Write the digit `part` of an action, which is a number of mixed radix."""
     stride = prod(sizes[part + 1 :])
     whole = f"action // {stride}" if stride > 1 else "action"
     return f"{whole} % {sizes[part]}" if part else whole
 
 
 def picked(cells: list[str], pointer: str) -> str:
-    """Write the one of some factors that another points at."""
+    """Write the factor among `cells` that the factor `pointer` selects."""
     return f"({listed(cells)})[{pointer}]"
 
 
@@ -207,7 +207,7 @@ def as_one(parts: list[str]) -> str:
 
 
 def assignments(left: str, right: str, names: list[str]) -> Iterator[str]:
-    """Assign names with one prefix to the same with another, some on each line."""
+    """Assign the names with prefix `right` to the names with prefix `left`, several per line."""
     chunk: list[str] = []
     for name in names:
         if (
@@ -225,7 +225,7 @@ def assignments(left: str, right: str, names: list[str]) -> Iterator[str]:
 def chain(
     conditions: list[Condition], target: str, values: dict[int, str], default: str | None
 ) -> list[str]:
-    """Assign by the last condition that holds; without a default nothing is assigned otherwise."""
+    """Write an assignment by the last true condition, or of the default if there is one."""
     lines: list[str] = [] if default is None else [f"{target} = {default}"]
     word = "if"
     for number, condition in reversed(list(enumerate(conditions))):
@@ -238,7 +238,7 @@ def chain(
 
 
 def mentions(text: str, name: str) -> bool:
-    """Say whether a variable is used."""
+    """Return whether a text uses a variable."""
     return re.search(rf"(?<![\w.]){name}\b", text) is not None
 
 
@@ -272,7 +272,7 @@ def state_lines(
 
 
 def observation_expression(encoding: IntegerEncoding, layout: Layout, names: list[str]) -> str:
-    """Write the observation of the present state."""
+    """Write the observation of the current state."""
     parts, start = [], 0
     for low, radices in zip(encoding.lows, layout, strict=True):
         digits = [f"self.{name}" for name in names[start : start + len(radices)]]
@@ -287,7 +287,7 @@ def observation_expression(encoding: IntegerEncoding, layout: Layout, names: lis
 
 
 def action_lines(encoding: IntegerEncoding) -> list[str]:
-    """Write how an action becomes a number from 0, if it is not one already."""
+    """Write the conversion of an action to a number from 0, if necessary."""
     if encoding.action_space.kind == "discrete":
         low = encoding.action_lows[0]
         return [f"action = {_shifted('action', low)}  # numbered from 0"] if low else []
@@ -300,7 +300,7 @@ def action_lines(encoding: IntegerEncoding) -> list[str]:
 
 
 def _digits(value: str, radices: tuple[int, ...], names: list[str]) -> list[str]:
-    """Write how a number falls into digits."""
+    """Write the division of a number into digits."""
     if len(radices) == 1:
         return [f"self.{names[0]} = {value}"]
     lines = []
@@ -325,5 +325,5 @@ def _shifted(value: str, low: int) -> str:
 
 
 def targets(names: list[str], prefix: str = "") -> str:
-    """Write what a sequence is unpacked to; one name alone needs a comma."""
+    """Write the targets of unpacking a sequence; a single name needs a comma."""
     return listed(names, prefix) + ("," if len(names) == 1 else "")

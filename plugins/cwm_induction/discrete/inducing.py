@@ -1,7 +1,7 @@
-"""Programs for environments whose observations are few integers, from transitions alone.
+"""Induction of programs for environments whose observations are few integers.
 
-The state is read as factors that move, with exceptions, or that chance moves. A program
-remembers the rows that its rules do not explain.
+The state is divided into factors, which move by rules with exceptions or by random draws. A
+program stores the rows that its rules do not explain.
 """
 
 import ast
@@ -37,13 +37,13 @@ VARIANTS = (
     RuleVariant(blocks=False),
     RuleVariant(rank=2),
 )
-"""What programs are induced with in turn: the shortest description first."""
+"""Variants of the rule search, in the order of use: the shortest description first."""
 
 LEAST_COUNT = 3
-"""How often an outcome must be seen to be remembered where outcomes vary."""
+"""If outcomes vary, programs store only outcomes with at least this count."""
 
 SAMPLED = 0.8
-"""Share of the episodes that rules are fitted to once every variant was had."""
+"""After all variants, fit rules to a random sample with this share of the episodes."""
 
 GUESS = "It is a guess that the episode ends in one more state, which no transition reached."
 
@@ -51,26 +51,26 @@ GUESS = "It is a guess that the episode ends in one more state, which no transit
 def induce(
     fit: Dataset, *, variant: int, rng: np.random.Generator, known: KnownStructure | None = None
 ) -> str:
-    """Return a program that explains transitions of a dataset that `supports` accepts.
+    """Return a program that explains a dataset; `supports` must accept the dataset.
 
-    Variant 0 is the shortest description. Of the others, every second one
-    adds a guess about a state that was never seen; the rest change what may be
-    used, or take the next best reading of the state, and once all were had,
-    fit the rules to some of the episodes, drawn at random.
+    Variant 0 is the shortest description. Odd variants add a guess about a state that was never
+    observed. Even variants restrict the rules or use the next best layout of the state; after
+    all of `VARIANTS`, they fit the rules to a random sample of the episodes.
 
-    What is `known` of fewer rows is tried first, as long as rules explain every row with it.
+    Variant 0 tries the layouts `known` from fewer rows first. It searches more layouts if the
+    rules leave more than `FEW` rows unexplained and the known layouts are not recent.
     """
     seen = Transitions.of(fit)
     if known is not None and variant == 0:
-        return _as_known(fit, seen, known)
-    return _induced(fit, seen, variant, rng)
+        return _from_known(fit, seen, known)
+    return _induce_variant(fit, seen, variant, rng)
 
 
 def induce_chances(fit: Dataset, *, variant: int = 0, known: KnownStructure | None = None) -> str:
-    """Return a program that tells what can follow, for a dataset in which chance decides.
+    """Return a program with all outcomes and their probabilities, for a random environment.
 
-    Further variants change what the rules may use of what follows a draw. Numbers are read as is
-    `known` of fewer rows, unless these are many fewer.
+    Further variants restrict the rules for the result of a draw. The layout `known` from fewer
+    rows is used again, unless these were far fewer rows.
     """
     rules = VARIANTS[variant % len(VARIANTS)]._replace(shifts=True)
     seen = Transitions.of(fit)
@@ -87,45 +87,45 @@ def induce_chances(fit: Dataset, *, variant: int = 0, known: KnownStructure | No
     return write_chances(chance_model(drawn, model, by_chance))
 
 
-def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
-    """Return the shortest description in the layout that was known, in likely ones, or in any.
+def _from_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
+    """Return the shortest description in the known layouts, in likely layouts, or in all.
 
-    Each is the next to be looked at where the one before leaves something unexplained.
+    The search widens if the rules in the narrower choice leave rows unexplained.
     """
-    rng = np.random.default_rng(0)  # of which the shortest description makes no use
+    rng = np.random.default_rng(0)  # not used by variant 0
     rows = len(fit)
     if known.layouts and known.holds_for(rows) and (rows > EARLY or known.is_fresh(rows)):
-        program = _induced(fit, replace(seen, readings=known.layouts), 0, rng)
+        program = _induce_variant(fit, replace(seen, readings=known.layouts), 0, rng)
         if known.is_fresh(rows) or len(recall(program)[1]) <= FEW:
             return program
     known.rows = rows
     if known.layouts and rows > EARLY:
         likely = replace(seen, readings=(*known.layouts, *plain_layouts(seen)))
-        program = _induced(fit, likely, 0, rng)
+        program = _induce_variant(fit, likely, 0, rng)
         if rows < GROWN * known.thorough or not recall(program)[1]:
             known.layouts = (fit_dynamics(likely, VARIANTS[0]).layout,)
             return program
-    program, known.thorough = _induced(fit, seen, 0, rng), rows
+    program, known.thorough = _induce_variant(fit, seen, 0, rng), rows
     known.layouts = (fit_dynamics(seen, VARIANTS[0]).layout,)
     return program
 
 
-def _induced(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Generator) -> str:
+def _induce_variant(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Generator) -> str:
     """Write the program of a variant."""
     if variant % 2 and (guessed := _guess(seen, variant // 2)):
-        return _written(fit, seen, guessed, GUESS)
+        return _write(fit, seen, guessed, GUESS)
     number = (variant + 1) // 2
     part = seen if number < len(VARIANTS) else seen.part(_some_episodes(fit, rng))
-    return _written(fit, seen, _fitted(part, VARIANTS[number % len(VARIANTS)]))
+    return _write(fit, seen, _fit_rules(part, VARIANTS[number % len(VARIANTS)]))
 
 
 def improve(program: str, fit: Dataset, wrong: np.ndarray) -> str:
-    """Return the program with the usual outcome of every situation in a mask of rows."""
+    """Store the most common outcome of each situation among the `wrong` rows in a program."""
     return remember(program, usual_outcomes(fit, wrong), fit)
 
 
-def _written(fit: Dataset, seen: Transitions, model: DiscreteModel, *more: str) -> str:
-    """Write the program of a model, which remembers what its rules do not foresee."""
+def _write(fit: Dataset, seen: Transitions, model: DiscreteModel, *more: str) -> str:
+    """Write the program of a model, with the transitions that its rules do not predict."""
     after, rewards, done = model.predict(seen.before, seen.action)
     wrong = (after != seen.after).any(axis=1) | (done != seen.done)
     wrong |= np.abs(rewards - seen.paid) > EXACT
@@ -134,17 +134,18 @@ def _written(fit: Dataset, seen: Transitions, model: DiscreteModel, *more: str) 
     return remember(write_program(model, seen, *more), memory, fit)
 
 
-def _fitted(part: Transitions, variant: RuleVariant) -> DiscreteModel:
-    """Fit rules of motion, termination and reward."""
+def _fit_rules(part: Transitions, variant: RuleVariant) -> DiscreteModel:
+    """Fit rules of dynamics, termination and reward."""
     return _with_outcomes(part, fit_dynamics(part, variant), variant)
 
 
 def _with_outcomes(
     part: Transitions, dynamics: FactorDynamics, variant: RuleVariant
 ) -> DiscreteModel:
-    """Add the rules of termination and reward to those of motion.
+    """Fit the rules of termination and reward, given the dynamics.
 
-    A sum that gives most rewards is taken where it is shorter and leaves few to the rules.
+    A sum that gives most rewards is used if it is shorter and leaves few distinct rewards to
+    the rules.
     """
     factored, noise = known_steps(part, dynamics)
     outcomes = fit_outcomes(part, factored, dynamics.sizes, variant, noise)
@@ -162,7 +163,7 @@ def _with_outcomes(
 
 
 def _some_episodes(dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
-    """Return the mask of most episodes, at least one."""
+    """Return a mask of the rows of a random sample of episodes, at least one episode."""
     numbers = np.unique(dataset.columns["episodes"])
     size = max(1, round(SAMPLED * len(numbers)))
     chosen = rng.choice(numbers, size=size, replace=False)
@@ -171,10 +172,10 @@ def _some_episodes(dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
 
 
 def _guess(seen: Transitions, rank: int) -> DiscreteModel | None:
-    """Return the shortest description that ends episodes in a state never seen, if there is one.
+    """Return the shortest description that ends episodes in a state without observations.
 
-    States that nobody was ever seen in again often end the episode. `rank` is the state's
-    place among those never seen, the ones first that most of the known states lead to.
+    States that were never observed often end the episode. `rank` is the rank of the state by the
+    number of known states that lead to it. Return None if there are fewer states.
     """
     dynamics = fit_dynamics(seen, VARIANTS[0])
     known = np.unique(np.concatenate([seen.before, seen.after]), axis=0)
@@ -195,7 +196,7 @@ def _guess(seen: Transitions, rank: int) -> DiscreteModel | None:
 def _with_ends(
     seen: Transitions, before: np.ndarray, action: np.ndarray, after: np.ndarray
 ) -> Transitions:
-    """Add transitions that end the episode, with the reward that ends most often have."""
+    """Add transitions that end the episode, with the most common reward of ends."""
     ends = seen.codes[seen.done == 1]
     code = int(np.bincount(ends).argmax()) if len(ends) else 0
     new = {"before": before, "action": action, "after": after}
@@ -208,7 +209,7 @@ def _with_ends(
 
 
 Memory = dict[tuple[Any, Any], tuple[Any, float, bool]]
-"""What follows an observation and an action: observation, reward, whether the episode ends."""
+"""The next observation, reward and end of the episode by observation and action."""
 
 _STEP = "    def step(self, action):"
 _RULES = "    def step_by_rules(self, action):"
@@ -225,9 +226,10 @@ _ANSWER = """
 
 
 def usual_outcomes(dataset: Dataset, rows: np.ndarray, *, least: int = 1) -> Memory:
-    """Return the commonest outcome of every observation and action among the rows of a mask.
+    """Return the most common outcome of each observation and action in a mask of rows.
 
-    It is the lowest of several. Situations in which no outcome was seen `least` times are left out.
+    In a tie, it is the lowest outcome. Situations whose most common outcome has a count
+    below `least` are omitted.
     """
     keys = [*zip(_plain(dataset, "observations"), _plain(dataset, "actions"), strict=True)]
     outcomes = zip(
@@ -247,7 +249,7 @@ def usual_outcomes(dataset: Dataset, rows: np.ndarray, *, least: int = 1) -> Mem
 
 
 def remember(program: str, memory: Memory, dataset: Dataset) -> str:
-    """Write a memory into a program of this package, over what it remembers already."""
+    """Add a memory to a program of this package; new entries replace old ones."""
     if not memory:
         return program
     rules, known = recall(program)
@@ -263,7 +265,7 @@ def remember(program: str, memory: Memory, dataset: Dataset) -> str:
 
 
 def recall(program: str) -> tuple[str, Mapping[Any, Any]]:
-    """Return a program's rules alone and what it remembers."""
+    """Return a program without its memory, and the memory."""
     rules, heading, memory = program.partition(f"\n{_HEADING}\n")
     if not heading:
         return program, {}
@@ -279,7 +281,7 @@ def _plain(dataset: Dataset, name: str) -> list[Any]:
 
 
 def _key(space: Space, value: str) -> str:
-    """Write an expression that turns a value into something to look up."""
+    """Write an expression that converts a value to a dictionary key."""
     if space.kind in ("discrete", "tuple"):
         return value
     return f"tuple({value}.ravel())" if len(space.shape) > 1 else f"tuple({value})"

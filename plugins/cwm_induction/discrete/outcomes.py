@@ -1,6 +1,6 @@
-"""When episodes end and what is rewarded: rules about the next state, and rewards that are sums.
+"""Termination and reward: rules about the next state, and rewards that are sums.
 
-A sum counts or measures what the state holds; what it misses is paid by a rule, as a bonus.
+A sum counts or adds factors of the state. A rule gives the difference to the reward, as a bonus.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,16 +22,16 @@ from cwm_induction.discrete.rules import DecisionList, LabelledRows, RuleColumn,
 from cwm_induction.discrete.transitions import Transitions, split
 
 LEAST_REWARDS = 4
-"""Different rewards below which no sum is looked for: rules tell so few apart as shortly."""
+"""Search for a sum only with at least this many rewards; rules describe fewer as shortly."""
 
 EXACT = 1e-6
-"""How near a reward is foreseen that counts as right."""
+"""Tolerance of a correct reward."""
 
 LEAST_EXACT = 0.5
-"""Share of the rows that a sum gives exactly at least: it is the rule, not the exception."""
+"""A sum must give the exact reward in at least this share of the rows."""
 
 REWEIGHTINGS = 40
-"""Rounds of least squares that come near the least absolute errors."""
+"""Iterations of reweighted least squares to approximate the least absolute errors."""
 
 TERM_BITS = 6.0
 """Price of a term of a sum."""
@@ -40,38 +40,38 @@ REWARD_MISS_BITS = 10.0
 """Price of a row whose reward a sum misses."""
 
 MOST_TERMS = 40
-"""Terms of a sum at most."""
+"""Largest number of terms of a sum."""
 
 MOST_PRODUCTS = 120
-"""Terms that count for one action alone above which none of them are tried, to save time."""
+"""Skip terms for single actions if there are more such terms than this, to save time."""
 
 PLAIN_TERM = 0.9
-"""What a term that counts for one action alone gains is worth beside what a general one gains."""
+"""Factor for the gain of a term for a single action, compared to a general term."""
 
 DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 64, 100, 1000, 10000)
-"""Of the fractions that weights are written as, the plainest first."""
+"""Denominators of the weights in a program, the simplest first."""
 
 RARITY = 0.4
-"""Weight of a label per bit of how rare it is, where that is above 1."""
+"""Weight of a label per bit of its rarity; the weight is at least 1."""
 
 RARE = 0.005
-"""Share of the transitions below which missing a label is worse than claiming it too often."""
+"""If a label is rarer than this, missing it is worse than predicting it too often."""
 
 BOLD = 0.05
-"""Share of the price of a claim that is paid for outcomes so rare."""
+"""Share of the price for ignored factors in rules about such rare labels."""
 
 SEEN = ("new", "action", "part", "old", "aimed", "same", "meets", "goal", "total", "pick")
-"""Kinds of columns that rules look at, the plainest first."""
+"""Kinds of columns that rules use, the simplest first."""
 
 CLAIMED = ("change", "gap", "run")
-"""Kinds of columns that general claims look at besides."""
+"""Additional kinds of columns for general claims."""
 
 MOST_KINDS = 16
-"""Labels above which no general claims are looked for, which are searched label by label."""
+"""Skip general claims if there are more labels than this; each label needs a search."""
 
 
 class Rule(NamedTuple):
-    """Rules and the columns that they look at."""
+    """Rules and the columns that they use."""
 
     columns: tuple[RuleColumn, ...]
     rules: DecisionList
@@ -82,10 +82,10 @@ class Rule(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """The rules of termination and of reward, and which of them comes first.
+    """The rules of termination and of reward, and their order.
 
-    Label 0 of the termination is the usual case `always`, label i of the reward the i-th
-    reward. The rule that comes second may look at the result of the first.
+    Label 0 of the termination is the usual case `always`, and label i of the reward is the i-th
+    reward. The second rule may use the result of the first.
     """
 
     always: bool
@@ -99,7 +99,7 @@ class Outcomes(NamedTuple):
         return self.done.rules.bits + self.reward.rules.bits
 
     def predict(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
-        """Foresee the end and the reward of transitions whose next state is known."""
+        """Predict the end and the reward of transitions with known next states."""
         for what in ("reward", "done") if self.reward_first else ("done", "reward"):
             if what == "done":
                 factored = factored._replace(
@@ -111,9 +111,9 @@ class Outcomes(NamedTuple):
 
 
 def known_steps(seen: Transitions, dynamics: FactorDynamics) -> tuple[FactoredTransitions, float]:
-    """Return what outcomes depend on and how often they disagree by nature.
+    """Return transitions as inputs of outcome rules, and the rate of different outcomes.
 
-    The next states are the observed ones, or the predicted ones where those are uncertain.
+    The next states are the observed ones, or the predicted ones if transitions are noisy.
     """
     factored = dynamics.predict(seen.before, seen.action)
     if not seen.is_noisy:
@@ -128,7 +128,7 @@ def fit_outcomes(
     variant: RuleVariant,
     noise: float,
 ) -> Outcomes:
-    """Fit both rules in the order that is shorter to describe."""
+    """Fit both rules in the order with the shorter description."""
     fitting = _Fitting(seen, sizes, variant, noise)
     always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
@@ -144,7 +144,7 @@ def fit_outcomes(
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Transitions to which rules are fitted."""
+    """The data and the settings of a fit of rules."""
 
     seen: Transitions
     sizes: Sizes
@@ -152,7 +152,7 @@ class _Fitting:
     noise: float
 
     def rule(self, factored: FactoredTransitions, labels: np.ndarray, *more: str) -> Rule:
-        """Fit rules; rare labels weigh more, as they do in the score."""
+        """Fit rules; rare labels weigh more, as in the score."""
         weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
         counts = np.bincount(labels, weights=self.seen.count)
         rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
@@ -171,12 +171,16 @@ class _Fitting:
 
 
 class RewardTerm(NamedTuple):
-    """Something that a reward counts: the value of a factor before or after, how far it moved.
+    """A term of a reward; with an `action` other than -1 it is 0 for all other actions.
 
-    With an action other than -1 it counts for that action alone; of kind "one" it is 1.
-    Of kind "pick" it is the one of the factors in `flags` that `factor` points at before, of
-    kind "part" the part `factor` of an action with parts of the sizes in `flags`.
-    Of kinds "total" and "total_before" it is how many of the factors in `flags` are set.
+    Kinds:
+        "old", "new": The value of `factor` before or after the step.
+        "far": The distance that `factor` moves.
+        "moved": 1 if the state changes, otherwise 0.
+        "one": 1.
+        "pick": The value before the step of the factor in `flags` that `factor` selects.
+        "part": The part `factor` of an action; `flags` are the sizes of its parts.
+        "total", "total_before": The number of factors in `flags` that are set after or before.
     """
 
     kind: str
@@ -185,7 +189,7 @@ class RewardTerm(NamedTuple):
     flags: tuple[int, ...] = ()
 
     def values(self, action: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return what is counted in every row."""
+        """Return the value of the term in each row."""
         values = np.ones(len(old))
         if self.kind == "moved":
             values = (old != new).any(axis=1).astype(float)
@@ -202,7 +206,7 @@ class RewardTerm(NamedTuple):
         return values if self.action < 0 else values * (action == self.action)
 
     def text(self, now: Callable[[int], str], after: Callable[[int], str]) -> str:
-        """Write what is counted; `now` and `after` name factors before and after a step."""
+        """Write the term; `now` and `after` name factors before and after a step."""
         if self.kind == "part":
             return f"({part_of_action(self.flags, self.factor)})"
         if self.kind == "pick":
@@ -216,7 +220,7 @@ class RewardTerm(NamedTuple):
 
 
 class RewardFormula(NamedTuple):
-    """A sum of terms, each times a number."""
+    """A weighted sum of terms."""
 
     terms: tuple[RewardTerm, ...]
     weights: tuple[float, ...]
@@ -227,7 +231,7 @@ class RewardFormula(NamedTuple):
         return TERM_BITS * (1 + len(self.terms))
 
     def values(self, action: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return the sum in every row."""
+        """Return the sum in each row."""
         total = np.zeros(len(old))
         for term, weight in zip(self.terms, self.weights, strict=True):
             total += weight * term.values(action, old, new)
@@ -236,7 +240,7 @@ class RewardFormula(NamedTuple):
     def lines(
         self, start: str, now: Callable[[int], str], after: Callable[[int], str]
     ) -> list[str]:
-        """Write an assignment to the reward, which adds to `start` if that is not empty."""
+        """Write an assignment to the reward that adds the sum to the expression `start`."""
         groups: dict[tuple[int, float], str] = {}
         for term, weight in zip(self.terms, self.weights, strict=True):
             subtracted = (term.action, -weight) in groups
@@ -261,7 +265,7 @@ def fit_formula(
     rewards: np.ndarray,
     sizes: Sizes,
 ) -> RewardFormula | None:
-    """Find the shortest sum that gives the rewards of most rows."""
+    """Fit the shortest sum that gives the rewards of most rows, if there is one."""
     if len(np.unique(rewards)) < LEAST_REWARDS:
         return None
     best, least = None, np.inf
@@ -280,7 +284,7 @@ def fit_formula(
 def _families(
     action: np.ndarray, old: np.ndarray, new: np.ndarray, sizes: Sizes
 ) -> Iterator[list[RewardTerm]]:
-    """Yield lists of what may be counted, the plainest first."""
+    """Yield lists of candidate terms, the simplest first."""
     factors, actions = range(old.shape[1]), np.unique(action).tolist()
     changing = [factor for factor in factors if (old[:, factor] != new[:, factor]).any()]
     flags, parts = sizes.flags, sizes.parts
@@ -306,7 +310,7 @@ def _families(
 
 
 def _most_exact(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return weights with the least sum of absolute errors, which few wrong rows do not move."""
+    """Return weights with the least sum of absolute errors, which is robust to outliers."""
     trust, weights = np.ones(len(target)), np.full(columns.shape[1], np.inf)
     for _ in range(REWEIGHTINGS):
         before = weights
@@ -322,7 +326,7 @@ def _most_exact(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 def _shortest(
     terms: list[RewardTerm], columns: np.ndarray, target: np.ndarray
 ) -> RewardFormula | None:
-    """Add terms until all rows are exact, then leave out what is not needed."""
+    """Add terms until all rows are exact, then drop redundant terms."""
     chosen: list[int] = []
     left = target
     norms = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
@@ -349,7 +353,7 @@ def _shortest(
 
 
 def _rest(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return what the best sum of some columns leaves."""
+    """Return the residuals of a least-squares fit."""
     weights = np.linalg.lstsq(columns, target, rcond=1e-10)[0]
     rest: np.ndarray = target - columns @ weights
     return rest
@@ -364,7 +368,7 @@ def _product(weight: float, text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Write a number shortly, as a fraction where that is exact."""
+    """Write a number in short form, as a fraction if that is exact."""
     for denominator in DENOMINATORS:
         whole = round(value * denominator)
         if whole and abs(whole / denominator - value) < 1e-8:

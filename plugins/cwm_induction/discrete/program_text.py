@@ -85,7 +85,7 @@ def write_program(
     body = [
         f'"""{_title(names, model.dynamics.sizes.radices)}',
         "",
-        *_findings(seen, model, names, more, certain=methods is None),
+        *_summary(seen, model, names, more, certain=methods is None),
         '"""',
         "",
         *constants,
@@ -256,13 +256,13 @@ class RuleWriter:
         """Write the reward: a rule, a sum, or a sum and a bonus by a rule."""
         formula, rewards = self.model.formula, self.rewards
         if formula is None:
-            return self._rewarded("reward")
+            return self._reward_rule("reward")
         nothing = len(rewards) == 1 and not float(rewards[0])
-        lines = [] if nothing else self._rewarded("bonus")
+        lines = [] if nothing else self._reward_rule("bonus")
         start = "bonus" if lines else ""
         return [*lines, *formula.lines(start, self.names.__getitem__, self._after)]
 
-    def _rewarded(self, target: str) -> list[str]:
+    def _reward_rule(self, target: str) -> list[str]:
         """Write the rule that gives a reward or bonus."""
         rules, values = self.model.outcomes.reward.rules, dict(enumerate(self.rewards))
         if len(rules.layers) == 1 and isinstance(rules.layers[0], DecisionTable):
@@ -281,7 +281,7 @@ class RuleWriter:
     def spell(self, column: RuleColumn) -> str:
         """Write the expression of a column."""
         if column.kind in ("at", "perhaps", "site"):
-            return self._lies(column)
+            return self._at_site(column)
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
         if column.kind in ("pick", "meets", "change", "gap", *RUN_KINDS):
@@ -337,7 +337,7 @@ class RuleWriter:
         comment = f"{name} located at {self._cell()}, or delivered there"
         return self.constants.add(f"{name.upper()}_AT", "{" + ", ".join(entries) + "}", comment)
 
-    def _lies(self, column: RuleColumn) -> str:
+    def _at_site(self, column: RuleColumn) -> str:
         """Write the test whether the current cell is one that a factor represents."""
         landmarks, cell = self.dynamics.sizes.landmarks, self._cell()
         if landmarks is None or column.kind == "site":
@@ -364,7 +364,7 @@ def _title(names: list[str], radices: tuple[int, ...]) -> str:
     return text if len(text) <= WIDTH else f"The state has {len(parts)} parts."
 
 
-def _findings(
+def _summary(
     seen: Transitions,
     model: DiscreteModel,
     names: list[str],
@@ -373,7 +373,7 @@ def _findings(
     certain: bool,
 ) -> list[str]:
     """Describe the data and the assumptions, followed by the sentences `more`."""
-    sentences = _seen(seen)
+    sentences = _data_summary(seen)
     if seen.contradicts and certain:
         sentences.append("Equal inputs had different outcomes: the most common one is predicted.")
     first = seen.encoding.action_lows[0] if seen.encoding.action_space.kind == "discrete" else 0
@@ -392,7 +392,7 @@ def _findings(
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 
 
-def _seen(seen: Transitions) -> list[str]:
+def _data_summary(seen: Transitions) -> list[str]:
     """Summarise the data: number of transitions, ends of episodes, rewards."""
     transitions = _count(int(seen.count.sum()), "transition")
     sentences = [f"Induced from {transitions} of {_count(seen.episodes, 'episode')}."]

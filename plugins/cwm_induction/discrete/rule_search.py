@@ -1,7 +1,7 @@
 """Searches for the decision list with the shortest description: layers, trees and general claims.
 
-Layers are tables of keys and runs of neighbouring values, trees are thresholds written
-out as boxes, and claims are a few comparisons that hold together.
+Layers are tables of keys and runs of neighbouring values. Trees are sets of thresholds, written
+as boxes. Claims are conjunctions of a few comparisons.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,54 +25,54 @@ from cwm_induction.discrete.rules import (
 )
 
 MOST_WEIGHT = 3
-"""How often a transition counts at most, so that common ones do not outweigh all others."""
+"""Largest weight of a transition, so that common transitions do not outweigh all others."""
 
 FULL_COLUMNS = 4
-"""Columns that a table looks at at most."""
+"""Largest number of columns of a table."""
 
 MAX_LAYERS = 3
-"""Tables and runs over each other at most."""
+"""Largest number of layers (tables and runs)."""
 
 LEAST_RUN = 3
-"""Values of a run at least; fewer are told by keys."""
+"""Least number of values of a run; keys describe fewer values."""
 
 MOST_RUN_KINDS = 6
-"""Labels above which no runs are looked for, which are searched label by label."""
+"""Skip runs if there are more labels than this; each label needs a search."""
 
 MOST_CODES_PER_ROW = 10
-"""Codes per row up to which keys are counted in a table of all codes, which needs no sorting."""
+"""Count keys in an array of all codes up to this many codes per row, which avoids sorting."""
 
 MAX_DEPTH = 6
-"""Splits above one another in a tree, each of which may double its leaves."""
+"""Largest depth of a tree; each level may double the number of leaves."""
 
 MAX_KINDS = 32
-"""Labels above which no tree is grown."""
+"""Skip trees if there are more labels than this."""
 
 TREE_BITS = 10.0
-"""What a tree pays for claiming something about whatever was not seen."""
+"""Price of a tree, as it predicts labels of rows without observations."""
 
 MOST_BOUNDS = 3
-"""Comparisons that hold together in a claim at most."""
+"""Largest number of comparisons in a claim."""
 
 MOST_CLAIMS = 8
-"""Claims over each other at most."""
+"""Largest number of claims in a decision list."""
 
 BEAM = 12
-"""Claims that are narrowed further, and ways to narrow each of them."""
+"""Width of the beam of claims, and number of refinements of each claim."""
 
 MOST_CELLS = 6_000_000
-"""How many answers of comparisons are kept in memory."""
+"""Largest number of comparison results (comparisons times rows) in memory."""
 
 CLAIM_BITS = 4.0
-"""Price of a claim beside its comparisons and its label."""
+"""Price of a claim, in addition to the price of its comparisons and its label."""
 
 
 class RuleVariant(NamedTuple):
-    """Which hypotheses are considered.
+    """The hypotheses that a search considers.
 
-    `rank` is the place of the layout among the best, `shapes` admits trees
-    and runs beside tables, `blocks` that all moves are blocked at once. Without
-    `moves` what follows is looked up. With `shifts` exceptions may add to where moves lead.
+    `rank` is the rank of the layout, 0 for the best. `shapes` permits trees and runs in addition
+    to tables, and `blocks` permits rules that block all moves together. Without `moves`, tables
+    contain the next values. With `shifts`, exceptions may add to the results of moves.
     """
 
     rank: int = 0
@@ -83,7 +83,7 @@ class RuleVariant(NamedTuple):
 
 
 def choose_rules(examples: LabelledRows, variant: RuleVariant) -> DecisionList:
-    """Return the shorter of layers and, where shapes are admitted, a tree."""
+    """Return the shorter of layers and, if the variant permits shapes, a tree."""
     layers = fit_layers(examples, FULL_COLUMNS, runs=variant.shapes)
     if not variant.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
         return layers
@@ -93,9 +93,9 @@ def choose_rules(examples: LabelledRows, variant: RuleVariant) -> DecisionList:
 def general_rules(
     examples: LabelledRows, usual: DecisionList, inputs: RuleInputs
 ) -> DecisionList | None:
-    """Return claims about other columns where these are shorter and explain no less than rules do.
+    """Return claims about `inputs` if they are shorter and no worse than the rules `usual`.
 
-    Every key of the rules' tables is priced at the choice among all possible keys.
+    For this comparison, each key of a table costs the bits of a choice among all possible keys.
     """
     claims = fit_claims(replace(examples, inputs=inputs))
     bits = usual.bits
@@ -110,7 +110,7 @@ def general_rules(
 
 
 class _Layer(NamedTuple):
-    """A layer, its description length and that of the rows that stay wrong under it."""
+    """A layer, its description length, and the bits of the rows that remain wrong."""
 
     layer: DecisionTable | Box
     bits: float
@@ -122,7 +122,7 @@ class _Layer(NamedTuple):
 
 
 def fit_layers(examples: LabelledRows, most_columns: int, *, runs: bool) -> DecisionList:
-    """Lay tables, and runs if asked for, over each other."""
+    """Fit layers of tables, and of runs if `runs` is set."""
 
     def propose(labels: np.ndarray, loss: float) -> Iterator[_Layer | None]:
         yield _best_table(examples, labels, most_columns, loss)
@@ -137,9 +137,10 @@ def _laid(
     most: int,
     propose: Callable[[np.ndarray, float], Iterator[_Layer | None]],
 ) -> DecisionList:
-    """Lay the best of the proposed layers over those before while that shortens the description.
+    """Add the best proposed layers one by one, while they shorten the description.
 
-    Layers are proposed for the labels so far and the bits that their mistakes cost.
+    `most` limits the number of layers. `propose` gets the current labels and the bits of their
+    errors.
     """
     labels = np.zeros_like(examples.labels)
     layers: list[DecisionTable | Box] = []
@@ -160,7 +161,7 @@ def _best_table(
 ) -> _Layer | None:
     """Return the table that shortens the description most, if any does.
 
-    It has the keys that pay for themselves.
+    The table contains the keys that save more bits than they cost.
     """
     best, least, wrong = None, limit - 1e-9, labels != examples.labels
     for chosen, bits in examples.inputs.subsets(most):
@@ -186,7 +187,7 @@ def _best_table(
 
 
 class _Prices(NamedTuple):
-    """Per key: bits without it, bits with it, how often it has every label."""
+    """For each key: the bits without it, the bits with it, and the weight of each label."""
 
     stay: np.ndarray
     change: np.ndarray
@@ -194,7 +195,7 @@ class _Prices(NamedTuple):
 
 
 def _prices(examples: LabelledRows, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
-    """Price every key of a table over the given columns, given the rows that are wrong so far."""
+    """Return the prices of all keys of a table, given the mask of wrong rows."""
     group, keys = _grouped(examples.inputs.codes(chosen))
     kinds = examples.kinds
     counts = np.bincount(
@@ -208,7 +209,7 @@ def _prices(examples: LabelledRows, wrong: np.ndarray, chosen: tuple[int, ...]) 
 
 
 def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the number of the key of every row, and how many keys there are."""
+    """Return the index of the key of each row, and the number of keys."""
     if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_CODES_PER_ROW * len(codes):
         values, group = np.unique(codes, return_inverse=True)
         return group, len(values)
@@ -217,10 +218,10 @@ def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _best_run(examples: LabelledRows, labels: np.ndarray) -> _Layer | None:
-    """Return the run of neighbouring values, beside one fixed value, that explains most.
+    """Return the run with the shortest description: a range of one column for a value of another.
 
-    A run also claims the gaps in which nothing was seen and the next value on each
-    side, so it must be long enough to be cheaper than its keys.
+    A run also covers gaps without observations and the next value on each side, so it must be
+    long enough to be cheaper than its keys.
     """
     if examples.kinds > MOST_RUN_KINDS:
         return None
@@ -243,7 +244,7 @@ def _best_run(examples: LabelledRows, labels: np.ndarray) -> _Layer | None:
 def _runs(
     examples: LabelledRows, labels: np.ndarray, wanted: np.ndarray, pair: tuple[int, int]
 ) -> list[_Layer]:
-    """Return a run for every fixed value beside which enough values are wanted."""
+    """Return a run for each value of the first column with enough `wanted` values in the second."""
     inputs, (fixed, along) = examples.inputs, pair
     columns = inputs.columns[fixed], inputs.columns[along]
     label = int(examples.labels[wanted][0])
@@ -260,7 +261,10 @@ def _runs(
 
 
 def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
-    """Return the ends of a run that takes in a value on each side, if neither was seen nor last."""
+    """Return the ends of a run, extended by an unseen value on each side.
+
+    An end stays if the next value was seen, or if no value beyond it was seen.
+    """
     low, high = int(places[0]), int(places[-1])
     below, above = known[known < low], known[known > high]
     lower = len(below) > 0 and int(below[-1]) < low - 1
@@ -269,7 +273,7 @@ def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
 
 
 class _Split(NamedTuple):
-    """A column is at most a value, or equal to it."""
+    """A test whether a column is equal to a value, or at most that value."""
 
     place: int
     value: int
@@ -282,14 +286,14 @@ class _Split(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A part of the tree: its boxes and their description length."""
+    """A subtree: its boxes and their description length."""
 
     boxes: tuple[Box, ...]
     bits: float
 
 
 def fit_tree(examples: LabelledRows) -> DecisionList:
-    """Grow a tree over all columns and keep the splits that pay for themselves."""
+    """Grow a tree over all columns and keep the splits that save more bits than they cost."""
     bounds = tuple(
         ColumnBound(column, index, 0, column.size - 1)
         for index, column in enumerate(examples.inputs.columns)
@@ -319,7 +323,7 @@ def _grow(examples: LabelledRows, bounds: tuple[ColumnBound, ...], depth: int) -
 def _cut(
     bounds: tuple[ColumnBound, ...], split: _Split
 ) -> tuple[tuple[ColumnBound, ...], tuple[ColumnBound, ...]]:
-    """Return the bounds on the side where the split holds and on the other."""
+    """Return the bounds of the rows that fulfil the split, and of the other rows."""
     bound = bounds[split.place]
     if split.equal:
         inside = bound._replace(low=split.value, high=split.value, excluded=())
@@ -332,7 +336,7 @@ def _cut(
 
 
 def _best_split(examples: LabelledRows) -> _Split | None:
-    """Return the split that leaves the least entropy; thresholds before equality."""
+    """Return the split with the least remaining entropy; prefer thresholds to equality."""
     best, least = None, np.inf
     for index in range(len(examples.inputs.columns)):
         values, group = np.unique(examples.inputs.values[:, index], return_inverse=True)
@@ -353,7 +357,7 @@ def _best_split(examples: LabelledRows) -> _Split | None:
 
 
 def _entropy(counts: np.ndarray) -> np.ndarray:
-    """Return the entropy of every row of counts, in bits, times its total."""
+    """Return the entropy of each row of counts, in bits, times the total of the row."""
     totals = counts.sum(axis=-1, keepdims=True)
     share = np.where(counts > 0, counts / np.maximum(totals, 1e-300), 1.0)
     entropy: np.ndarray = -(counts * np.log2(share)).sum(axis=-1)
@@ -361,7 +365,7 @@ def _entropy(counts: np.ndarray) -> np.ndarray:
 
 
 class _Comparisons(NamedTuple):
-    """Bounds on columns, what each holds of, and the bits that it costs."""
+    """Bounds on columns, a mask (bounds, rows) of the rows within, and the bits of each bound."""
 
     bounds: list[ColumnBound]
     holds: np.ndarray
@@ -369,7 +373,7 @@ class _Comparisons(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """Bounds that hold together, the rows where they do, and their bits."""
+    """A conjunction of bounds, the mask of the rows within, and the bits of the claim."""
 
     bounds: tuple[ColumnBound, ...]
     holds: np.ndarray
@@ -377,7 +381,7 @@ class _Claim(NamedTuple):
 
 
 def fit_claims(examples: LabelledRows) -> DecisionList | None:
-    """Lay claims over each other while that shortens the description."""
+    """Fit a list of claims, or return None if there are too many comparisons, or none."""
     known = _comparisons(examples.inputs)
     if not known.bounds or known.holds.size > MOST_CELLS:
         return None
@@ -394,7 +398,7 @@ def fit_claims(examples: LabelledRows) -> DecisionList | None:
 def _search(
     examples: LabelledRows, labels: np.ndarray, label: int, known: _Comparisons
 ) -> list[_Claim]:
-    """Return the claims for a label that are best with one bound, with two and so on."""
+    """Return the best claims for a label with one bound, two bounds and so on (beam search)."""
     weights, wrong = examples.weights * examples.error_bits, labels != examples.labels
     gains = weights * (wrong & (examples.labels == label))
     harms = weights * (~wrong & (examples.labels != label))
@@ -413,7 +417,7 @@ def _search(
 def _narrower(
     claim: _Claim, known: _Comparisons, worth: tuple[np.ndarray, np.ndarray]
 ) -> list[tuple[float, _Claim]]:
-    """Add one bound to a claim in the most promising ways, the best of which come first."""
+    """Return the most promising claims with one more bound, each with its value, best first."""
     gains, harms = (part * claim.holds for part in worth)
     right, wrong = known.holds @ gains, known.holds @ harms
     start = np.log2((gains.sum() + 1) / (gains.sum() + harms.sum() + 1))
@@ -428,7 +432,7 @@ def _narrower(
 
 
 def _comparisons(inputs: RuleInputs) -> _Comparisons:
-    """List what columns can be compared with: each value, and limits between values."""
+    """List the comparisons of all columns: each value, and limits between values."""
     bounds, holds, bits = [], [], []
     kinds = [column.kind for column in inputs.columns]
     for place, column in enumerate(inputs.columns):
@@ -446,7 +450,7 @@ def _comparisons(inputs: RuleInputs) -> _Comparisons:
 
 
 def _limits(column: RuleColumn, seen: np.ndarray) -> list[tuple[int, int]]:
-    """List the ranges of a column: single values, at least and at most a value."""
+    """List the ranges of a column: each value, at least each value, at most each value."""
     values, last = seen.tolist(), column.size - 1
     single = [(value, value) for value in values]
     if column.kind == "reward" or len(values) < 3:
@@ -455,7 +459,7 @@ def _limits(column: RuleColumn, seen: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _value_bits(column: RuleColumn, low: int, high: int) -> float:
-    """Price a range: the ends of a column and no change are plainer than other values."""
+    """Return the bits of a range; the ends of a column and no change are cheaper than others."""
     centre = column.size // 2 if column.is_signed else 0
     plain = (centre, column.size - 1) if low == high else (centre + 1, centre - 1)
     if column.size == 2:

@@ -1,8 +1,8 @@
 """Decision lists over rows of small integers: tables of keys and boxes between bounds, in layers.
 
-What is paid for is description length: a key costs bits, so does every row
-that stays wrong, and so does leaving out a part of the state, because a rule
-that ignores it claims something about states that were never seen.
+The cost of rules is their description length in bits. Each key costs bits, and so does each
+wrong row. Ignoring a part of the state also costs bits, because such a rule makes predictions
+about states that were never seen.
 """
 
 from collections.abc import Iterator
@@ -15,44 +15,49 @@ from typing import NamedTuple, Self
 import numpy as np
 
 KEY_BITS = 3.0
-"""Price of a key beside its label: less than a wrong row where under one in nine disagree."""
+"""Price of a key without its label: less than a wrong row if under one in nine rows disagree."""
 
 IGNORED_BITS = 3.0
-"""Price of leaving out a bit of the state: a rule that ignores it claims more than was seen."""
+"""Price of ignoring one bit of the state: such a rule predicts more than was observed."""
 
 MOST_IGNORED_BITS = 14.0
-"""What leaving out costs at most, so that rules about a few of many factors stay affordable."""
+"""Largest price of ignored factors, so that rules about a few of many factors stay cheap."""
 
 MIXED_BITS = 3.0
-"""Price of looking at the state of one more time, before or after the step, in one rule."""
+"""Price of each further time (before or after the step) whose state a rule uses."""
 
 RELATION_BITS = 3.0
-"""Price of comparing two factors, of which there are many pairs."""
+"""Price of a comparison of two factors, as there are many pairs."""
 
 MAX_SUBSETS = 2000
-"""Combinations of columns of one size above which no more columns are combined, to save time."""
+"""Stop combining columns if there are more combinations of one size, to save time."""
 
 NEXT_KINDS = ("aimed", "new", "edge", "total")
-"""Kinds of columns that follow from the action, so that it is not ignored where they are known."""
+"""Kinds of columns that depend on the action, so that rules with them do not ignore it."""
 
 RESULT_KINDS = ("done", "reward")
-"""Kinds of columns that are outcomes themselves: rules about them alone claim nothing more."""
+"""Kinds of columns that are outcomes: rules about outcomes alone ignore nothing."""
 
 TRUTHS = ("same", "done", "meets", "at", "perhaps", "site", "outside", "alike", "rising")
-"""Kinds of columns whose values are no and yes."""
+"""Kinds of columns with boolean values."""
 
 
 class RuleColumn(NamedTuple):
-    """What a rule can look at: an action, or something about a factor, of `size` values.
+    """An input of rules with `size` values: the action, or a property of factors.
 
-    Of kind "meets" it is whether two factors have the same value, `factor` and `other`;
-    of kinds "at" and "perhaps" whether the cell that the factors in `cell` give is the
-    one that a factor stands for; of kind "site" whether it is any such cell. Of kind
-    "total" it is how many of the factors in `cell` are set, of kind "pick" the value of the
-    one that `factor` points at, of kind "part" the part `other` of the action.
-    Of kinds "change" and "gap" it is how much a factor grew, or exceeds the factor `other`,
-    plus `size // 2`; of kinds "sum", "count", "alike" and "rising" it is the sum of the
-    factors in `cell`, how many of them are `other`, whether all are equal or in order.
+    Kinds with further fields:
+        "part": The part `other` of the action.
+        "meets": Whether `factor` and `other` have the same value.
+        "at", "perhaps": Whether `factor` represents (or may represent) the current cell, which
+            the factors in `cell` determine.
+        "site": Whether any value represents the current cell.
+        "pick": The value of the factor in `cell` that `factor` selects.
+        "change": The increase of `factor`, plus `size // 2`.
+        "gap": The difference of `factor` and `other`, plus `size // 2`.
+        "total": The number of factors in `cell` that are set.
+        "sum": The sum of the factors in `cell`.
+        "count": The number of factors in `cell` with the value `other`.
+        "alike", "rising": Whether the factors in `cell` are equal, or in ascending order.
     """
 
     kind: str
@@ -63,22 +68,21 @@ class RuleColumn(NamedTuple):
 
     @property
     def is_truth(self) -> bool:
-        """Whether its values are no and yes."""
+        """Whether the values are boolean."""
         return self.kind in TRUTHS
 
     @property
     def is_signed(self) -> bool:
-        """Whether its values are counted from `-(size // 2)`."""
+        """Whether the values start at `-(size // 2)`."""
         return self.kind in ("change", "gap")
 
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """The columns that rules can look at, and their values in every row.
+    """The columns that rules can use, and their values in each row.
 
-    `factors` are the sizes of the factors of which a full rule knows the
-    value, `actions` the number of actions. `caution` is the share of the price of a
-    claim that is paid.
+    `factors` has the sizes of the factors that vary, and `actions` is the number of actions. The
+    price of ignored factors is multiplied by `caution`.
     """
 
     columns: tuple[RuleColumn, ...]
@@ -90,7 +94,7 @@ class RuleInputs:
     def subsets(self, most: int) -> Iterator[tuple[tuple[int, ...], float]]:
         """Yield choices of up to `most` columns with their description length in bits.
 
-        Of many columns fewer are combined.
+        Choices are smaller if there are many columns.
         """
         numbers = range(len(self.columns))
         for size in range(1, most + 1):
@@ -100,14 +104,14 @@ class RuleInputs:
                 yield chosen, self.bits(chosen)
 
     def codes(self, chosen: tuple[int, ...]) -> np.ndarray:
-        """Give every combination of values in the chosen columns a number."""
+        """Return a code of the values of the chosen columns for each row."""
         total = self.values[:, chosen[0]]
         for index in chosen[1:]:
             total = total * self.columns[index].size + self.values[:, index]
         return total
 
     def bits(self, chosen: tuple[int, ...]) -> float:
-        """Price a choice of columns: their number, what they ignore, what they mix."""
+        """Return the bits of a choice of columns: for their number, ignored factors, and mixing."""
         columns = [self.columns[index] for index in chosen]
         kinds = {column.kind for column in columns}
         if kinds <= set(RESULT_KINDS):
@@ -127,7 +131,7 @@ class RuleInputs:
 
     @cached_property
     def _times(self) -> list[str]:
-        """Whether each column is about the state before or after, empty if both are the same."""
+        """The time of each column, before or after the step; empty if the time is irrelevant."""
         changing = {column.factor for column in self.columns if column.kind != "old"}
         times = {"pick": "old", "new": "next", "aimed": "next", "edge": "edge"}
         return [
@@ -140,7 +144,7 @@ class RuleInputs:
 
 @dataclass(frozen=True)
 class DecisionTable:
-    """Labels of combinations of values in some columns; other rows keep the label they have."""
+    """Labels by key, which is a combination of values; other rows keep their label."""
 
     columns: tuple[RuleColumn, ...]
     chosen: tuple[int, ...]
@@ -155,9 +159,9 @@ class DecisionTable:
 
 
 class ColumnBound(NamedTuple):
-    """A column lies between two values, both included, and is none of `excluded`.
+    """A range of a column, from `low` to `high` inclusive, without the values `excluded`.
 
-    `place` is the number of the column among what rules look at.
+    `place` is the index of the column among the inputs of rules.
     """
 
     column: RuleColumn
@@ -167,7 +171,7 @@ class ColumnBound(NamedTuple):
     excluded: tuple[int, ...] = ()
 
     def holds(self, inputs: RuleInputs) -> np.ndarray:
-        """Say for every row whether it lies within."""
+        """Return a mask of the rows within the bound."""
         values = inputs.values[:, self.place]
         inside: np.ndarray = (values >= self.low) & (values <= self.high)
         return inside & ~np.isin(values, self.excluded)
@@ -181,7 +185,7 @@ class Box:
     label: int
 
     def apply(self, inputs: RuleInputs, labels: np.ndarray) -> np.ndarray:
-        """Overwrite the labels of the rows within."""
+        """Overwrite the labels of the rows within all bounds."""
         inside = np.ones(len(labels), dtype=bool)
         for bound in self.bounds:
             inside &= bound.holds(inputs)
@@ -190,13 +194,16 @@ class Box:
 
 @dataclass(frozen=True)
 class DecisionList:
-    """Layers over label 0, later ones over earlier ones, and their description length."""
+    """A list of layers and their description length; later layers overwrite earlier labels.
+
+    Rows outside all layers have label 0.
+    """
 
     layers: tuple[DecisionTable | Box, ...]
     bits: float
 
     def apply(self, inputs: RuleInputs) -> np.ndarray:
-        """Return the label of every row."""
+        """Return the label of each row."""
         labels = np.zeros(len(inputs.values), dtype=np.int64)
         for layer in self.layers:
             labels = layer.apply(inputs, labels)
@@ -205,7 +212,7 @@ class DecisionList:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows to explain: what a rule sees, the labels, their weights and the price of an error."""
+    """Rows to explain: the inputs of rules, labels, weights, and the price of an error."""
 
     inputs: RuleInputs
     labels: np.ndarray
@@ -218,7 +225,7 @@ class LabelledRows:
         return max(2, int(self.labels.max(initial=0)) + 1)
 
     def loss(self, predicted: np.ndarray) -> float:
-        """Bits that the rows with another label cost."""
+        """Return the bits of the rows with a wrong label."""
         return float(self.weights[predicted != self.labels].sum() * self.error_bits)
 
     @cached_property
@@ -227,12 +234,12 @@ class LabelledRows:
         return KEY_BITS + log2(self.kinds)
 
     def select(self, rows: np.ndarray) -> Self:
-        """Return some of the rows."""
+        """Return the rows of a mask."""
         inputs = replace(self.inputs, values=self.inputs.values[rows])
         return type(self)(inputs, self.labels[rows], self.weights[rows], self.error_bits)
 
 
 def error_bits(disagreement: float, kinds: int) -> float:
-    """Price one wrong row, given how often rows disagree by nature."""
+    """Return the price of a wrong row, given the rate of different outcomes of equal rows."""
     odds = max((1 - disagreement) / disagreement, 1.2)
     return log2(odds) + log2(kinds)

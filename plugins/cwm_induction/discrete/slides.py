@@ -1,4 +1,4 @@
-"""Moves over a grid that go on until something is in the way, found and in words."""
+"""Slides: moves over a grid that continue until they meet an obstacle."""
 
 from math import log2
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from cwm_induction.discrete.moves import FactorMove
 GridCell = tuple[int, int]
 
 LEAST_RIGHT = 0.95
-"""Share of the transitions that slides explain: what else happens on the way are exceptions."""
+"""Slides must explain this share of the transitions; other events on the way are exceptions."""
 
 AXES = 2
-"""Factors of a grid, and cells from which on a move is longer than a step."""
+"""Number of factors of a grid, and the least length of a move that is more than one step."""
 
 STEP_BITS = 3.0
-"""Price of where an action slides."""
+"""Price of the direction of an action."""
 
 LOOP = """\
 new_{row}, new_{column} = {row}, {column}
@@ -36,7 +36,7 @@ STOP = """
 
 
 class Slide(NamedTuple):
-    """Where each action slides, the cells in front of which and those in which it stops."""
+    """The direction of each action; slides stop in front of `walls` and in `stops`."""
 
     steps: dict[int, GridCell]
     walls: frozenset[GridCell]
@@ -60,12 +60,12 @@ class Slide(NamedTuple):
         )
 
     def landing(self, old: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Return where every slide ends."""
+        """Return the last cell of each slide."""
         pairs = zip(map(tuple, old.tolist()), action.tolist(), strict=True)
         return np.array([self._end(cell, self.steps.get(number, (0, 0))) for cell, number in pairs])
 
     def _end(self, cell: GridCell, step: GridCell) -> GridCell:
-        """Return where one slide ends."""
+        """Return the last cell of one slide."""
         while step != (0, 0):
             there = cell[0] + step[0], cell[1] + step[1]
             inside = all(0 <= at < size for at, size in zip(there, self.radices, strict=True))
@@ -77,7 +77,7 @@ class Slide(NamedTuple):
         return cell
 
     def lines(self, constants: Constants, names: list[str]) -> list[str]:
-        """Write the loop that slides a place, the factors of which have these names."""
+        """Write the loop of a slide; `names` are the factors of the grid, row first."""
         row, column = names
         steps = constants.add("SLIDES", str(self.steps), f"by action: step of ({row}, {column})")
         walls, stops = (
@@ -101,7 +101,7 @@ class Slide(NamedTuple):
 def fit_slide(
     old: np.ndarray, action: np.ndarray, after: np.ndarray, done: np.ndarray, sizes: Sizes
 ) -> Slide | None:
-    """Read moves of different lengths along the axes of a grid as slides, if they explain most."""
+    """Return slides along the axes of a grid, if they explain most transitions."""
     radices = sizes.radices
     if len(radices) != AXES or np.abs(after - old).max() < AXES:
         return None
@@ -122,12 +122,12 @@ def fit_slide(
     slide = Slide(
         steps, frozenset(walls), frozenset(stops), (radices[0], radices[1]), sizes.actions
     )
-    right_ones = (slide.landing(old, action) == after).all(axis=1)
-    return slide if steps and right_ones.mean() >= LEAST_RIGHT else None
+    explained = (slide.landing(old, action) == after).all(axis=1)
+    return slide if steps and explained.mean() >= LEAST_RIGHT else None
 
 
 def _steps(changes: np.ndarray, action: np.ndarray) -> dict[int, GridCell]:
-    """Return the commonest direction of every action that changes anything."""
+    """Return the most common direction of each action that changes anything."""
     steps = {}
     for number in np.unique(action).tolist():
         rows = np.sign(changes[(action == number) & changes.any(axis=1)])

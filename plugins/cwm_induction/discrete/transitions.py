@@ -1,7 +1,7 @@
-"""Transitions as integer columns, and the ways to read these as factors.
+"""Transitions as integer columns, and the layouts that divide columns into factors.
 
-A number may hide several: the cell of a grid is a row and a column. A layout says
-which digits, of which radices, every component of an observation falls into.
+One number may encode several: the cell of a grid is a row and a column. A layout lists the
+radices of the digits of each component of an observation.
 """
 
 from collections.abc import Iterator
@@ -16,48 +16,48 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 
 Layout = tuple[tuple[int, ...], ...]
-"""For every component of an observation the radices of its digits, the highest digit first."""
+"""The radices of the digits of each component of an observation, the highest digit first."""
 
 NOISY = 0.1
-"""Share of equal situations with unusual outcomes from which on chance may be at work."""
+"""Transitions are noisy if this share of repeats has an uncommon outcome."""
 
 MAX_STATES = 100_000
-"""Values of the only number of an observation above which it is not read as a state."""
+"""Largest number of values of an observation of one number."""
 
 MAX_COMPONENTS = 64
-"""Numbers of an observation above which rules about each of them would take too long."""
+"""Largest number of components of an observation; more components would take too long."""
 
 MAX_SPAN = 4_096
-"""Values of one of several numbers above which it is not few; wider bounds are taken from data."""
+"""Largest number of values of one of several components; wider bounds are taken from data."""
 
 MAX_ACTIONS = 512
-"""Actions above which most would hardly be seen."""
+"""Largest number of actions; with more, most actions are rarely observed."""
 
 MAX_DIGITS = 4
-"""Digits that a number may hide."""
+"""Largest number of digits of a component."""
 
 FEWER_DIGITS_ABOVE = 2_000
-"""Values of a number above which it hides a digit fewer: it has many factorisations."""
+"""Components with more values have one digit fewer, as they have many factorisations."""
 
 ANY_WIDTH_BELOW = 200
-"""Values of a number up to which the higher of two digits need not use its whole range."""
+"""Below this number of values, the higher of two digits need not use its whole range."""
 
 SPLIT_FROM = 48
-"""Values from which on one of several numbers may hide digits itself."""
+"""Divide one of several components into digits if it has at least this many values."""
 
 DIGIT_BITS = 3.0
 """Price of a digit of a layout."""
 
 ODD_WIDTH_BITS = 4.0
-"""Price of a width that does not divide a number, beside that of the width itself."""
+"""Price of a width that does not divide a number, in addition to the price of the width."""
 
 
 @dataclass(frozen=True)
 class IntegerEncoding:
-    """How values of the spaces become integers that count from 0.
+    """An encoding of the values of spaces as integers from 0.
 
-    `lows` and `sizes` have one entry per component of an observation,
-    `action_lows` and `action_sizes` one per component of an action.
+    `lows` and `sizes` have one entry per component of an observation; `action_lows` and
+    `action_sizes` have one per component of an action.
     """
 
     space: Space
@@ -75,12 +75,12 @@ class IntegerEncoding:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """The different transitions of a dataset and how often each was seen; equal if all is.
+    """The distinct transitions of a dataset with their counts, comparable by content.
 
-    `before` and `after` have a column per component; `codes` numbers the
-    different rewards, the most frequent first, which `rewards` lists. `rows`
-    holds the number of the transition that each row of the dataset is. Where `readings` are
-    given numbers are read in one of these layouts.
+    `before` and `after` have a column per component. `rewards` lists the distinct rewards, the
+    most frequent first, and `codes` has the index of the reward of each transition. `rows` maps
+    each row of the dataset to its transition. If `readings` are given, only these layouts are
+    considered.
     """
 
     encoding: IntegerEncoding
@@ -123,7 +123,7 @@ class Transitions:
 
     @cached_property
     def _content(self) -> tuple[object, ...]:
-        """All that it is made of, to compare."""
+        """All fields as hashable values, for comparisons."""
         parts = [getattr(self, field.name) for field in fields(self)]
         return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
 
@@ -134,7 +134,7 @@ class Transitions:
         return hash(self._content)
 
     def part(self, mask: np.ndarray) -> Self:
-        """Return the transitions of some rows of the dataset; `rows` stays that of all."""
+        """Return the transitions of some rows of the dataset, with `rows` unchanged."""
         count = np.bincount(self.rows[mask], minlength=len(self.count))
         kept = count > 0
         names = ("before", "action", "after", "codes", "done")
@@ -143,7 +143,7 @@ class Transitions:
 
     @property
     def layouts(self) -> list[tuple[Layout, float]]:
-        """The layouts to choose among, with their description length: all, if none is given."""
+        """The candidate layouts with their bits: `readings` if given, otherwise all layouts."""
         sizes = self.encoding.sizes
         given = [
             (layout, DIGIT_BITS * sum(map(len, layout)))
@@ -175,15 +175,14 @@ class Transitions:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether equal situations have had different outcomes, and often."""
+        """Whether equal situations often had different outcomes."""
         return self.contradicts and self.disagreement(after=False) >= NOISY
 
     def disagreement(self, *, after: bool) -> float:
-        """Estimate how often the same situation has another outcome than its usual one.
+        """Estimate the share of repeats without the most common outcome of their situation.
 
-        Where nothing was seen twice it is unknown and taken for a quarter.
-        The situation is an observation and an action, and with `after` also
-        what was observed next.
+        Without any repeats the estimate is a quarter. A situation is an observation and an
+        action, and with `after` also the next observation.
         """
         parts = [self.before, self.action, *([self.after] if after else [])]
         _, group = np.unique(np.column_stack(parts), axis=0, return_inverse=True)
@@ -202,7 +201,7 @@ def integer_columns(dataset: Dataset, space: Space, name: str) -> np.ndarray:
 
 
 def supports(dataset: Dataset) -> bool:
-    """Say whether observations and actions are few enough integers to be told apart."""
+    """Return whether observations and actions are integers with few enough values."""
     leaves = list(dataset.observation_space.leaves("observations"))
     flat = dataset.action_space.kind in ("discrete", "multidiscrete", "multibinary")
     if not len(dataset) or not flat or not all(_is_integer(leaf.space) for leaf in leaves):
@@ -218,7 +217,7 @@ def supports(dataset: Dataset) -> bool:
 
 
 def _encoding(dataset: Dataset, seen: np.ndarray, actions: np.ndarray) -> IntegerEncoding:
-    """Take bounds from the spaces, or from the data where a space has none or very wide ones."""
+    """Take bounds from the spaces, or from the data if a space has no or very wide bounds."""
     space, action_space = dataset.observation_space, dataset.action_space
     bounds = _bounds(space, "observations", seen)
     return IntegerEncoding(space, *bounds, action_space, *_bounds(action_space, "actions", actions))
@@ -238,7 +237,7 @@ def _bounds(space: Space, name: str, seen: np.ndarray) -> tuple[tuple[int, ...],
 def _by_frequency(
     rewards: np.ndarray, count: np.ndarray, digits: int = 6
 ) -> tuple[tuple[float, ...], np.ndarray]:
-    """Give the different rewards numbers, the most frequent first."""
+    """Return the distinct rewards, the most frequent first, and the index of each reward."""
     values, codes = np.unique(rewards.round(digits) + 0.0, return_inverse=True)
     counts = np.bincount(codes.reshape(-1), weights=count)
     order = np.argsort(-counts, kind="stable")
@@ -248,7 +247,7 @@ def _by_frequency(
 
 
 def _is_integer(space: Space) -> bool:
-    """Say whether a leaf holds integers."""
+    """Return whether a leaf contains integers."""
     whole = np.issubdtype(space.dtype, np.integer) or np.issubdtype(space.dtype, np.bool_)
     return space.kind in ("discrete", "multidiscrete", "multibinary", "box") and bool(whole)
 
@@ -284,10 +283,9 @@ def _number(digits: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
 
 
 def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[Layout, float]]:
-    """Yield layouts with their description length in bits, the plainest first.
+    """Yield layouts with their description length in bits, the simplest first.
 
-    A number alone may hide several digits; of several components one at a
-    time may.
+    At most one component has several digits.
     """
     plain: Layout = tuple((size,) for size in sizes)
     yield plain, DIGIT_BITS * len(sizes)
