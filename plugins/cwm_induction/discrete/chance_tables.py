@@ -69,10 +69,10 @@ class ChanceTable:
     def of(cls, columns: Mapping[str, np.ndarray], counts: np.ndarray) -> Self:
         """Grow a table from counts (rows, outcomes), while conditions save bits."""
         total = counts.sum(axis=0)
-        return cls._grown(columns, counts, plain_shares(total), [MOST_CONDITIONS])
+        return cls._grow(columns, counts, plain_shares(total), [MOST_CONDITIONS])
 
     @classmethod
-    def _grown(
+    def _grow(
         cls,
         columns: Mapping[str, np.ndarray],
         counts: np.ndarray,
@@ -88,7 +88,7 @@ class ChanceTable:
         for rows in (holds, ~holds):
             part = {name: values[rows] for name, values in columns.items()}
             inner = plain_shares(counts[rows].sum(axis=0), shares)
-            parts.append(cls._grown(part, counts[rows], inner, left))
+            parts.append(cls._grow(part, counts[rows], inner, left))
         bits = price + sum(part.bits for part in parts)
         return cls(shares, bits, condition, *parts)
 
@@ -136,17 +136,17 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
     missing = (counts == 0) & (usual > 0)
     if missing.any() and -rows * log2(max(1 - usual[missing].sum(), 1e-9)) < SURE:
         return _in_parts(counts + PRIOR * usual, FINEST)
-    some = np.flatnonzero(counts)
-    if len(some) == 0:
+    observed = np.flatnonzero(counts)
+    if len(observed) == 0:
         return before
-    free = 0.5 * (len(some) - 1) * log2(rows + 1) + ODD_BITS
+    free = 0.5 * (len(observed) - 1) * log2(rows + 1) + ODD_BITS
     best, least = _in_parts(counts, FINEST), _surprise(counts, counts / rows) + free
     for rank, denominator in enumerate(DENOMINATORS, 1):
-        if denominator >= len(some):
+        if denominator >= len(observed):
             shares = _in_parts(counts, denominator)
             kinds = len({share for share in shares if share})
             bits = 1.5 * log2(rank) + log2(comb(denominator - 1, kinds - 1))
-            bits += 0.5 * (len(some) - kinds)
+            bits += 0.5 * (len(observed) - kinds)
             bits += _surprise(counts, np.array([float(share) for share in shares]))
             if bits < least:
                 best, least = shares, bits
@@ -168,8 +168,8 @@ def _in_parts(counts: np.ndarray, denominator: int) -> Shares:
 
 def _surprise(counts: np.ndarray, shares: np.ndarray) -> float:
     """Return the bits to encode outcomes, given their shares."""
-    some = counts > 0
-    return float(-(counts[some] * np.log2(np.maximum(shares[some], 1e-12))).sum())
+    observed = counts > 0
+    return float(-(counts[observed] * np.log2(np.maximum(shares[observed], 1e-12))).sum())
 
 
 def _costs(counts: np.ndarray) -> np.ndarray:
@@ -189,7 +189,7 @@ def _best_condition(
     total = counts.sum(axis=0)
     if not len(counts) or np.count_nonzero(total) < 2:
         return None, 0.0
-    found: list[tuple[float, ShareCondition]] = []
+    candidates: list[tuple[float, ShareCondition]] = []
     choices = 0
     for name, values in columns.items():
         low = int(values.min())
@@ -205,7 +205,7 @@ def _best_condition(
             small = np.minimum(part.sum(axis=1), rest.sum(axis=1)) < LEAST_ROWS
             bits = np.where(small, np.inf, _costs(part) + _costs(rest))
             best = int(bits.argmin())
-            found.append((float(bits[best]), ShareCondition(name, best + low, most)))
-    least, condition = min(found, key=lambda pair: pair[0], default=(np.inf, None))
+            candidates.append((float(bits[best]), ShareCondition(name, best + low, most)))
+    least, condition = min(candidates, key=lambda pair: pair[0], default=(np.inf, None))
     price = log2(max(choices, 1))
     return (condition if least + price < float(_costs(total)) else None), price

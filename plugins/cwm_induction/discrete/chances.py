@@ -61,13 +61,13 @@ class ChanceModel:
             pairs = zip(draws.numbers, shares, strict=True)
             return {number: share for number, share in pairs if share}
         roles = self.roles[action].tolist()
-        found = {
+        probabilities = {
             number: shares[role] / roles.count(role)
             for number, role in zip(draws.numbers, roles, strict=True)
             if role >= 0 and shares[role]
         }
-        whole = sum(found.values(), Fraction(0))
-        return {number: share / whole for number, share in found.items()}
+        total = sum(probabilities.values(), Fraction(0))
+        return {number: share / total for number, share in probabilities.items()}
 
     def words(self, shares: Shares) -> str:
         """Describe the probabilities of the roles of steps in words."""
@@ -169,16 +169,16 @@ def _predicted(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -
     """Return a mask (rows, draws) of the draws whose predicted result agrees with each row."""
     seen, axes = drawn.seen, list(drawn.draws.axes)
     after = seen.in_factors(drawn.layout)[1][:, axes]
-    found = np.zeros(drawn.landing.shape, dtype=bool)
+    explains = np.zeros(drawn.landing.shape, dtype=bool)
     for step in range(len(drawn.draws.numbers)):
         number = drawn.draws.follow(seen.action, np.full(len(after), step))
         moved, rewards, done = model.predict(seen.before, number)
         ends = replace(seen, after=moved).in_factors(drawn.layout)[1][:, axes]
-        same = (ends == after).all(axis=1)
+        agrees = (ends == after).all(axis=1)
         if not by_chance:
-            same &= (np.abs(rewards - seen.paid) < 1e-6) & (done == seen.done)
-        found[:, step] = same
-    return found
+            agrees &= (np.abs(rewards - seen.paid) < 1e-6) & (done == seen.done)
+        explains[:, step] = agrees
+    return explains
 
 
 def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
@@ -203,7 +203,7 @@ def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None
     values = draws.steps.values
     if draws.both or len(draws.intended) < 2 or not draws.steps.added.all() or values.shape[1] > 2:
         return None
-    found: dict[tuple[int, ...], int] = {(0,): 0}
+    role_numbers: dict[tuple[int, ...], int] = {(0,): 0}
     roles = np.full(draws.shares.shape, -1)
     for action, meant in draws.intended.items():
         ahead = values[meant]
@@ -212,8 +212,8 @@ def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None
                 along = int(ahead @ value), int(value @ value)
                 across = ahead[:-1] * value[1:] - ahead[1:] * value[:-1]
                 key = (0,) if step == meant else (*along, *across.tolist())
-                roles[action, step] = found.setdefault(key, len(found))
-    return roles, tuple(map(_kind, found))
+                roles[action, step] = role_numbers.setdefault(key, len(role_numbers))
+    return roles, tuple(map(_kind, role_numbers))
 
 
 def _kind(key: tuple[int, ...]) -> str:
@@ -252,5 +252,5 @@ def _payment(columns: Mapping[str, np.ndarray], seen: Transitions) -> Payment:
     pairs, index = np.unique(np.stack([seen.codes, seen.done], axis=1), axis=0, return_inverse=True)
     counts = np.zeros((len(seen.count), len(pairs)))
     counts[np.arange(len(counts)), index.reshape(-1)] = seen.count
-    found = tuple((seen.rewards[code], bool(done)) for code, done in pairs.tolist())
-    return Payment(found, ChanceTable.of(columns, counts))
+    reward_ends = tuple((seen.rewards[code], bool(done)) for code, done in pairs.tolist())
+    return Payment(reward_ends, ChanceTable.of(columns, counts))

@@ -98,7 +98,7 @@ def _variety(values: np.ndarray, action: np.ndarray, count: np.ndarray) -> float
 
 
 def _shares(lands: np.ndarray, action: np.ndarray, count: np.ndarray, rounds: int) -> np.ndarray:
-    """Estimate how often each action takes which step, by expectation maximisation."""
+    """Estimate the share of each step (columns) by action (rows) with expectation maximisation."""
     actions = int(action.max()) + 1
     counted = (np.arange(actions)[:, None] == action) * count
     shares = np.full((actions, lands.shape[1]), 1 / max(lands.shape[1], 1))
@@ -160,27 +160,27 @@ class Draws:
 
     def known_steps(self, count: int) -> dict[int, np.ndarray]:
         """Map each factor that draws add to, to its change for each of `count` numbers."""
-        found = {}
+        changes = {}
         for place, axis in enumerate(self.axes):
             if self.steps.added[place] and len(self.numbers):
-                found[axis] = np.zeros(count, dtype=np.int64)
+                changes[axis] = np.zeros(count, dtype=np.int64)
                 for action in range(len(self.shares)):
                     if action not in self.certain:
-                        many = np.full(len(self.numbers), action)
-                        numbers = self.follow(many, np.arange(len(self.numbers)))
-                        found[axis][numbers] = self.steps.values[:, place]
-        return found
+                        repeated = np.full(len(self.numbers), action)
+                        numbers = self.follow(repeated, np.arange(len(self.numbers)))
+                        changes[axis][numbers] = self.steps.values[:, place]
+        return changes
 
     @property
     def intended(self) -> Mapping[int, int]:
         """The intended step of each random action; empty if two actions intend the same step."""
-        found = {}
+        steps = {}
         for action, shares in enumerate(self.shares):
             if action not in self.certain and shares.any():
                 mean = shares @ self.steps.values
-                worth = np.where(shares > 0, self.steps.values @ mean + 0.001 * shares, -np.inf)
-                found[action] = int(worth.argmax())
-        return found if len(set(found.values())) == len(found) else {}
+                scores = np.where(shares > 0, self.steps.values @ mean + 0.001 * shares, -np.inf)
+                steps[action] = int(scores.argmax())
+        return steps if len(set(steps.values())) == len(steps) else {}
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class _DrawSearch:
 
     @cached_property
     def situations(self) -> np.ndarray:
-        """The number of the observation and action of every row."""
+        """The index of the situation (observation and action) of each row."""
         table = np.column_stack([self.seen.before, self.seen.action])
         numbers: np.ndarray = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
         return numbers
@@ -234,13 +234,13 @@ class _DrawSearch:
     def chancy(self) -> tuple[int, ...]:
         """The factors with different next values after equal situations."""
         going = self.seen.done == 0
-        found = []
+        factors = []
         for factor, values in enumerate(self.ends[1].T):
             pairs = np.unique(np.stack([self.situations[going], values[going]], axis=1), axis=0)
-            several = np.bincount(pairs[:, 0])
-            if np.count_nonzero(several > 1) >= LEAST_CONFLICTS:
-                found.append(factor)
-        return tuple(found)
+            outcomes = np.bincount(pairs[:, 0])
+            if np.count_nonzero(outcomes > 1) >= LEAST_CONFLICTS:
+                factors.append(factor)
+        return tuple(factors)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ class _DrawSearch:
     def certain(self) -> tuple[int, ...]:
         """The actions after which the situation determines the axes."""
         after = self.ends[1][:, self.axes]
-        found = []
+        actions = []
         for action in range(self.seen.encoding.actions):
             rows = (self.seen.action == action) & (self.seen.done == 0)
             pairs, index = np.unique(
@@ -277,8 +277,8 @@ class _DrawSearch:
             repeats = times.sum() - len(most)
             misses = times.sum() - most.sum()
             if misses <= CERTAIN * repeats and (repeats >= LEAST_REPEATS or not misses):
-                found.append(action)
-        return tuple(found)
+                actions.append(action)
+        return tuple(actions)
 
     @cached_property
     def result(self) -> DrawnTransitions:
@@ -294,11 +294,13 @@ class _DrawSearch:
             action, count = self.seen.action[drawing], self.seen.count[drawing]
             sizes = self.radices[list(axes)]
             paid = (self.seen.codes * 2 + self.seen.done)[drawing]
-            steps, inner, some = _StepSearch.of(old, after, paid, action, count, sizes).steps()
+            steps, inner, some_shares = _StepSearch.of(
+                old, after, paid, action, count, sizes
+            ).steps()
             lands = np.zeros((len(drawing), len(steps.values)), bool)
             lands[drawing] = inner
             shares = np.zeros((actions, len(steps.values)))
-            shares[: len(some)] = some
+            shares[: len(some_shares)] = some_shares
             certain = self.certain
         draws = Draws(axes, steps, certain, (), shares)
         draws = replace(draws, numbers=self._numbers(draws))
@@ -429,12 +431,12 @@ class _StepSearch:
     @cached_property
     def ways(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each place: its rows, their targets, and a mask (targets, rows)."""
-        found = []
+        ways = []
         for place in range(int(self.places.max()) + 1):
             rows = np.flatnonzero(self.places == place)
             targets = np.unique(self.targets[rows])
-            found.append((rows, targets, self.targets[rows] == targets[:, None]))
-        return found
+            ways.append((rows, targets, self.targets[rows] == targets[:, None]))
+        return ways
 
     @cached_property
     def usual(self) -> np.ndarray:
@@ -462,15 +464,15 @@ class _StepSearch:
         """
         apart = replace(self, paid=np.zeros_like(self.paid))._best_steps()
         if not self.is_paid_by_chance:
-            found = apart
+            best_fit = apart
         else:
-            found = self._best_steps()
+            best_fit = self._best_steps()
             moves = _row_indices(self.old, self.after, self.action)
             shares = self.count / np.bincount(moves, weights=self.count)[moves]
             bits = -float((self.count * np.log2(shares)).sum())
-            if apart[1].bits + bits < found[1].bits:
-                found = apart
-        steps, best = found
+            if apart[1].bits + bits < best_fit[1].bits:
+                best_fit = apart
+        steps, best = best_fit
         order = np.lexsort(steps.values.T[::-1])
         chosen = steps._replace(values=steps.values[order])
         return chosen, best.lands[self.rows][:, order], best.shares[:, order]
@@ -483,7 +485,7 @@ class _StepSearch:
 
     @cached_property
     def often(self) -> np.ndarray:
-        """The frequency of each transition among those of its place and action."""
+        """The frequency of each transition among all transitions of its place and action."""
         index = _row_indices(self.places, self.action)
         share: np.ndarray = self.count / np.bincount(index, weights=self.count)[index]
         return share
@@ -515,15 +517,15 @@ class _StepSearch:
             rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")]
             rarest = rarest[:MOST_TRIED] if rare else rarest[MOST_TRIED:]
             parts = [kept[kept != step] for step in rarest]
-            found = [self._explanation(lands[:, part], keys[:, part]) for part in parts]
-            spare = [step for step, one in zip(rarest, found, strict=True) if one.bits < best.bits]
+            trials = [self._explanation(lands[:, part], keys[:, part]) for part in parts]
+            spare = [step for step, one in zip(rarest, trials, strict=True) if one.bits < best.bits]
             if not spare and (not rare or len(kept) <= MOST_TRIED):
                 break
             rare = bool(spare)
             if not spare:
                 continue
-            at = min(range(len(found)), key=lambda number: found[number].bits)
-            fewer, trial = parts[at], found[at]
+            at = min(range(len(trials)), key=lambda number: trials[number].bits)
+            fewer, trial = parts[at], trials[at]
             if 1 < len(spare) < len(kept):
                 without = kept[~np.isin(kept, spare)]
                 several = self._explanation(lands[:, without], keys[:, without])

@@ -220,7 +220,6 @@ def _nominal(seen: Transitions) -> list[tuple[Layout, float, list[Fit]]]:
 
 
 def _moves(seen: Transitions, layout: Layout) -> list[Fit]:
-    """Fit the nominal moves."""
     old, after = seen.in_factors(layout)
     radices = tuple(radix for digits in layout for radix in digits)
     return fit_moves(old, seen.action, after, radices, seen.encoding.action_sizes)
@@ -266,13 +265,11 @@ class _Plan:
 
     @property
     def sizes(self) -> Sizes:
-        """Radices and actions."""
         radices = tuple(radix for radices in self.layout for radix in radices)
         return Sizes(radices, self.seen.encoding.actions, parts=self.seen.encoding.action_sizes)
 
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The states before and after, in factors."""
         return self.seen.in_factors(self.layout)
 
     @property
@@ -287,7 +284,6 @@ class _Plan:
 
     @cached_property
     def whole(self) -> FactorDynamics:
-        """The moves and exceptions."""
         return self._fit(full=True)
 
     def _fit(self, *, full: bool) -> FactorDynamics:
@@ -322,10 +318,10 @@ class _Plan:
 
     def _exceptions(
         self, factored: FactoredTransitions, sizes: Sizes, *, full: bool
-    ) -> "_Exceptions":
+    ) -> "_ExceptionFitter":
         """Set up the fit of exceptions to nominal moves."""
         seen = self.seen
-        return _Exceptions(
+        return _ExceptionFitter(
             factored, self.ends[1], seen.count, self._noise, sizes, self.variant, full
         )
 
@@ -343,7 +339,7 @@ class _ExceptionFit(NamedTuple):
     bits: float
 
 
-class _Exceptions(NamedTuple):
+class _ExceptionFitter(NamedTuple):
     """A fit of exceptions to the nominal moves; `full` tries more combinations of columns."""
 
     factored: FactoredTransitions
@@ -446,14 +442,14 @@ class _Exceptions(NamedTuple):
         """
         target = self.after[:, factor]
         labels = np.zeros(len(target), dtype=np.int64)
-        left = factored.new[:, factor] != target
-        if not left.any():
+        unexplained = factored.new[:, factor] != target
+        if not unexplained.any():
             return (), labels
         landmarks = self.sizes.landmarks
         if landmarks and landmarks.item == factor:
-            return self._taken_and_put(factored, landmarks, left)
+            return self._taken_and_put(factored, landmarks, unexplained)
         chosen: list[Effect] = []
-        candidates = self._candidates(factored, factor, left)
+        candidates = self._candidates(factored, factor, unexplained)
         hits = np.stack(
             [
                 effect.apply(factored.old, factor, self.sizes, factored.new[:, factor]) == target
@@ -461,16 +457,18 @@ class _Exceptions(NamedTuple):
             ]
         )
         handicaps = np.array([HANDICAP[effect.kind] for effect in candidates])
-        while left.any():
-            support = (hits & left).sum(axis=1)
+        while unexplained.any():
+            support = (hits & unexplained).sum(axis=1)
             best = int((support - handicaps).argmax())
             if support.max() == 1:  # each effect explains one row, no better than its value does
                 break
             chosen.append(candidates[best])
-            labels[left & hits[best]] = len(chosen)
-            left = left & ~hits[best]
-        labels[left] = len(chosen) + 1 + np.unique(target[left], return_inverse=True)[1].reshape(-1)
-        chosen += [Effect("set", int(value)) for value in np.unique(target[left])]
+            labels[unexplained & hits[best]] = len(chosen)
+            unexplained = unexplained & ~hits[best]
+        labels[unexplained] = (
+            len(chosen) + 1 + np.unique(target[unexplained], return_inverse=True)[1].reshape(-1)
+        )
+        chosen += [Effect("set", int(value)) for value in np.unique(target[unexplained])]
         return tuple(chosen), labels
 
     def _taken_and_put(

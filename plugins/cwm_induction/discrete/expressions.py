@@ -73,7 +73,7 @@ class ConditionWriter:
         found: list[Condition] = []
         for layer in rules.layers:
             if isinstance(layer, Box):
-                parts = [part for bound in layer.bounds for part in self._within(bound)]
+                parts = [part for bound in layer.bounds for part in self._bound_tests(bound)]
                 found.append(Condition(" and ".join(parts) or "True", layer.label))
             else:
                 for label in sorted(set(layer.labels.values())):
@@ -81,7 +81,7 @@ class ConditionWriter:
         return found
 
     def either(self, rules: DecisionList, name: str) -> str:
-        """Join the conditions of a yes-or-no rule into one expression."""
+        """Join the conditions of a boolean rule into one expression."""
         expression = ""
         for condition, label in self.conditions(rules, name):
             if not expression:
@@ -115,7 +115,7 @@ class ConditionWriter:
         keys = sorted(key for key, value in table.labels.items() if value == label)
         subject = as_one([self.spell(column) for column in table.columns])
         if len(keys) == 1:
-            return " and ".join(map(self._holds, table.columns, keys[0]))
+            return " and ".join(map(self._equality, table.columns, keys[0]))
         values = "{" + ", ".join(self._key(key, table.columns) for key in keys) + "}"
         return f"{subject} in {self.constants.add(name, values, f'set of {subject}')}"
 
@@ -123,7 +123,7 @@ class ConditionWriter:
         """Write a key of a lookup."""
         return as_one(list(map(self.spelled, columns, key)))
 
-    def _holds(self, column: RuleColumn, value: int) -> str:
+    def _equality(self, column: RuleColumn, value: int) -> str:
         """Write the test that a column has a value."""
         name = self.spell(column)
         if not column.is_truth:
@@ -131,12 +131,12 @@ class ConditionWriter:
         opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
         return name if value else opposite
 
-    def _within(self, bound: ColumnBound) -> Iterator[str]:
+    def _bound_tests(self, bound: ColumnBound) -> Iterator[str]:
         """Write the test that a column is within a bound, as one comparison if possible."""
         name, last = self.spell(bound.column), bound.column.size - 1
         low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
         if bound.low == bound.high:
-            yield self._holds(bound.column, bound.low)
+            yield self._equality(bound.column, bound.low)
         elif bound.low > 0 and bound.high < last:
             yield f"{low} <= {name} <= {high}"
         elif bound.low > 0:
@@ -163,7 +163,7 @@ def wrapped(start: str, value: str) -> list[str]:
     lines, line = [f"{start}{value[0]}"], "   "
     for entry in split_outside(value[1:-1], (", ",)):
         if len(entry) > WIDTH:
-            lines += [*([line] if line.strip() else []), *_folded(entry)]
+            lines += [*([line] if line.strip() else []), *_fold_entry(entry)]
             line = "   "
             continue
         if len(line) + len(entry) + 2 > LINE:
@@ -173,7 +173,7 @@ def wrapped(start: str, value: str) -> list[str]:
     return [*lines, *([line] if line.strip() else []), value[-1]]
 
 
-def _folded(entry: str) -> list[str]:
+def _fold_entry(entry: str) -> list[str]:
     """Break one long entry of a display over lines."""
     kept = re.sub(r"(?<=\d), (?=\d)", ",~", entry)
     parts = textwrap.wrap(kept, LINE - 8, break_long_words=False, break_on_hyphens=False)
@@ -253,7 +253,7 @@ def state_lines(
     """Write the bodies of `__init__` and of `set_state`."""
     initial = [f"self.{name} = 0" for name in names]
     if encoding.space.kind == "discrete":
-        return initial, _digits(_shifted("observation", encoding.lows[0]), layout[0], names)
+        return initial, _digits(_subtract("observation", encoding.lows[0]), layout[0], names)
     values = "np.ravel(observation)" if len(encoding.space.shape) > 1 else "observation"
     numbers = f"(int(value) for value in {values})"
     plain = all(len(radices) == 1 for radices in layout) and not any(encoding.lows)
@@ -266,7 +266,7 @@ def state_lines(
     parts = [f"part_{number}" for number in range(len(layout))]
     lines, start = [f"{targets(parts)} = {numbers}"], 0
     for part, low, radices in zip(parts, encoding.lows, layout, strict=True):
-        lines += _digits(_shifted(part, low), radices, names[start : start + len(radices)])
+        lines += _digits(_subtract(part, low), radices, names[start : start + len(radices)])
         start += len(radices)
     return initial, lines
 
@@ -276,7 +276,7 @@ def observation_expression(encoding: IntegerEncoding, layout: Layout, names: lis
     parts, start = [], 0
     for low, radices in zip(encoding.lows, layout, strict=True):
         digits = [f"self.{name}" for name in names[start : start + len(radices)]]
-        parts.append(_shifted(_horner(radices, digits), -low))
+        parts.append(_subtract(_horner(radices, digits), -low))
         start += len(radices)
     if encoding.space.kind == "discrete":
         return parts[0]
@@ -290,9 +290,9 @@ def action_lines(encoding: IntegerEncoding) -> list[str]:
     """Write the conversion of an action to a number from 0, if necessary."""
     if encoding.action_space.kind == "discrete":
         low = encoding.action_lows[0]
-        return [f"action = {_shifted('action', low)}  # numbered from 0"] if low else []
+        return [f"action = {_subtract('action', low)}  # numbered from 0"] if low else []
     parts = [
-        _shifted(f"int(value_{number})", low) for number, low in enumerate(encoding.action_lows)
+        _subtract(f"int(value_{number})", low) for number, low in enumerate(encoding.action_lows)
     ]
     names = targets([f"value_{number}" for number in range(len(parts))])
     values = "action.ravel()" if len(encoding.action_space.shape) > 1 else "action"
@@ -319,7 +319,7 @@ def _horner(radices: tuple[int, ...], parts: list[str]) -> str:
     return total
 
 
-def _shifted(value: str, low: int) -> str:
+def _subtract(value: str, low: int) -> str:
     """Subtract the lowest value, if that is not 0."""
     return f"{value} {'-' if low > 0 else '+'} {abs(low)}" if low else value
 

@@ -88,11 +88,11 @@ class FactoredTransitions(NamedTuple):
             case "at" | "perhaps" as kind if landmarks:
                 values = getattr(landmarks, kind)(self.old, factor)
             case _:
-                values = self._related(column)
+                values = self._relation(column)
         result: np.ndarray = values.astype(np.int64)
         return result
 
-    def _related(self, column: RuleColumn) -> np.ndarray:
+    def _relation(self, column: RuleColumn) -> np.ndarray:
         """Return the values of a column about several factors, or about the change of one."""
         old, new, factor, other = self.old, self.new, column.factor, column.other
         values: np.ndarray
@@ -334,8 +334,8 @@ class Trials(NamedTuple):
     def landmarks(self) -> Landmarks | None:
         """Return the landmarks of the first factor whose values represent places, if any."""
         others = [i for i in range(len(self.radices)) if i not in self.places]
-        found = (self._landmarks(i) for i in others if self.radices[i] >= LEAST_SYMBOLS)
-        return next((landmarks for landmarks in found if landmarks), None)
+        candidates = (self._landmarks(i) for i in others if self.radices[i] >= LEAST_SYMBOLS)
+        return next((landmarks for landmarks in candidates if landmarks), None)
 
     def _landmarks(self, item: int) -> Landmarks | None:
         """Interpret the changes of a factor as picking up and putting down an item."""
@@ -360,8 +360,8 @@ class Trials(NamedTuple):
         }
         put = changed & (pairs[:, 0] == value)
         share = np.bincount(self.codes)[self.codes[put]].min(initial=len(put)) / len(put)
-        found = Landmarks(item, value, self.places, sites, possible, bool(share < RARELY), None)
-        return found._replace(target=next(self._targets(found, put), None))
+        landmarks = Landmarks(item, value, self.places, sites, possible, bool(share < RARELY), None)
+        return landmarks._replace(target=next(self._targets(landmarks, put), None))
 
     def _targets(self, found: Landmarks, put: np.ndarray) -> Iterator[int]:
         """Yield the factors that equal the place of each item after it is put down."""

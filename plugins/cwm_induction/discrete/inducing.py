@@ -111,7 +111,6 @@ def _from_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
 
 
 def _induce_variant(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Generator) -> str:
-    """Write the program of a variant."""
     if variant % 2 and (guessed := _guess(seen, variant // 2)):
         return _write(fit, seen, guessed, GUESS)
     number = (variant + 1) // 2

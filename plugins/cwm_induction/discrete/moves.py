@@ -198,11 +198,11 @@ def assume_opposites(
     idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
     left, assumed = np.flatnonzero(idle).tolist(), []
     while left:
-        found = {number: _opposites(fits, number, factors, action, after) for number in left}
-        number = next((number for number in left if len(found[number]) == 1), None)
+        opposites = {number: _opposites(fits, number, factors, action, after) for number in left}
+        number = next((number for number in left if len(opposites[number]) == 1), None)
         if number is None:
             break
-        factor, delta = found[number][0]
+        factor, delta = opposites[number][0]
         fits[factor].move.deltas[number] = delta
         assumed.append(Assumption(number, factor))
         left.remove(number)
@@ -356,15 +356,15 @@ class _SumSearch:
     def fit(self) -> Fit:
         """Find the tree of sums with the least cost."""
         everything = np.ones(len(self.parts), dtype=bool)
-        found = self._grow(everything, tuple(range(len(self.sizes))), {})
-        chosen = [self._choices[place] for place in found.places]
+        sums = self._grow(everything, tuple(range(len(self.sizes))), {})
+        chosen = [self._choices[place] for place in sums.places]
         weights = np.stack([choice.weights[n] for n, choice in enumerate(chosen)])
         added = np.array([choice.added[n] for n, choice in enumerate(chosen)])
-        deltas = (found.deltas + added)[:, None]
+        deltas = (sums.deltas + added)[:, None]
         plain = (weights == np.eye(len(self.radices), dtype=np.int64)[self.own]).all()
         radix = self.radices[self.own]
         move = FactorMove(radix, self.wraps, None, deltas, None if plain else weights)
-        return Fit(move, 2.0 + self.wraps + found.bits, found.misses)
+        return Fit(move, 2.0 + self.wraps + sums.bits, sums.misses)
 
     @cached_property
     def parts(self) -> np.ndarray:
@@ -424,9 +424,9 @@ class _SumSearch:
         for value in range(self.sizes[part]):
             chosen = actions & (self.parts[:, part] == value)
             if chosen[self.action].any():
-                found = self._grow(chosen, free, known)
-                places[chosen], deltas[chosen] = found.places[chosen], found.deltas[chosen]
-                bits, misses = bits + found.bits, misses + found.misses
+                sums = self._grow(chosen, free, known)
+                places[chosen], deltas[chosen] = sums.places[chosen], sums.deltas[chosen]
+                bits, misses = bits + sums.bits, misses + sums.misses
         return _SumFit(places, deltas, bits, misses)
 
     def _leaf(self, actions: np.ndarray, free: tuple[int, ...]) -> _SumFit:

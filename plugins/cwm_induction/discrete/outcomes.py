@@ -129,7 +129,7 @@ def fit_outcomes(
     noise: float,
 ) -> Outcomes:
     """Fit both rules in the order with the shorter description."""
-    fitting = _Fitting(seen, sizes, variant, noise)
+    fitting = _RuleFitter(seen, sizes, variant, noise)
     always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
     done, reward = fitting.rule(factored, labels), fitting.rule(factored, seen.codes)
@@ -143,7 +143,7 @@ def fit_outcomes(
 
 
 @dataclass(frozen=True)
-class _Fitting:
+class _RuleFitter:
     """The data and the settings of a fit of rules."""
 
     seen: Transitions
@@ -269,19 +269,19 @@ def fit_formula(
     if len(np.unique(rewards)) < LEAST_REWARDS:
         return None
     best, least = None, np.inf
-    for terms in _families(action, old, new, sizes):
+    for terms in _term_lists(action, old, new, sizes):
         columns = np.stack([term.values(action, old, new) for term in terms], axis=1)
         exact = np.abs(columns @ _most_exact(columns, rewards) - rewards) < EXACT
-        found = _shortest(terms, columns[exact], rewards[exact]) if exact.any() else None
-        if found and exact.mean() >= LEAST_EXACT:
-            counts = any(term.factor >= 0 or term.flags for term in found.terms)
-            bits = found.bits + REWARD_MISS_BITS * np.count_nonzero(~exact)
+        formula = _shortest(terms, columns[exact], rewards[exact]) if exact.any() else None
+        if formula and exact.mean() >= LEAST_EXACT:
+            counts = any(term.factor >= 0 or term.flags for term in formula.terms)
+            bits = formula.bits + REWARD_MISS_BITS * np.count_nonzero(~exact)
             if counts and bits < least:
-                best, least = found, bits
+                best, least = formula, bits
     return best
 
 
-def _families(
+def _term_lists(
     action: np.ndarray, old: np.ndarray, new: np.ndarray, sizes: Sizes
 ) -> Iterator[list[RewardTerm]]:
     """Yield lists of candidate terms, the simplest first."""
@@ -328,31 +328,31 @@ def _shortest(
 ) -> RewardFormula | None:
     """Add terms until all rows are exact, then drop redundant terms."""
     chosen: list[int] = []
-    left = target
+    residuals = target
     norms = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
     narrow = [term.action >= 0 and term.kind != "one" for term in terms]
     handicap = np.where(narrow, PLAIN_TERM, 1.0)
-    while np.abs(left).max(initial=0) > EXACT and len(chosen) < MOST_TERMS:
-        gain = np.abs(left @ columns) / norms * handicap
+    while np.abs(residuals).max(initial=0) > EXACT and len(chosen) < MOST_TERMS:
+        gain = np.abs(residuals @ columns) / norms * handicap
         gain[chosen] = 0
         chosen.append(int(gain.argmax()))
         weights = np.linalg.lstsq(columns[:, chosen], target, rcond=1e-10)[0]
-        left = target - columns[:, chosen] @ weights
+        residuals = target - columns[:, chosen] @ weights
     for term in list(chosen):
         fewer = [other for other in chosen if other != term]
-        if fewer and np.abs(_rest(columns[:, fewer], target)).max() < EXACT:
+        if fewer and np.abs(_residuals(columns[:, fewer], target)).max() < EXACT:
             chosen = fewer
-    if not chosen or np.abs(_rest(columns[:, chosen], target)).max() > EXACT:
+    if not chosen or np.abs(_residuals(columns[:, chosen], target)).max() > EXACT:
         return None
     weights = np.linalg.lstsq(columns[:, chosen], target, rcond=1e-10)[0].round(9)
     kept = [(terms[n], w) for n, w in zip(chosen, weights.tolist(), strict=True) if w]
     if not kept:
         return None
-    found, numbers = zip(*kept, strict=True)
-    return RewardFormula(found, numbers)
+    used_terms, used_weights = zip(*kept, strict=True)
+    return RewardFormula(used_terms, used_weights)
 
 
-def _rest(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+def _residuals(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Return the residuals of a least-squares fit."""
     weights = np.linalg.lstsq(columns, target, rcond=1e-10)[0]
     rest: np.ndarray = target - columns @ weights

@@ -238,10 +238,10 @@ class RuleWriter:
 
     def _outcomes(self) -> list[str]:
         """Write the end of the episode and the reward, in the order of the model."""
-        found = self.model.outcomes
-        ends = self.writer.ends(found.done.rules, always=found.always)
+        outcomes = self.model.outcomes
+        ends = self.writer.ends(outcomes.done.rules, always=outcomes.always)
         parts = [bracketed("terminated = ", ends), self._reward()]
-        if found.reward_first:
+        if outcomes.reward_first:
             parts.reverse()
         lines = [line for part in parts for line in part]
         flags, text = self.dynamics.sizes.flags, "\n".join(lines)
@@ -268,8 +268,8 @@ class RuleWriter:
         if len(rules.layers) == 1 and isinstance(rules.layers[0], DecisionTable):
             table = rules.layers[0]
             if len(set(table.labels.values())) > 1:
-                found = self.writer.lookup(table, values, target.upper(), values[0])
-                return [f"{target} = {found}"]
+                lookup = self.writer.lookup(table, values, target.upper(), values[0])
+                return [f"{target} = {lookup}"]
         conditions = self.writer.conditions(rules, "REWARDED")
         if len(conditions) == 1:
             expression, label = conditions[0]
@@ -285,7 +285,7 @@ class RuleWriter:
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
         if column.kind in ("pick", "meets", "change", "gap", *RUN_KINDS):
-            return self._compared(column)
+            return self._comparison_text(column)
         if column.factor < 0:
             paid = "bonus" if self.model.formula else "reward"
             plain = {"same": "unchanged", "done": "terminated", "reward": paid}
@@ -295,7 +295,7 @@ class RuleWriter:
         special = {"aimed": f"aimed_{name}", "edge": f"{name} + new_{name}", "new": new}
         return special.get(column.kind, name)
 
-    def _compared(self, column: RuleColumn) -> str:
+    def _comparison_text(self, column: RuleColumn) -> str:
         """Write the expression of a column about several factors, or the change of one factor."""
         if column.kind == "pick":
             return picked([self.names[cell] for cell in column.cell], self.names[column.factor])
@@ -360,7 +360,7 @@ def _title(names: list[str], radices: tuple[int, ...]) -> str:
     parts = [f"{name} (0 to {radix - 1})" for name, radix in zip(names, radices, strict=True)]
     if len(parts) == 1:
         return f"The state is one number from 0 to {radices[0] - 1}."
-    text = f"The state is {_enumerated(parts)}."
+    text = f"The state is {_enumerate(parts)}."
     return text if len(text) <= WIDTH else f"The state has {len(parts)} parts."
 
 
@@ -384,7 +384,7 @@ def _summary(
         )
     landmarks = model.dynamics.sizes.landmarks
     if landmarks and landmarks.possible and landmarks.optimistic:
-        values = _enumerated([str(value) for value in landmarks.possible])
+        values = _enumerate([str(value) for value in landmarks.possible])
         sentences.append(
             f"The cell of {names[landmarks.item]} {values} was not observed: a delivery to it "
             "counts in every cell that the data do not rule out."
@@ -409,7 +409,7 @@ def _data_summary(seen: Transitions) -> list[str]:
         f"{reward} ({'once' if count == 1 else f'{count} times'})"
         for reward, count in zip(seen.rewards, counts, strict=True)
     ]
-    return [*sentences, f"Rewards seen: {_enumerated(parts)}."]
+    return [*sentences, f"Rewards seen: {_enumerate(parts)}."]
 
 
 def _count(number: int, noun: str) -> str:
@@ -417,6 +417,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _enumerated(parts: list[str]) -> str:
+def _enumerate(parts: list[str]) -> str:
     """Join parts with commas and a last `and`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

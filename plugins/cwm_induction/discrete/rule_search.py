@@ -129,10 +129,10 @@ def fit_layers(examples: LabelledRows, most_columns: int, *, runs: bool) -> Deci
         if runs:
             yield _best_run(examples, labels)
 
-    return _laid(examples, MAX_LAYERS, propose)
+    return _add_layers(examples, MAX_LAYERS, propose)
 
 
-def _laid(
+def _add_layers(
     examples: LabelledRows,
     most: int,
     propose: Callable[[np.ndarray, float], Iterator[_Layer | None]],
@@ -146,8 +146,8 @@ def _laid(
     layers: list[DecisionTable | Box] = []
     spent, loss = 0.0, examples.loss(labels)
     while len(layers) < most and loss > 0:
-        found = (layer for layer in propose(labels, loss) if layer)
-        best = min(found, key=lambda layer: layer.total, default=None)
+        proposals = (layer for layer in propose(labels, loss) if layer)
+        best = min(proposals, key=lambda layer: layer.total, default=None)
         if best is None or best.total >= loss:
             break
         layers.append(best.layer)
@@ -196,7 +196,7 @@ class _Prices(NamedTuple):
 
 def _prices(examples: LabelledRows, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
     """Return the prices of all keys of a table, given the mask of wrong rows."""
-    group, keys = _grouped(examples.inputs.codes(chosen))
+    group, keys = _key_indices(examples.inputs.codes(chosen))
     kinds = examples.kinds
     counts = np.bincount(
         group * kinds + examples.labels, weights=examples.weights, minlength=keys * kinds
@@ -208,7 +208,7 @@ def _prices(examples: LabelledRows, wrong: np.ndarray, chosen: tuple[int, ...]) 
     return _Prices(stay, change, counts)
 
 
-def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
+def _key_indices(codes: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the index of the key of each row, and the number of keys."""
     if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_CODES_PER_ROW * len(codes):
         values, group = np.unique(codes, return_inverse=True)
@@ -232,13 +232,13 @@ def _best_run(examples: LabelledRows, labels: np.ndarray) -> _Layer | None:
         for (place, fixed), (along, other) in product(columns, columns)
         if min(fixed.factor, other.factor) >= 0 and fixed.factor != other.factor
     ]
-    found = [
+    runs = [
         run
         for label in np.unique(examples.labels[wrong]).tolist()
         for pair in pairs
         for run in _runs(examples, labels, wrong & (examples.labels == label), pair)
     ]
-    return min(found, key=lambda run: run.total, default=None)
+    return min(runs, key=lambda run: run.total, default=None)
 
 
 def _runs(
@@ -249,15 +249,15 @@ def _runs(
     columns = inputs.columns[fixed], inputs.columns[along]
     label = int(examples.labels[wanted][0])
     bits = inputs.bits(pair) + examples.key_bits + log2(columns[0].size) + 2 * log2(columns[1].size)
-    found = []
+    runs = []
     for value in np.unique(inputs.values[wanted, fixed]).tolist():
         places = np.unique(inputs.values[wanted & (inputs.values[:, fixed] == value), along])
         if len(places) >= LEAST_RUN:
             known = np.unique(inputs.values[inputs.values[:, fixed] == value, along])
             ends = ColumnBound(columns[1], along, *_with_neighbours(places, known))
             box = Box((ColumnBound(columns[0], fixed, value, value), ends), label)
-            found.append(_Layer(box, bits, examples.loss(box.apply(inputs, labels))))
-    return found
+            runs.append(_Layer(box, bits, examples.loss(box.apply(inputs, labels))))
+    return runs
 
 
 def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
@@ -392,7 +392,7 @@ def fit_claims(examples: LabelledRows) -> DecisionList | None:
                 loss = examples.loss(np.where(claim.holds, label, labels))
                 yield _Layer(Box(claim.bounds, label), claim.bits, loss)
 
-    return _laid(examples, MOST_CLAIMS, propose)
+    return _add_layers(examples, MOST_CLAIMS, propose)
 
 
 def _search(
@@ -404,17 +404,19 @@ def _search(
     harms = weights * (~wrong & (examples.labels != label))
     start = CLAIM_BITS + log2(examples.kinds)
     beam = [_Claim((), np.ones(len(labels), dtype=bool), start)]
-    found: list[_Claim] = []
+    claims: list[_Claim] = []
     for _ in range(MOST_BOUNDS):
-        narrower = [option for claim in beam for option in _narrower(claim, known, (gains, harms))]
+        narrower = [
+            option for claim in beam for option in _refinements(claim, known, (gains, harms))
+        ]
         narrower.sort(key=lambda option: option[0])
         different = {claim.holds.tobytes(): claim for _, claim in narrower}
         beam = list(different.values())[::-1][:BEAM]
-        found += beam
-    return found
+        claims += beam
+    return claims
 
 
-def _narrower(
+def _refinements(
     claim: _Claim, known: _Comparisons, worth: tuple[np.ndarray, np.ndarray]
 ) -> list[tuple[float, _Claim]]:
     """Return the most promising claims with one more bound, each with its value, best first."""
@@ -424,11 +426,13 @@ def _narrower(
     value = right * (np.log2((right + 1) / (right + wrong + 1)) - start) - known.bits
     value = np.maximum(value, right - wrong - known.bits)
     chosen = np.argsort(-value, kind="stable")[:BEAM]
-    found = []
+    refinements = []
     for n in chosen[right[chosen] > 0].tolist():
         bounds, holds = (*claim.bounds, known.bounds[n]), claim.holds & (known.holds[n] > 0)
-        found.append((float(value[n]), _Claim(bounds, holds, claim.bits + float(known.bits[n]))))
-    return found
+        refinements.append(
+            (float(value[n]), _Claim(bounds, holds, claim.bits + float(known.bits[n])))
+        )
+    return refinements
 
 
 def _comparisons(inputs: RuleInputs) -> _Comparisons:

@@ -136,10 +136,10 @@ class Transitions:
     def part(self, mask: np.ndarray) -> Self:
         """Return the transitions of some rows of the dataset, with `rows` unchanged."""
         count = np.bincount(self.rows[mask], minlength=len(self.count))
-        kept = count > 0
+        used = count > 0
         names = ("before", "action", "after", "codes", "done")
-        columns = {name: getattr(self, name)[kept] for name in names}
-        return replace(self, count=count[kept], **columns)
+        columns = {name: getattr(self, name)[used] for name in names}
+        return replace(self, count=count[used], **columns)
 
     @property
     def layouts(self) -> list[tuple[Layout, float]]:
