@@ -570,7 +570,7 @@ class _StepSearch:
         """Return the mask of explained rows with exceptions, their price, and new counts.
 
         `usual` counts the offsets and the targets of exceptions; the result contains the new
-        counts. In the first turn, equally good exceptions share one count.
+        counts. In the first turn, equally good exceptions of a target share one count.
         """
         lands, given, spent = lands.copy(), shares[self.action], 0.0
         chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
@@ -613,8 +613,8 @@ def _choose_exceptions(
 
     `there` is a mask (targets, rows), and `price` the bits of an exception (targets, steps).
     Return the mask of explained rows, the bits of the exceptions, and the counts of chosen
-    exceptions (targets, steps). If `soft` is set, all exceptions with almost the largest gain
-    share the count of the first choice.
+    exceptions (targets, steps). If `soft` is set, count for each target all exceptions whose gain
+    is near the largest gain; they share one count.
     """
     least, spent = _bits(lands, given, count), 0.0
     chosen = np.zeros(price.shape)
