@@ -1,4 +1,4 @@
-"""Jointed mechanisms: a mass matrix, a potential and forces, stepped by a numerical integrator.
+"""Jointed mechanisms: mass matrix, potential and forces, advanced by an integrator.
 
     M(q) v' = push u + offset - damping v - spring q - dV/dq - (centrifugal forces of M)
 
@@ -47,7 +47,7 @@ class Laws(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Coordinates and velocities after a step, and the coordinates of the last force evaluation."""
+    """Coordinates and velocities after a step, and coordinates of the last force evaluation."""
 
     q: Array
     v: Array

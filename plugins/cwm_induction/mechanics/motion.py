@@ -292,7 +292,7 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
 
 
 def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
-    """Fit the changes of a coordinate to its velocity by medians, or return None for a poor fit."""
+    """Fit the changes of a coordinate to its velocity; return None for a poor median error."""
     rows = samples.smooth & joint.position.free & joint.velocity.free
     turn = joint.position.change[rows]
     before, after = joint.velocity.now[rows], joint.velocity.then[rows]

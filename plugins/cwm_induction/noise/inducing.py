@@ -1,4 +1,4 @@
-"""Stochastic programs for boxes of real numbers: `induce` finds a model, `write` returns its code.
+"""Stochastic programs for real-valued boxes: `induce` fits a model, `write` returns code.
 
 Variables with exact equations stay exact. The search first looks for noise on an action, because
 known applied actions may make all equations exact. Any other variable gets a mean and noise.
