@@ -4,9 +4,9 @@
 small changes, because stages on a straight line are almost exact there. For each integration
 scheme, it then alternates between stages, constants and weights.
 
-`JumpFit` fits instantaneous effects of an action before the state flows. The rows of one action,
-which causes no jump, determine the field. Integration backwards along the field gives the state
-after the jump in all other rows, and formulas are fitted to these jumps.
+`JumpFit` fits instantaneous effects of an action before the state flows. One action is assumed to
+cause no jump, and its rows determine the field. In all other rows, Newton's method solves for the
+state after the jump, at which the flow starts. Formulas are then fitted to the jumps.
 """
 
 from collections.abc import Callable, Sequence

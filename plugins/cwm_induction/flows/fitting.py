@@ -28,10 +28,10 @@ from cwm_induction.effort import Share
 from cwm_induction.flows.flow import Field, Flow, Rates, Scheme, SchemeStage, advance, schemes
 
 LEARN_ROWS = 300
-"""Rows of a fit: each iteration evaluates all terms at every stage of every row."""
+"""Approximate number of rows of a fit: each iteration evaluates all terms at all stages."""
 
 CHECK_ROWS = 100
-"""Held-out rows that measure the error of a field."""
+"""Approximate number of held-out rows that measure the error of a field."""
 
 RIGHT = 0.97
 """Fraction of the held-out rows that a field must predict."""

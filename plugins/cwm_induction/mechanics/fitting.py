@@ -31,10 +31,10 @@ MOST_JOINTS = 3
 """Maximum number of coordinates: each further one would triple the number of waves."""
 
 LEARN_ROWS = 260
-"""Rows of a fit: each free parameter costs one simulated step per row."""
+"""Maximum number of rows of a fit: each free parameter costs one simulated step per row."""
 
 CHECK_ROWS = 300
-"""Held-out rows that measure the accuracy of a fit."""
+"""Maximum number of held-out rows that measure the accuracy of a fit."""
 
 MOST_FORMS = 3
 """Maximum number of forms that are fitted through an integrator."""
@@ -169,8 +169,8 @@ class _Fitting:
     def best_integrator(self, form: Mechanism, point: Array) -> Mechanics:
         """Return the best fit over the integrators.
 
-        The first fit ignores the rows with the largest errors. If more than half of the errors
-        are then small, a longer fit ignores only outliers.
+        The first fit ignores the rows with the largest errors. If more than half of the
+        held-out errors are then small, a longer fit ignores only outliers.
         """
         price = self.learn.price
         options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH, price=price)

@@ -17,7 +17,7 @@ from cwm_induction.continuous.variables import Variable
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_TERMS = 12
-"""Maximum number of terms of a mean: noise rarely permits to identify more."""
+"""Maximum number of terms of a mean: more terms are rarely identifiable under noise."""
 
 ROUNDING = 1e-6
 """Residuals up to this fraction of the largest change are rounding errors of stored numbers."""

@@ -22,7 +22,7 @@ LEAST_SHARED = 0.25
 """Minimum visible fraction of a window after a move; turns around its edge keep a quarter."""
 
 SAMPLED = 300
-"""Approximate number of rows per action for the search of moves; rarer events are not moves."""
+"""Maximum number of rows per action for the search of moves; rarer events are not moves."""
 
 MISS = float(np.log(0.03))
 """Log-likelihood (nats) of a cell that differs from the prediction of a move: changes are rare."""
@@ -46,7 +46,7 @@ RIGHT_SIGHT = 0.8
 """Minimum fraction of views that a rule of visible cells must explain completely."""
 
 MOST_VIEWS = 200
-"""Approximate number of views that compare rules of visible cells; wrong rules fail in most."""
+"""Maximum number of views that compare rules of visible cells; wrong rules fail in most."""
 
 NEIGHBOURS = tuple((x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y)
 
