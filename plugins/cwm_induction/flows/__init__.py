@@ -1,1 +1,1 @@
-"""Vector fields, fitted through the integrator; `families` lists the ways to find one."""
+"""Vector fields, fitted through an integrator; `families` lists the searches."""

@@ -1,12 +1,12 @@
-"""Families of vector fields beyond sums of terms: with inner constants, and behind a jump.
+"""Fits of vector fields with inner constants, and of vector fields after a jump.
 
-`AtomicFieldFit` fits fields with constants inside a term: the atoms are looked for in rows
-that change little, where stages on the straight line are nearly right; then stages, constants
-and weights are improved in turn, under one scheme after another.
+`AtomicFieldFit` fits fields with constants inside terms (atoms). It searches atoms in rows with
+small changes, because stages on a straight line are almost exact there. For each integration
+scheme, it then alternates between stages, constants and weights.
 
-`JumpFit` explains what an action changes at once before the state flows. The field is that of
-the rows of one action, without a jump. Every other row is followed back along it to the state
-after the jump, and the jumps are explained.
+`JumpFit` fits instantaneous effects of an action before the state flows. One action is assumed to
+cause no jump, and its rows determine the field. In all other rows, Newton's method solves for the
+state after the jump, at which the flow starts. Formulas are then fitted to the jumps.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,129 +22,129 @@ from cwm_induction.continuous.regression import Formula, SearchLimits, Target, e
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn, Term, library
 from cwm_induction.flows.fitting import FieldFit, FlowData, averages_of, evaluator, field_of
-from cwm_induction.flows.flow import Flow, Scheme, SchemeStage, advanced, schemes
+from cwm_induction.flows.flow import Flow, Scheme, SchemeStage, advance, schemes
 
 CALM = 0.6
-"""Share of the rows, those that change least, in which atoms are looked for."""
+"""Fraction of the rows, with the smallest changes, for the search of atoms."""
 
 ROUNDS = 3
-"""Rounds of improvement under every scheme, and twice as many for every atom."""
+"""Iterations of each scheme; each atom gets twice this number."""
 
 MORE_ROUNDS = 10
-"""Rounds under the schemes that leave least unexplained."""
+"""Iterations of the schemes with the smallest errors."""
 
 PROMISING = 3
-"""Schemes that are improved further."""
+"""Number of schemes with further iterations."""
 
 CANDIDATES = 8
-"""Atoms of every variable that are tried in all variables together."""
+"""Number of atoms per variable that are tested as a common atom of all variables."""
 
 STARTS = 2
-"""Sets of atoms that all schemes are tried with."""
+"""Number of sets of atoms that are tested with all schemes."""
 
 HOPELESS = 200
-"""Errors of a set of atoms, in units of the tolerance, beyond which it is given up."""
+"""Maximum error of a set of atoms for further iterations, in units of the tolerance."""
 
 NEAR = 0.02
-"""Errors, in units of the tolerance, that need no further term."""
+"""Errors up to this value, in units of the tolerance, need no atom."""
 
 START = Scheme("runge-kutta", 1)
-"""What atoms are looked for under: nearly right for every scheme of several stages."""
+"""Scheme of the search for atoms: it approximates every scheme with several stages."""
 
 MOST_ACTIONS = 6
-"""Actions beyond which there are too few rows of each."""
+"""Maximum number of actions: with more actions, each has too few rows."""
 
 FEWEST_ROWS = 12
-"""Rows of an action below which its jump would be a guess."""
+"""Minimum number of rows of an action to determine its jump."""
 
 NEWTON = 6
-"""Steps of Newton's method towards the state before a flow."""
+"""Steps of Newton's method for the state before the flow."""
 
 SEARCH = SearchLimits(size=3, beam=6, branch=6)
-"""Jumps of up to three terms, which as few as a dozen rows have to determine."""
+"""Limits of the search for a jump: up to three terms, because a dozen rows must suffice."""
 
 
 class _Guess(NamedTuple):
-    """Atoms with constants for every variable, the stages that they lead to, and what is missed."""
+    """The atoms of every variable with their constants, the stages and the error of the field."""
 
     inners: list[Inner]
     stages: list[SchemeStage]
-    off: float
+    error: float
 
 
 @dataclass(frozen=True)
 class AtomicFieldFit:
-    """Fits a vector field with few inner constants to what was seen."""
+    """A fit of a vector field with few inner constants."""
 
-    seen: FlowData
+    data: FlowData
 
     def flow(self) -> Flow | None:
-        """Return the flow of the scheme that leaves least unexplained, if it is exact."""
-        if len(self.seen.learn) < 40 or len(self.seen.check) < 4:
+        """Return the first exact flow, or None; schemes with small errors come first."""
+        if len(self.data.learn) < 40 or len(self.data.check) < 4:
             return None
         for inners in self._starts():
-            flow = self._under_schemes(inners)
+            flow = self._fit_schemes(inners)
             if flow is not None:
                 return flow
         return None
 
-    def _under_schemes(self, inners: list[Inner]) -> Flow | None:
-        """Try the schemes, and improve further under those that leave least unexplained."""
-        tried = []
-        for number, scheme in enumerate(schemes(len(self.seen.variables))):
+    def _fit_schemes(self, inners: list[Inner]) -> Flow | None:
+        """Fit all schemes, then iterate further with the schemes of the smallest errors."""
+        fits = []
+        for number, scheme in enumerate(schemes(len(self.data.variables))):
             if not scheme.order and scheme.parts <= 10:
-                guess = self._improved(scheme, inners, self._straight(scheme), ROUNDS)
-                tried.append((guess.off, number, scheme, guess))
-            if not self.seen.effort.spend(0):
+                guess = self._improve(scheme, inners, self._straight_stages(scheme), ROUNDS)
+                fits.append((guess.error, number, scheme, guess))
+            if not self.data.effort.spend(0):
                 return None
-        for _, _, scheme, guess in sorted(tried, key=lambda entry: entry[:2])[:PROMISING]:
-            best = self._improved(scheme, guess.inners, guess.stages, MORE_ROUNDS)
-            flow = self._written(scheme, best) if best.off <= 2 else None
+        for _, _, scheme, guess in sorted(fits, key=lambda entry: entry[:2])[:PROMISING]:
+            best = self._improve(scheme, guess.inners, guess.stages, MORE_ROUNDS)
+            flow = self._to_flow(scheme, best) if best.error <= 2 else None
             if flow is not None:
                 return flow
         return None
 
     def _starts(self) -> list[list[Inner]]:
-        """Return the atoms that do best when all variables share one, each with its constants."""
-        stages = self._straight(START)
+        """Return sets of atoms with small errors, found with one common atom in all variables."""
+        stages = self._straight_stages(START)
         shared: dict[str, Inner] = {}
-        for index in range(len(self.seen.variables)):
+        for index in range(len(self.data.variables)):
             scan = self._scan(index, stages, calm=True)
             if scan.worst(Inner())[0] > NEAR:
                 columns = [c for c in self._columns(stages) if len(np.unique(c.values)) > 2]
                 for inner in scan.ranked(Inner(), atoms(columns), patient=True)[:CANDIDATES]:
                     shared.setdefault(inner.atoms[0].texts(0.5)[0], inner)
-        tried = []
+        fits = []
         for number, inner in enumerate(shared.values()):
-            guess = self._improved(START, [inner] * len(self.seen.variables), stages, 2 * ROUNDS)
-            if guess.off <= HOPELESS:
-                tried.append((guess.off, number, guess.inners))
-        return [inners for *_, inners in sorted(tried, key=lambda entry: entry[:2])[:STARTS]]
+            guess = self._improve(START, [inner] * len(self.data.variables), stages, 2 * ROUNDS)
+            if guess.error <= HOPELESS:
+                fits.append((guess.error, number, guess.inners))
+        return [inners for *_, inners in sorted(fits, key=lambda entry: entry[:2])[:STARTS]]
 
-    def _improved(
+    def _improve(
         self, scheme: Scheme, inners: Sequence[Inner], stages: list[SchemeStage], rounds: int
     ) -> _Guess:
-        """Improve constants, weights and stages in turn."""
+        """Alternate between constants, weights and stages; return the best iteration."""
         best = _Guess(list(inners), stages, np.inf)
         for _ in range(rounds):
             inners = [
-                self._scan(index, stages, calm=True).refined(self._moved(inner, stages))
+                self._scan(index, stages, calm=True).refined(self._at_stages(inner, stages))
                 for index, inner in enumerate(inners)
             ]
-            weights, texts = self._weighed(inners, stages)
-            field = self.seen.field(evaluator(texts), weights, len(self._terms))
-            after, stages = advanced(scheme, self.seen.state[self.seen.rows], field)
-            off = float(np.quantile(self.seen.missed(after).max(1), 0.8))
-            if off < best.off:
-                best = _Guess(list(inners), stages, off)
-            if off > 3 * best.off:
+            weights, texts = self._fit_weights(inners, stages)
+            field = self.data.field(evaluator(texts), weights, len(self._terms))
+            after, stages = advance(scheme, self.data.state[self.data.rows], field)
+            error = float(np.quantile(self.data.errors(after).max(1), 0.8))
+            if error < best.error:
+                best = _Guess(list(inners), stages, error)
+            if error > 3 * best.error:
                 break
         return best
 
-    def _weighed(
+    def _fit_weights(
         self, inners: Sequence[Inner], stages: Sequence[SchemeStage]
     ) -> tuple[Array, list[str]]:
-        """Return the weights of all terms (terms, variables), and their texts."""
+        """Return the weights of all terms (terms, variables), and the expressions of the terms."""
         learn = self._calm
         texts = [term.text for term in self._terms]
         columns = []
@@ -152,72 +152,72 @@ class AtomicFieldFit:
             scan = self._scan(index, stages)
             own = [*scan.terms, *scan.expanded(inner)]
             matrix = np.nan_to_num(np.stack([term.values[learn] for term in own], 1))
-            found = solve(matrix, self.seen.change[self.seen.rows][learn, index])
-            columns.append(dict(zip((term.text for term in own), found.tolist(), strict=True)))
+            solution = solve(matrix, self.data.change[self.data.rows][learn, index])
+            columns.append(dict(zip((term.text for term in own), solution.tolist(), strict=True)))
             texts += [term.text for term in own if term.text not in texts]
         return np.array([[own.get(text, 0.0) for own in columns] for text in texts]), texts
 
-    def _written(self, scheme: Scheme, guess: _Guess) -> Flow | None:
-        """Leave out what is not needed, shorten the numbers, and judge."""
+    def _to_flow(self, scheme: Scheme, guess: _Guess) -> Flow | None:
+        """Remove needless terms and round the numbers; return None if the flow is not exact."""
         formulas = []
         for index, inner in enumerate(guess.inners):
-            moved = self._moved(inner, guess.stages)
+            moved = self._at_stages(inner, guess.stages)
             formula = self._scan(index, guess.stages).written(moved)
             if formula is None:
                 return None
             formulas.append(formula)
-        return FieldFit(self.seen).polished(scheme, formulas)
+        return FieldFit(self.data).polish(scheme, formulas)
 
     def _scan(self, index: int, stages: Sequence[SchemeStage], calm: bool = False) -> Scan:
-        """Return a search for the atoms of a variable, given the stages."""
+        """Return a search for the atoms of a variable at given stages."""
         averages = averages_of(START, stages)[0]
         terms = [t._replace(values=averages[:, i]) for i, t in enumerate(self._terms)]
-        variable, rows = self.seen.variables[index], self.seen.rows
-        usable = self._calm if calm else np.arange(len(rows)) < len(self.seen.learn)
+        variable, rows = self.data.variables[index], self.data.rows
+        usable = self._calm if calm else np.arange(len(rows)) < len(self.data.learn)
         target = Target(variable.change[rows], variable.quarter[rows], usable)
         columns = self._columns(stages)
-        count = len(self.seen.variables)
+        count = len(self.data.variables)
         products = factors(columns[:count], columns[count:])
         weights = np.array([stage.weights[0] for stage in stages])
-        return Scan(terms, products, target, self.seen.effort, weights)
+        return Scan(terms, products, target, self.data.effort, weights)
 
-    def _moved(self, inner: Inner, stages: Sequence[SchemeStage]) -> Inner:
-        """Return the same atoms at other stages."""
+    def _at_stages(self, inner: Inner, stages: Sequence[SchemeStage]) -> Inner:
+        """Return the same atoms, evaluated at other stages."""
         columns = {column.text: column for column in self._columns(stages)}
         moved = tuple(Atom(atom.shape, columns[atom.column.text]) for atom in inner.atoms)
         return inner._replace(atoms=moved)
 
     def _columns(self, stages: Sequence[SchemeStage]) -> list[NamedColumn]:
-        """Return the variables and inputs at all stages, one after another."""
+        """Return the variables and inputs at all stages, concatenated over the stages."""
         states = np.stack([stage.rates.state for stage in stages])
-        states = np.clip(states, *self.seen.range)
+        states = np.clip(states, *self.data.range)
         moving = [
             NamedColumn(variable.name, states[:, :, i].ravel(), variable.is_angle)
-            for i, variable in enumerate(self.seen.variables)
+            for i, variable in enumerate(self.data.variables)
         ]
-        rows = self.seen.rows
+        rows = self.data.rows
         still = [
-            NamedColumn(c.text, np.tile(c.values[rows], len(stages))) for c in self.seen.others
+            NamedColumn(c.text, np.tile(c.values[rows], len(stages))) for c in self.data.others
         ]
         return [*moving, *still]
 
-    def _straight(self, scheme: Scheme) -> list[SchemeStage]:
-        return self.seen.straight(scheme, evaluator([term.text for term in self._terms]))
+    def _straight_stages(self, scheme: Scheme) -> list[SchemeStage]:
+        return self.data.straight_stages(scheme, evaluator([term.text for term in self._terms]))
 
     @cached_property
     def _terms(self) -> list[Term]:
-        """The terms that stand beside atoms."""
-        columns = [variable.column for variable in self.seen.variables]
-        terms = [t for t in library(columns, self.seen.others, 2) if t.cost <= 2]
-        room = len(self.seen.learn) // 4
+        """The library of terms without atoms."""
+        columns = [variable.column for variable in self.data.variables]
+        terms = [t for t in library(columns, self.data.others, 2) if t.cost <= 2]
+        room = len(self.data.learn) // 4
         return sorted(terms, key=lambda term: term.cost)[:room]
 
     @cached_property
     def _calm(self) -> Array:
-        """Mask of the rows to fit to that change little, relative to how much is usual."""
-        change = np.abs(self.seen.change[self.seen.rows])
+        """Mask of the training rows with small changes, relative to the mean change."""
+        change = np.abs(self.data.change[self.data.rows])
         largest = (change / (change.mean(0) + 1e-300)).max(1)
-        count = len(self.seen.learn)
+        count = len(self.data.learn)
         mask: Array = largest <= np.quantile(largest[:count], CALM)
         mask[count:] = False
         return mask
@@ -225,93 +225,92 @@ class AtomicFieldFit:
 
 @dataclass(frozen=True)
 class JumpFit:
-    """Looks for jumps by action that come before a flow of one of some families."""
+    """A fit of jumps that depend on the action, before a flow of one of the families."""
 
-    seen: FlowData
+    data: FlowData
     families: Sequence[Callable[[FlowData], Flow | None]]
 
     def flow(self) -> Flow | None:
-        """Return the first flow of the rows of one action that jumps extend to all others."""
+        """Return the first flow of one action that explains all other actions after jumps."""
         levels = np.unique(self._actions)
-        discrete = self.seen.samples.action_space.kind == "discrete"
+        discrete = self.data.samples.action_space.kind == "discrete"
         if not discrete or not 2 <= len(levels) <= MOST_ACTIONS:
             return None
         for family in self.families:
             for level in levels.tolist():
-                flow = family(self._own(level)) if self.seen.effort.spend(0) else None
-                found = self._extended(flow, levels[levels != level]) if flow else None
-                if found is not None:
-                    return found
+                flow = family(self._data_of(level)) if self.data.effort.spend(0) else None
+                extended = self._add_jumps(flow, levels[levels != level]) if flow else None
+                if extended is not None:
+                    return extended
         return None
 
     @cached_property
     def _actions(self) -> Array:
-        """The action in every row in use."""
-        actions: Array = self.seen.samples.actions[self.seen.rows, 0]
+        actions: Array = self.data.samples.actions[self.data.rows, 0]
         return actions
 
-    def _own(self, level: float) -> FlowData:
-        """Return the rows of one action, and the columns that differ among them."""
-        among = self.seen.samples.actions[:, 0] == level
-        others = [c for c in self.seen.others if np.ptp(c.values[among]) > 0]
-        return replace(self.seen, among=among, others=others)
+    def _data_of(self, level: float) -> FlowData:
+        """Return the data of one action, with the columns that vary within its rows."""
+        among = self.data.samples.actions[:, 0] == level
+        others = [c for c in self.data.others if np.ptp(c.values[among]) > 0]
+        return replace(self.data, among=among, others=others)
 
-    def _extended(self, flow: Flow, others: Array) -> Flow | None:
-        """Add the jumps of the other actions, if these are simple and right."""
-        state = self.seen.state[self.seen.rows]
-        jumped = self._followed_back(flow) - state
+    def _add_jumps(self, flow: Flow, others: Array) -> Flow | None:
+        """Add the jumps of the other actions, or return None without simple and exact jumps."""
+        state = self.data.state[self.data.rows]
+        jumped = self._states_before_flow(flow) - state
         jumps: list[list[Term]] = [[] for _ in flow.names]
         weights: list[list[float]] = [[] for _ in flow.names]
         for level in others.astype(int).tolist():
             for index in range(len(flow.names)):
-                found = self._jump(jumped, index, self._actions == level)
-                if found is None:
+                jump = self._jump(jumped, index, self._actions == level)
+                if jump is None:
                     return None
-                for term, weight in zip(found.terms, found.weights, strict=True):
+                for term, weight in zip(jump.terms, jump.weights, strict=True):
                     text = f"(action == {level})"
                     text = text if term.text == "1" else f"{text} * {term.text}"
                     values = term.values * (self._actions == level)
                     jumps[index].append(Term(text, values, term.cost))
                     weights[index].append(weight)
         sums = zip(jumps, weights, strict=True)
-        found_jumps = tuple(Formula(tuple(terms), tuple(own)) for terms, own in sums)
-        start = state + np.stack([jump.values(len(state)) for jump in found_jumps], 1)
-        after = advanced(flow.scheme, start, field_of(self.seen, flow.formulas))[0]
-        return replace(flow, jumps=found_jumps) if self.seen.is_right(after) else None
+        formulas = tuple(Formula(tuple(terms), tuple(own)) for terms, own in sums)
+        start = state + np.stack([each.values(len(state)) for each in formulas], 1)
+        after = advance(flow.scheme, start, field_of(self.data, flow.formulas))[0]
+        return replace(flow, jumps=formulas) if self.data.is_right(after) else None
 
-    def _followed_back(self, flow: Flow) -> Array:
-        """Return the states from which the flow leads to those after every step."""
-        state, field = self.seen.state[self.seen.rows], field_of(self.seen, flow.formulas)
-        wanted = state + self.seen.change[self.seen.rows]
+    def _states_before_flow(self, flow: Flow) -> Array:
+        """Solve for the states at which the flow must start to reach the next states."""
+        state, field = self.data.state[self.data.rows], field_of(self.data, flow.formulas)
+        wanted = state + self.data.change[self.data.rows]
         size = 1e-6 * (np.abs(state).mean(0) + 1e-9)
         for _ in range(NEWTON):
-            off = wanted - advanced(flow.scheme, state, field)[0]
+            off = wanted - advance(flow.scheme, state, field)[0]
             slopes = [
-                (advanced(flow.scheme, state + step, field)[0] - wanted + off) / step.max()
+                (advance(flow.scheme, state + step, field)[0] - wanted + off) / step.max()
                 for step in np.diag(size)
             ]
             jacobian = np.stack(slopes, -1)
             singular = ~(np.abs(np.linalg.det(jacobian)) > 1e-12)
             jacobian[singular] = np.eye(len(size))
             state = state + np.linalg.solve(jacobian, off[..., None])[..., 0]
-        found: Array = np.nan_to_num(state)
-        return found
+        start: Array = np.nan_to_num(state)
+        return start
 
     def _jump(self, jumped: Array, index: int, rows: Array) -> Formula | None:
-        """Return a short formula of how much an action changes a variable at once."""
-        learn = np.flatnonzero(rows & (np.arange(len(rows)) < len(self.seen.learn)))
+        """Return a short formula of the jump of a variable by an action, or None."""
+        learn = np.flatnonzero(rows & (np.arange(len(rows)) < len(self.data.learn)))
         if len(learn) < FEWEST_ROWS:
             return None
-        tolerance = self.seen.tolerance[self.seen.rows][:, index]
-        columns = [v.column for v in self.seen.variables]
-        own = [NamedColumn(c.text, c.values[self.seen.rows], c.is_angle) for c in columns]
+        tolerance = self.data.tolerance[self.data.rows][:, index]
+        columns = [v.column for v in self.data.variables]
+        own = [NamedColumn(c.text, c.values[self.data.rows], c.is_angle) for c in columns]
         terms = library(own, [], 2)
-        return exact(terms, jumped[:, index], tolerance, learn, self.seen.effort, SEARCH)
+        return exact(terms, jumped[:, index], tolerance, learn, self.data.effort, SEARCH)
 
 
 FLOWS: tuple[Callable[[FlowData], Flow | None], ...] = (
-    lambda seen: FieldFit(seen).flow(),
-    lambda seen: AtomicFieldFit(seen).flow(),
-    lambda seen: JumpFit(seen, FLOWS[:2]).flow(),
+    lambda data: FieldFit(data).flow(),
+    lambda data: AtomicFieldFit(data).flow(),
+    lambda data: JumpFit(data, FLOWS[:2]).flow(),
 )
-"""Ways to look for a vector field, the cheapest first."""
+"""Searches for a vector field, the cheapest first."""

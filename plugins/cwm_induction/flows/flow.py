@@ -1,6 +1,6 @@
-"""Vector fields that move a state by a step, and the integrators that advance it.
+"""Vector fields of a state, and integration schemes.
 
-A step is a weighted sum of rates at its stages. A `Flow` writes itself as a method of the
+A step is a weighted sum of rates at its stages. `Flow.add_to` writes the field as a method of a
 program and its integrator as statements.
 """
 
@@ -33,9 +33,9 @@ _WORDS = {"runge-kutta": "Runge-Kutta", "heun": "Heun", "midpoint": "midpoint", 
 
 
 class Scheme(NamedTuple):
-    """A rule that advances time, into how many parts it divides a step, and in which order.
+    """An integration rule, the number of equal parts of a step, and an order of variables.
 
-    `order` lists the variables that a semi-implicit rule advances one after another.
+    A semi-implicit rule advances the variables one after another in this `order`.
     """
 
     rule: str
@@ -44,7 +44,7 @@ class Scheme(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Changes per step if the rates stayed the same (rows, variables), their terms, the state."""
+    """Rates per step (rows, variables), their terms (rows, terms), and the state."""
 
     change: Array
     terms: Array
@@ -52,11 +52,11 @@ class Rates(NamedTuple):
 
 
 Field = Callable[[Array], Rates]
-"""From states (rows, variables) to rates."""
+"""Function from states (rows, variables) to rates."""
 
 
 class SchemeStage(NamedTuple):
-    """Rates on the way through a step, and how much they count for each variable."""
+    """Rates at a stage of a step, and the weight of the stage for each variable."""
 
     rates: Rates
     weights: Array
@@ -64,9 +64,9 @@ class SchemeStage(NamedTuple):
 
 @dataclass(frozen=True)
 class Flow:
-    """Changes per step as formulas of the state, and the scheme that advances it.
+    """Rates per step as formulas of the state, and the integration scheme.
 
-    `jumps` change the state at once before the step.
+    `jumps` are instantaneous changes of the state before the step.
     """
 
     names: tuple[str, ...]
@@ -76,16 +76,16 @@ class Flow:
 
     @property
     def reads(self) -> set[str]:
-        """Names that the field reads besides its own."""
+        """Names of other variables in the field."""
         return {name for f in self.formulas for name in f.names} - set(self.names)
 
     @property
     def cost(self) -> float:
-        """What it costs to believe in this field."""
+        """Sum of the costs of the formulas."""
         return sum(formula.cost for formula in self.formulas)
 
     def add_to(self, program: ProgramDraft) -> None:
-        """Add the method and the statement that moves `state` by a step."""
+        """Add the method of the field, and the statement that advances `state` by a step."""
         texts = [formula.text() for formula in self.formulas]
         outside = sorted(mentioned(" ".join(texts)) - set(self.names) - {"np", "abs", "max", "min"})
         given = "".join(f", {name}" for name in outside)
@@ -105,7 +105,6 @@ class Flow:
         return f"state[{self.names.index(name)}]"
 
     def _advance(self, given: str) -> Statement:
-        """Write the integrator."""
         parts = self.scheme.parts
         body = _RULES[self.scheme.rule].format(
             rates=f"self.rates(state{given})",
@@ -128,7 +127,7 @@ class Flow:
 
 
 def schemes(variables: int) -> Iterator[Scheme]:
-    """Yield schemes, the likeliest first."""
+    """Yield schemes, the most likely first."""
     forwards = tuple(range(variables))
     yield from (Scheme("runge-kutta", 1), Scheme("midpoint", 1), Scheme("heun", 1))
     for parts in (2, 4, 5, 10, 3, 8, 20):
@@ -140,8 +139,8 @@ def schemes(variables: int) -> Iterator[Scheme]:
             yield Scheme("semi-implicit", parts, forwards)
 
 
-def advanced(scheme: Scheme, state: Array, field: Field) -> tuple[Array, list[SchemeStage]]:
-    """Return the states after a step, and the stages on the way."""
+def advance(scheme: Scheme, state: Array, field: Field) -> tuple[Array, list[SchemeStage]]:
+    """Return the states after a step, and the stages of the step."""
     stages: list[SchemeStage] = []
     for _ in range(scheme.parts):
         part = list(_part(scheme, state, field))

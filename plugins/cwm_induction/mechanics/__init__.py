@@ -1,1 +1,1 @@
-"""Jointed mechanisms, fitted through the integrator; `fitting` is where to begin."""
+"""Models of jointed mechanisms, fitted through a numerical integrator (see `fitting`)."""

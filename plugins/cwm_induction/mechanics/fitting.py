@@ -1,8 +1,9 @@
-"""Fitting mechanisms through the integrator: which angles, which integrator, which numbers.
+"""Fit mechanisms through an integrator: the angles, the integrator and the parameters.
 
-Forms are tried from the simplest on, each from a start that needs no integrator; the numbers
-of the best are left out and shortened as far as nothing is lost. Rows at the end of a way that
-it does not explain get a limit that pushes back.
+The search tries forms in the order of their size. A linear regression without integrator gives
+the initial parameters of each form. Needless parameters of the best mechanism are then set to 0,
+and the remaining ones are rounded. Wrong rows at the end of a joint range are explained by a limit
+with a spring.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,25 +28,25 @@ from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start
 
 MOST_JOINTS = 3
-"""Coordinates of the largest mechanism: one more would have three times as many waves."""
+"""Maximum number of coordinates: each further one would triple the number of waves."""
 
 LEARN_ROWS = 260
-"""Rows that numbers are fitted to: every number that moves costs a step of each."""
+"""Maximum number of rows of a fit: each free parameter costs one simulated step per row."""
 
 CHECK_ROWS = 300
-"""Rows held back that a fit is judged by."""
+"""Maximum number of held-out rows that measure the accuracy of a fit."""
 
 MOST_FORMS = 3
-"""Forms that are fitted, of those that start near."""
+"""Maximum number of forms that are fitted through an integrator."""
 
 REACH = 20.0
-"""A row that is off by so many times the median is one in which something else happens."""
+"""Rows with an error above this multiple of the median error are outliers."""
 
 ENOUGH = 3
-"""Rows beyond a limit from which its spring is fitted, too; with fewer only where it begins."""
+"""Minimum number of rows beyond a limit to fit its spring; fewer rows fit only its position."""
 
 PACES = (2.0, 1.0, 4.0)
-"""Parts of a step that the spring of a limit takes, critically damped."""
+"""Initial time constants of the critically damped spring of a limit, in integrator steps."""
 
 ONE_JUMP = (Integrator("explicit", 1), Integrator("semi-implicit", 1))
 """Integrators that move coordinates by the velocity before or after a step."""
@@ -60,7 +61,7 @@ SMOOTH = (
     Integrator("semi-implicit", 5),
     Integrator("semi-implicit", 3),
 )
-"""Integrators that move coordinates by velocities in between, the likeliest first."""
+"""Integrators that move coordinates by intermediate velocities, the most likely first."""
 
 
 def fit(
@@ -71,7 +72,7 @@ def fit(
     rng: np.random.Generator,
     effort: Share,
 ) -> Mechanics | None:
-    """Return the best mechanism for these joints, or None when none comes near."""
+    """Return the best mechanism for these joints, or None if every fit is poor."""
     free = np.all([v.free for joint in joints for v in joint], axis=0)
     usable = samples.smooth & free
     learn = rng.permutation(np.flatnonzero(usable & samples.learn))[:LEARN_ROWS]
@@ -81,16 +82,16 @@ def fit(
     fitting = _Fitting(
         motion.rows(learn), motion.rows(check), tuple(joints), tuple(inputs), rng, effort
     )
-    best = fitting.chosen()
+    best = fitting.best_form()
     if best is None or best.right < 0.2:
         return None
     if best.right <= 0.6:
         return best
-    best = fitting.refined(best)
+    best = fitting.simplify(best)
     ends = best.explains(motion)[free & samples.terminated]
     usable |= free & (ends.mean() > 0.5 if len(ends) else False)
     rows = motion.rows(np.flatnonzero(usable))
-    return fitting.judged(_limited(best, rows, effort))
+    return fitting.with_accuracy(_with_limit(best, rows, effort))
 
 
 def again(
@@ -100,25 +101,25 @@ def again(
     inputs: Sequence[NamedColumn],
     effort: Effort,
 ) -> Mechanics | None:
-    """Return a mechanism that was found in fewer rows as one of these, None if it is less right.
+    """Adapt a mechanism from fewer rows to the current rows, or return None if accuracy drops.
 
-    A limit may have been met since.
+    The adapted mechanism may get a limit, because the new rows may contain the first contacts.
     """
     if [v.name for joint in joints for v in joint] != known.names:
         return None
     free = np.all([v.free for joint in joints for v in joint], axis=0)
     motion = Motion.of(joints, inputs, known.time)
     rows = motion.rows(np.flatnonzero(samples.smooth & free))
-    found = replace(known, joints=tuple(joints), inputs=tuple(inputs))
-    if not found.explains(rows).all() and not found.limits:
-        found = _limited(found, rows, effort.share(0.1))
-    right = float((np.abs(found.residuals(rows)) <= RIGHT).mean())
-    return replace(found, right=right) if right >= known.right else None
+    mechanics = replace(known, joints=tuple(joints), inputs=tuple(inputs))
+    if not mechanics.explains(rows).all() and not mechanics.limits:
+        mechanics = _with_limit(mechanics, rows, effort.share(0.1))
+    right = float((np.abs(mechanics.residuals(rows)) <= RIGHT).mean())
+    return replace(mechanics, right=right) if right >= known.right else None
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Fits one form after another to the same rows."""
+    """A search over forms and integrators on the same rows."""
 
     learn: Motion
     check: Motion
@@ -127,37 +128,37 @@ class _Fitting:
     rng: np.random.Generator
     effort: Share
 
-    def chosen(self) -> Mechanics | None:
-        """Return the best of the forms that start near, or None if none does."""
+    def best_form(self) -> Mechanics | None:
+        """Return the best fit over the most promising forms, or None if there are no such forms."""
         best: Mechanics | None = None
-        for form, begin in islice(self.starts(), MOST_FORMS):
-            found = self.best(form, begin.point)
-            best = found if best is None or found.right > best.right + 0.02 else best
+        for form, initial in islice(self.starts(), MOST_FORMS):
+            mechanics = self.best_integrator(form, initial.point)
+            best = mechanics if best is None or mechanics.right > best.right + 0.02 else best
             if best.right > 0.9 or not self.effort.spend(0):
                 break
         return best
 
     def starts(self) -> Iterator[tuple[Mechanism, Start]]:
-        """Yield forms that come near without an integrator: simple ones, then the best others."""
+        """Yield forms with a good linear fit in the order of size, then the less accurate forms."""
         learn, check = self.learn.momentary, self.check.momentary
         jumps = learn is not self.learn or self.integrators[0] in ONE_JUMP
-        waiting: list[tuple[Mechanism, Start]] = []
+        others: list[tuple[Mechanism, Start]] = []
         for form in _forms(self.joints, len(self.inputs)):
             size = len(form.parameters)
             if 2 * size > len(self.joints) * len(self.learn.q):
                 continue
             if not self.effort.spend(60.0 * self.learn.q.size * size**2):
                 break
-            begin = start(form, learn, check, self.rng, jumps=jumps)
-            if begin.error < NEAR * learn.unrest:
-                yield form, begin
-            elif begin.error < 0.1 * learn.unrest:
-                waiting.append((form, begin))
-        yield from sorted(waiting, key=lambda pair: pair[1].error)
+            initial = start(form, learn, check, self.rng, jumps=jumps)
+            if initial.error < NEAR * learn.unrest:
+                yield form, initial
+            elif initial.error < 0.1 * learn.unrest:
+                others.append((form, initial))
+        yield from sorted(others, key=lambda pair: pair[1].error)
 
     @cached_property
     def integrators(self) -> Sequence[Integrator]:
-        """Those that move coordinates as was seen: by the velocity before, after or in between."""
+        """The integrators that agree with the observed changes of the coordinates."""
         learn = self.learn
         limit = learn.tolerance[:, : len(self.joints)]
         for integrator, speed in zip(ONE_JUMP, learn.speeds, strict=False):
@@ -165,57 +166,59 @@ class _Fitting:
                 return [integrator]
         return SMOOTH
 
-    def best(self, form: Mechanism, point: Array) -> Mechanics:
-        """Return the best fit over the integrators, which are tried in turn.
+    def best_integrator(self, form: Mechanism, point: Array) -> Mechanics:
+        """Return the best fit over the integrators.
 
-        What fits worst is left out at first, and of a fit that is nearly right
-        only what is far off.
+        The first fit ignores the rows with the largest errors. If more than half of the
+        held-out errors are then small, a longer fit ignores only outliers.
         """
         price = self.learn.price
         options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH, price=price)
         longer = SolverOptions(30, 1e-4, reach=REACH, price=price)
         fits: list[Mechanics] = []
         for integrator in self.integrators:
-            found = self._found(form, integrator, point, options)
-            if found.right > 0.5:
-                found = self._found(form, integrator, found.point, longer)
-            fits.append(found)
+            mechanics = self._fit(form, integrator, point, options)
+            if mechanics.right > 0.5:
+                mechanics = self._fit(form, integrator, mechanics.point, longer)
+            fits.append(mechanics)
             settled = fits[-1].right > 0.8 and fits[-1].median < self.learn.noise
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):
                 break
-        return max(fits, key=lambda found: (found.right > 0.8, -found.median))
+        return max(fits, key=lambda mechanics: (mechanics.right > 0.8, -mechanics.median))
 
-    def refined(self, found: Mechanics) -> Mechanics:
-        """Leave out and round numbers, then judge again."""
-        form, integrator = found.form, found.integrator
-        off = np.abs(self.learn.residuals(form, integrator, found.point[None])[0]).max(1)
+    def simplify(self, mechanics: Mechanics) -> Mechanics:
+        """Set needless parameters to 0, round the remaining ones and update the accuracy."""
+        form, integrator = mechanics.form, mechanics.integrator
+        off = np.abs(self.learn.residuals(form, integrator, mechanics.point[None])[0]).max(1)
         learn = self.learn.rows(np.flatnonzero(off <= max(RIGHT, REACH * float(np.median(off)))))
-        point = _simplified(learn, form, integrator, found.point, self.effort)
-        return self._found(form, integrator, point, SolverOptions(0))
+        point = _simplify(learn, form, integrator, mechanics.point, self.effort)
+        return self._fit(form, integrator, point, SolverOptions(0))
 
-    def _found(
-        self, form: Mechanism, integrator: Integrator, begin: Array, options: SolverOptions
+    def _fit(
+        self, form: Mechanism, integrator: Integrator, initial: Array, options: SolverOptions
     ) -> Mechanics:
-        """Fit all but the unit from a start and judge on the rows held back."""
+        """Fit all parameters except the unit, and measure the accuracy on held-out rows."""
         point = minimise(
             lambda points: self.learn.residuals(form, integrator, points),
-            begin,
-            np.array([i for i in range(len(begin)) if i != form.unit]),
+            initial,
+            np.array([i for i in range(len(initial)) if i != form.unit]),
             self.effort,
             options,
         )
         time, joints, inputs = self.learn.time, self.joints, self.inputs
-        return self.judged(Mechanics(form, point, integrator, time, joints, inputs))
+        return self.with_accuracy(Mechanics(form, point, integrator, time, joints, inputs))
 
-    def judged(self, found: Mechanics) -> Mechanics:
-        """Say of a mechanism how right it is on the rows held back."""
-        rest = np.abs(found.residuals(self.check))
-        return replace(found, right=float((rest <= RIGHT).mean()), median=float(np.median(rest)))
+    def with_accuracy(self, mechanics: Mechanics) -> Mechanics:
+        """Return the mechanism with its accuracy and median error on the held-out rows."""
+        rest = np.abs(mechanics.residuals(self.check))
+        return replace(
+            mechanics, right=float((rest <= RIGHT).mean()), median=float(np.median(rest))
+        )
 
 
 def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
-    """Yield forms, the simplest first: which further coordinates are angles, which waves."""
+    """Yield forms, the simplest first; they differ in angles and waves."""
     count = len(joints)
     known = [i for i in range(count) if joints[i].position.is_angle]
     other = [i for i in range(count) if i not in known]
@@ -231,14 +234,14 @@ def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
         yield from (replace(form, harmonics=2) for form in plain)
 
 
-def _simplified(
+def _simplify(
     motion: Motion,
     form: Mechanism,
     integrator: Integrator,
     point: Array,
     effort: Share,
 ) -> Array:
-    """Return parameters, many of them 0, whose largest error is about the same."""
+    """Set as many parameters to 0 as possible without a much larger maximum error."""
 
     def residuals(points: Array) -> Array:
         return motion.residuals(form, integrator, points)
@@ -263,18 +266,18 @@ def _simplified(
     return shortened(point, lambda trial: error(trial) <= limit, active.tolist(), 7)
 
 
-def _limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:
-    """Return the mechanism with the limit that explains most of the rows it has wrong, if any."""
-    wrong = ~found.explains(motion)
-    best, least = found, 0.7 * float(wrong.sum())
-    for joint in range(found.form.coordinates):
-        way = np.abs(np.stack([motion.q, motion.q + motion.turn])[:, :, joint]).max(0)
-        far = way > 0.9 * way.max()
+def _with_limit(mechanics: Mechanics, motion: Motion, effort: Share) -> Mechanics:
+    """Add the limit that explains most of the wrong rows, if there is such a limit."""
+    wrong = ~mechanics.explains(motion)
+    best, least = mechanics, 0.7 * float(wrong.sum())
+    for joint in range(mechanics.form.coordinates):
+        extent = np.abs(np.stack([motion.q, motion.q + motion.turn])[:, :, joint]).max(0)
+        far = extent > 0.9 * extent.max()
         if wrong.any() and not wrong.all() and far[wrong].mean() > 0.8:
             near = motion.rows(np.flatnonzero(wrong | far))
             tried = _LimitFit(
-                found, near, joint, way[wrong], float(way[~wrong].max()), effort
-            ).fitted()
+                mechanics, near, joint, extent[wrong], float(extent[~wrong].max()), effort
+            ).fit()
             left = float((~tried.explains(motion)).sum())
             if left < least:
                 best, least = tried, left
@@ -283,50 +286,50 @@ def _limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:
 
 @dataclass(frozen=True)
 class _LimitFit:
-    """Fits the limit of one joint to rows near the end of its way.
+    """A fit of the limit of one joint to rows near the end of its range.
 
-    `beyond` says how far the joint went in the rows to explain, `free` how far
-    in the others.
+    `beyond` contains the largest absolute coordinate of each wrong row, and `free` is the largest
+    absolute coordinate of the other rows.
     """
 
-    found: Mechanics
+    mechanics: Mechanics
     motion: Motion
     joint: int
     beyond: Array
     free: float
     effort: Share
 
-    def fitted(self) -> Mechanics:
-        """Return the mechanism with the limit that leaves the fewest rows wrong."""
+    def fit(self) -> Mechanics:
+        """Return the mechanism with the limit that leaves the fewest wrong rows."""
         first, early, middle = np.quantile(self.beyond, (0.0, 0.2, 0.5)).tolist()
-        part = self.found.time / self.found.integrator.parts
+        part = self.mechanics.time / self.mechanics.integrator.parts
         fits: list[tuple[int, int, Array]] = []
         for pace, end in product(PACES, (self.free, 0.9999 * first, early, middle)):
             rate = 1 / (pace * part * HARD)
-            point = self._minimised(np.log([end, rate**2, 2 * rate, self._ease()]))
+            point = self._minimise(np.log([end, rate**2, 2 * rate, self._inverse_inertia()]))
             rest = np.abs(self._residuals(point[None])[0])
             fits.append((int((rest > RIGHT).any(1).sum()), len(fits), point))
             if fits[-1][0] < 0.2 * len(self.beyond) or not self.effort.spend(0):
                 break
-        return replace(self.found, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
+        return replace(self.mechanics, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
 
-    def _minimised(self, point: Array) -> Array:
-        """Fit the end, then everything if there are rows enough."""
+    def _minimise(self, point: Array) -> Array:
+        """Fit the position of the limit, then also its spring if there are enough rows."""
         believed = 1 - 0.2 * len(self.beyond) / len(self.motion.q)
         for active in (1, 4) if len(self.beyond) >= ENOUGH else (1,):
             options = SolverOptions(20, 1e-2, believed)
             point = minimise(self._residuals, point, np.arange(active), self.effort, options)
         return point
 
-    def _ease(self) -> float:
-        """Return the acceleration of the joint by a unit of force on it, all joints at 0."""
-        form, rest = self.found.form, np.zeros((1, 1, self.found.form.coordinates))
-        mass = form.mass(form.arrays(self.found.point[None]), rest)
+    def _inverse_inertia(self) -> float:
+        """Return the acceleration of the joint under a unit force, with all coordinates at 0."""
+        form, rest = self.mechanics.form, np.zeros((1, 1, self.mechanics.form.coordinates))
+        mass = form.mass(form.arrays(self.mechanics.point[None]), rest)
         return float(np.linalg.inv(mass)[0, 0, self.joint, self.joint])
 
     def _residuals(self, points: Array) -> Array:
-        """Return the errors for the logarithms of the numbers of a limit."""
+        """Return the errors (B, rows, outputs) for logarithms (B, 4) of the numbers of a limit."""
         limit = Limit(self.joint, *np.exp(np.clip(points.T[:, :, None], -30, 30)))
-        copies = np.repeat(self.found.point[None], len(points), 0)
-        form, integrator = self.found.form, self.found.integrator
+        copies = np.repeat(self.mechanics.point[None], len(points), 0)
+        form, integrator = self.mechanics.form, self.mechanics.integrator
         return self.motion.residuals(form, integrator, copies, (limit,))

@@ -1,4 +1,4 @@
-"""What the coordinates of a mechanism determine: where its parts are, and costs on that."""
+"""Quantities that depend on the coordinates of a mechanism: positions of parts, and costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,37 +19,43 @@ from cwm_induction.mechanics.motion import Mechanics, Motion
 from cwm_induction.mechanics.text import phase_text
 
 BACKWARD = SearchLimits(1, 1, 1, eliminate=30)
-"""Waves of small angles look alike, so terms are left out of all rather than added."""
+"""Backward elimination: waves of small angles are too similar for forward selection."""
 
 PLACES = ("q", "stage")
-"""Simulators compute places from the coordinates after a step, or from the last evaluation."""
+"""Simulators compute positions from the next coordinates or from the last integrator stage."""
 
 
 @dataclass(frozen=True)
 class Kinematics:
-    """A mechanism with what it says of every row; `right` marks the rows that it predicts."""
+    """A mechanism with its predictions `moved`; `right` masks the correctly predicted rows."""
 
-    found: Mechanics
+    mechanics: Mechanics
     moved: Moved
     right: Array
 
     @classmethod
-    def of(cls, found: Mechanics) -> Self:
-        """Move every row."""
-        motion = Motion.of(found.joints, found.inputs, found.time)
-        stepping = Stepping(found.time, found.integrator, found.limits)
+    def of(cls, mechanics: Mechanics) -> Self:
+        """Predict every row."""
+        motion = Motion.of(mechanics.joints, mechanics.inputs, mechanics.time)
+        stepping = Stepping(mechanics.time, mechanics.integrator, mechanics.limits)
         with np.errstate(all="ignore"):
-            moved = found.form.step(found.point[None], motion.q, motion.v, motion.u, stepping)
-        off = np.abs(found.residuals(motion))
-        free = [joint.position.free for joint in found.joints]
-        free += [joint.velocity.free for joint in found.joints]
+            moved = mechanics.form.step(
+                mechanics.point[None], motion.q, motion.v, motion.u, stepping
+            )
+        off = np.abs(mechanics.residuals(motion))
+        free = [joint.position.free for joint in mechanics.joints]
+        free += [joint.velocity.free for joint in mechanics.joints]
         right: Array = np.where(np.stack(free, 1), off, 0).max(1) <= RIGHT
-        return cls(found, Moved(*(part[0] for part in moved)), right)
+        return cls(mechanics, Moved(*(part[0] for part in moved)), right)
 
     def component(
         self, samples: Samples, variable: Variable, still: Sequence[NamedColumn], effort: Share
     ) -> Formula | None:
-        """Explain a variable as the place of a point of the mechanism, seen from a fixed one."""
+        """Explain a variable as the position of a point of the mechanism.
+
+        The position is relative to a fixed point. Return the formula of the change of the
+        variable, or None without an accurate formula.
+        """
         usable = samples.smooth & variable.free & self.right
         rows = np.flatnonzero(usable & samples.learn)[:300]
         check = usable & ~samples.learn
@@ -57,7 +63,7 @@ class Kinematics:
             terms = [Term(ONE, np.ones(len(samples)), 1.0)]
             terms += [Term(text, values, 1.0) for text, values, _ in still]
             terms += [Term(c.text, c.values, 1.0) for c in self._slides(place)]
-            terms += self._waves(place, self.found.form.waves[1:], ("cos", "sin"))
+            terms += self._waves(place, self.mechanics.form.waves[1:], ("cos", "sin"))
             formula = exact(
                 distinct(terms), variable.then, variable.quarter, rows, effort, BACKWARD
             )
@@ -71,17 +77,19 @@ class Kinematics:
     def costs(
         self, inputs: Sequence[NamedColumn], rewards: Array, rows: Array
     ) -> Iterator[list[Term]]:
-        """Yield sets of terms that make up squares of places and of speeds."""
+        """Yield sets of terms that can represent squares of positions and velocities."""
         for waves in (("cos",), ("cos", "sin")):
             sets = [distinct(self._costs(place, inputs, waves)) for place in PLACES]
-            yield from sorted(sets, key=lambda terms: _unexplained(terms, rewards, rows))
+            yield from sorted(sets, key=lambda terms: _largest_residual(terms, rewards, rows))
 
     def _costs(
         self, place: str, inputs: Sequence[NamedColumn], waves: tuple[str, ...]
     ) -> Iterator[Term]:
-        """Yield products of places, of speeds and of inputs; without sines only even ones."""
+        """Yield products of positions, velocities and inputs; without sines only even products."""
         odd = len(waves) > 1
-        speeds = [NamedColumn(f"v[{i}]", self.moved.v[:, i]) for i in range(len(self.found.joints))]
+        speeds = [
+            NamedColumn(f"v[{i}]", self.moved.v[:, i]) for i in range(len(self.mechanics.joints))
+        ]
         slides = self._slides(place)
         yield Term(ONE, np.ones(len(self.right)), 1.0)
         for columns in (speeds, slides, inputs):
@@ -90,18 +98,18 @@ class Kinematics:
             if odd:
                 yield from (Term(text, values, 1.0) for text, values, _ in columns)
         yield from self._waves(place, self._double_waves, waves)
-        for wave in self._waves(place, self.found.form.waves[1:], ("sin", "cos")[: 1 + odd]):
+        for wave in self._waves(place, self.mechanics.form.waves[1:], ("sin", "cos")[: 1 + odd]):
             for text, values, _ in slides:
                 yield Term(f"{text} * {wave.text}", values * wave.values, 1.0)
 
     def _slides(self, place: str) -> list[NamedColumn]:
         """Return the coordinates that are not angles."""
         values = getattr(self.moved, place)
-        slides = [i for i in range(values.shape[1]) if i not in self.found.form.angles]
+        slides = [i for i in range(values.shape[1]) if i not in self.mechanics.form.angles]
         return [NamedColumn(f"{place}[{i}]", values[:, i]) for i in slides]
 
     def _waves(self, place: str, waves: Array, functions: Sequence[str]) -> Iterator[Term]:
-        """Yield waves of combinations of the coordinates."""
+        """Yield sines or cosines of combinations of the coordinates."""
         values = getattr(self.moved, place)
         names = [f"{place}[{i}]" for i in range(values.shape[1])]
         for factors in waves:
@@ -111,14 +119,14 @@ class Kinematics:
 
     @cached_property
     def _double_waves(self) -> Array:
-        """The combinations of angles in products of two waves."""
-        waves = self.found.form.waves
-        both = [a + sign * b for a in waves for b in waves for sign in (1, -1)]
-        leading = [next((x for x in row if x), 0) > 0 for row in both]
-        return np.unique(np.array(both)[leading], axis=0)
+        """Combinations of angles in products of two waves, one row each."""
+        waves = self.mechanics.form.waves
+        combinations = [a + sign * b for a in waves for b in waves for sign in (1, -1)]
+        leading = [next((x for x in row if x), 0) > 0 for row in combinations]
+        return np.unique(np.array(combinations)[leading], axis=0)
 
 
-def _unexplained(terms: Sequence[Term], rewards: Array, rows: Array) -> float:
-    """Return what all terms together leave of the rewards."""
+def _largest_residual(terms: Sequence[Term], rewards: Array, rows: Array) -> float:
+    """Return the largest residual of the rewards after a regression on all terms."""
     matrix = np.stack([term.values[rows] for term in terms], 1)
     return float(np.abs(matrix @ solve(matrix, rewards[rows]) - rewards[rows]).max(initial=0))

@@ -1,9 +1,9 @@
-"""Jointed mechanisms: a mass matrix, a potential and forces, stepped by a numerical integrator.
+"""Jointed mechanisms: mass matrix, potential and forces, advanced by an integrator.
 
     M(q) v' = push u + offset - damping v - spring q - dV/dq - (centrifugal forces of M)
 
-M and V are sums of cosines and sines of whole combinations of the angles. A `Limit` is an end
-of the way of a joint, which pushes back.
+M and V are sums of cosines and sines of integer combinations of the angles. A `Limit` bounds the
+range of a joint by a repelling force.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,28 @@ import numpy as np
 from cwm_induction.continuous.samples import Array
 
 SOFT, HARD, THICKNESS = 0.9, 0.95, 1e-3
-"""A limit hardens from soft to hard over its thickness: what MuJoCo does unless told otherwise."""
+"""The impedance of a limit increases from soft to hard over its thickness (defaults of MuJoCo)."""
 
 
 class Parameter(NamedTuple):
-    """A number of a mechanism: what it weighs, and where in that array it stands."""
+    """A parameter of a mechanism: the array that contains it, and its index in this array."""
 
     kind: str
     place: tuple[int, ...]
 
 
 class Integrator(NamedTuple):
-    """A rule that advances time, and into how many equal parts it divides a step."""
+    """An integration rule, and the number of equal parts of a step."""
 
     rule: str
     parts: int
 
 
 class Laws(NamedTuple):
-    """Masses (B, rows, n, n), forces and what turning costs: mass v' = force - turning.
+    """Masses (B, rows, n, n), and forces and inertial terms (B, rows, n).
 
-    The force includes the pull of masses that depend on angles, so that it
-    alone changes the momentum mass v.
+    The law is mass v' = force - turning, where `turning` is (d mass / dt) v. The force includes
+    the gradient of the kinetic energy, so it equals the rate of change of the momentum mass v.
     """
 
     mass: Array
@@ -47,7 +47,7 @@ class Laws(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Coordinates and velocities after a step, and the coordinates of the last evaluation."""
+    """Coordinates and velocities after a step, and coordinates of the last force evaluation."""
 
     q: Array
     v: Array
@@ -55,7 +55,7 @@ class Moved(NamedTuple):
 
 
 class Stepping(NamedTuple):
-    """How a mechanism advances by one step."""
+    """The duration of a step, its integrator and the limits of the joints."""
 
     time: float
     integrator: Integrator
@@ -64,10 +64,10 @@ class Stepping(NamedTuple):
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The form of a mechanism: which coordinates are angles, how many inputs, which waves.
+    """The form of a mechanism: its number of coordinates and inputs, its angles and waves.
 
-    `odd` admits sines into masses and cosines' partners into the potential;
-    `harmonics` is the largest multiple of an angle.
+    `angles` lists the coordinates that are angles. With `odd`, masses and potential contain sines
+    as well as cosines. `harmonics` is the largest multiple of an angle.
     """
 
     coordinates: int
@@ -78,7 +78,7 @@ class Mechanism:
 
     @cached_property
     def waves(self) -> Array:
-        """The combinations of angles (K, coordinates), the constant first."""
+        """The combinations of angles (K, coordinates); the first is constant."""
         rows = [np.zeros(self.coordinates)]
         span = range(-self.harmonics, self.harmonics + 1)
         for factors in product(span, repeat=len(self.angles)):
@@ -91,23 +91,23 @@ class Mechanism:
 
     @cached_property
     def parameters(self) -> list[Parameter]:
-        """Every number that may be fitted."""
+        """All parameters of this form."""
         joints, waves = range(self.coordinates), range(len(self.waves))
         pairs = list(combinations_with_replacement(joints, 2))
-        found = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
-        found += [Parameter("potential_cos", (k,)) for k in waves[1:]]
+        parameters = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
+        parameters += [Parameter("potential_cos", (k,)) for k in waves[1:]]
         if self.odd:
-            found += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
-            found += [Parameter("potential_sin", (k,)) for k in waves[1:]]
-        found += [Parameter("offset", (i,)) for i in joints]
-        found += [Parameter("damping", (i,)) for i in joints]
-        found += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
-        found += [Parameter("push", (i, m)) for i in joints for m in range(self.inputs)]
-        return found
+            parameters += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
+            parameters += [Parameter("potential_sin", (k,)) for k in waves[1:]]
+        parameters += [Parameter("offset", (i,)) for i in joints]
+        parameters += [Parameter("damping", (i,)) for i in joints]
+        parameters += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
+        parameters += [Parameter("push", (i, m)) for i in joints for m in range(self.inputs)]
+        return parameters
 
     @property
     def unit(self) -> int:
-        """Index of the mass that is 1 because only ratios of masses and forces can be seen."""
+        """Index of the mass that is fixed at 1: data determine only ratios of masses and forces."""
         return self.parameters.index(Parameter("mass_cos", (0, 0, 0)))
 
     def arrays(self, points: Array) -> dict[str, Array]:
@@ -130,14 +130,14 @@ class Mechanism:
 
     @cached_property
     def _places(self) -> dict[str, tuple[Array, Array]]:
-        """Which parameters every array holds, and where: masses stand on both sides."""
-        found: dict[str, list[tuple[int, ...]]] = {}
+        """The parameters of each array and their indices; the mass matrix is symmetric."""
+        entries: dict[str, list[tuple[int, ...]]] = {}
         for number, (kind, place) in enumerate(self.parameters):
-            rows = found.setdefault(kind, [])
+            rows = entries.setdefault(kind, [])
             rows.append((number, *place))
             if kind.startswith("mass"):
                 rows.append((number, place[0], place[2], place[1]))
-        tables = {kind: np.array(rows).T for kind, rows in found.items()}
+        tables = {kind: np.array(rows).T for kind, rows in entries.items()}
         return {kind: (table[0], table[1:]) for kind, table in tables.items()}
 
     def mass(self, arrays: dict[str, Array], q: Array) -> Array:
@@ -145,39 +145,46 @@ class Mechanism:
         return self._mass(arrays, q @ self.waves.T)
 
     def _mass(self, arrays: dict[str, Array], phase: Array) -> Array:
-        mass = _weighed(np.cos(phase), arrays["mass_cos"])
-        return mass + _weighed(np.sin(phase), arrays["mass_sin"]) if self.odd else mass
+        mass = _sum_of_waves(np.cos(phase), arrays["mass_cos"])
+        return mass + _sum_of_waves(np.sin(phase), arrays["mass_sin"]) if self.odd else mass
 
     def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
         """Return masses and forces for every parameter vector and row.
 
-        States that all vectors share stand there once. Products of matrices have rows
-        before the last axis; all else has them last, to be fast.
+        States that all vectors share have a first axis of length 1. Matrix products have the rows
+        on the second last axis; all other operations have the rows last, which is faster.
         """
         phase = q @ self.waves.T
         mass = self._mass(arrays, phase)
         phase, spin = _rows_last(phase), _rows_last(v @ self.waves.T)
         wave = -np.sin(phase)
-        bent = [wave * part for part in _times_velocity(arrays["mass_cos"], v)]
-        slope = wave * arrays["potential_cos"].T[..., None]
+        momentum_slopes = [wave * part for part in _times_velocity(arrays["mass_cos"], v)]
+        potential_slope = wave * arrays["potential_cos"].T[..., None]
         if self.odd:
             wave, moved = np.cos(phase), _times_velocity(arrays["mass_sin"], v)
-            bent = [part + wave * more for part, more in zip(bent, moved, strict=True)]
-            slope += wave * arrays["potential_sin"].T[..., None]
-        energy = bent[0] * v[..., 0]
+            momentum_slopes = [
+                part + wave * more for part, more in zip(momentum_slopes, moved, strict=True)
+            ]
+            potential_slope += wave * arrays["potential_sin"].T[..., None]
+        energy = momentum_slopes[0] * v[..., 0]
         for joint in range(1, self.coordinates):
-            energy += bent[joint] * v[..., joint]
-        pull = _rows_first(slope) @ self.waves
+            energy += momentum_slopes[joint] * v[..., joint]
+        potential_gradient = _rows_first(potential_slope) @ self.waves
         push = u @ arrays["push"].transpose(0, 2, 1)
-        lift = _rows_first(0.5 * energy) @ self.waves
-        force, turning = np.empty(pull.shape), np.empty(pull.shape)
+        kinetic_gradient = _rows_first(0.5 * energy) @ self.waves
+        force, turning = np.empty(potential_gradient.shape), np.empty(potential_gradient.shape)
         for joint in range(self.coordinates):
-            own = (
+            applied = (
                 arrays["offset"][:, joint, None] - arrays["damping"][:, joint, None] * v[..., joint]
             )
-            own -= arrays["spring"][:, joint, None] * q[..., joint]
-            force[..., joint] = own - pull[..., joint] + push[..., joint] + lift[..., joint]
-            turning[..., joint] = (spin * bent[joint]).sum(0)
+            applied -= arrays["spring"][:, joint, None] * q[..., joint]
+            force[..., joint] = (
+                applied
+                - potential_gradient[..., joint]
+                + push[..., joint]
+                + kinetic_gradient[..., joint]
+            )
+            turning[..., joint] = (spin * momentum_slopes[joint]).sum(0)
         return Laws(mass, force, turning)
 
     def step(
@@ -188,7 +195,10 @@ class Mechanism:
         u: Array,
         stepping: Stepping,
     ) -> Moved:
-        """Advance every row under every parameter vector; a state may differ among these."""
+        """Advance every row with every parameter vector.
+
+        The states `q` and `v` have shape (rows, n), or (B, rows, n) with a state per vector.
+        """
         time, integrator, limits = stepping
         arrays = self.arrays(points)
         q, v = (part if part.ndim == 3 else part[None] for part in (q, v))
@@ -196,9 +206,9 @@ class Mechanism:
 
         def push(q: Array, v: Array) -> Array:
             laws = self.laws(arrays, q, v, u)
-            a = solved(laws.mass, laws.force - laws.turning)
+            a = solve_accelerations(laws.mass, laws.force - laws.turning)
             for limit in limits:
-                a = limit.pushed(laws.mass, a, q, v)
+                a = limit.apply(laws.mass, a, q, v)
             return a
 
         for _ in range(integrator.parts):
@@ -214,11 +224,11 @@ class Mechanism:
 
 
 class Limit(NamedTuple):
-    """An end of the way of a joint, at both signs, that pushes back (MuJoCo's soft constraints).
+    """A symmetric bound of a joint with a repelling force (a soft constraint of MuJoCo).
 
-    It makes the acceleration approach that of a damped spring, the nearer the
-    harder it is and the smaller `give`, which is 0 for a rigid body. The
-    numbers may be arrays (B, 1) for many limits at once.
+    The force moves the acceleration of the joint towards the one of a damped spring. A harder limit
+    and a smaller `give` bring the acceleration closer to the spring; `give` is 0 for a rigid body.
+    The numbers may be arrays (B, 1) for a batch of limits.
     """
 
     joint: int
@@ -227,11 +237,11 @@ class Limit(NamedTuple):
     damping: Array | float
     give: Array | float
 
-    def pushed(self, mass: Array, a: Array, q: Array, v: Array) -> Array:
-        """Return the accelerations (B, rows, n) under the push of the limit."""
+    def apply(self, mass: Array, a: Array, q: Array, v: Array) -> Array:
+        """Add the effect of the limit to accelerations (B, rows, n)."""
         unit = np.zeros(a.shape)
         unit[..., self.joint] = 1.0
-        response = solved(mass, unit)
+        response = solve_accelerations(mass, unit)
         at, speed = q[..., self.joint], v[..., self.joint]
         depth = np.clip(at, -self.end, self.end) - at
         share = np.minimum(np.abs(depth) / THICKNESS, 1)
@@ -240,12 +250,12 @@ class Limit(NamedTuple):
         wanted = self.stiffness * hard * depth - self.damping * speed - a[..., self.joint]
         force = wanted / (response[..., self.joint] + self.give * (1 - hard) / hard)
         force = np.where(force * depth > 0, force, 0.0)
-        pushed: Array = a + response * force[..., None]
-        return pushed
+        limited: Array = a + response * force[..., None]
+        return limited
 
 
-def solved(mass: Array, force: Array) -> Array:
-    """Solve mass times acceleration = force; nearly singular masses give large numbers."""
+def solve_accelerations(mass: Array, force: Array) -> Array:
+    """Solve mass times acceleration = force; almost singular masses give large numbers."""
     if force.shape[-1] == 1:
         ratio: Array = force / mass[..., 0]
         return ratio
@@ -263,7 +273,7 @@ def solved(mass: Array, force: Array) -> Array:
 
 
 def _is_singular(mass: Array) -> Array:
-    """Mask the masses of three joints that are singular: only near 0 determinants need care."""
+    """Return the mask of singular 3x3 masses; only determinants near 0 are computed exactly."""
     flat = np.ascontiguousarray(mass.reshape(-1, 9).T)
     a, b, c, _, d, e, _, _, f = flat
     rough = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
@@ -275,7 +285,7 @@ def _is_singular(mass: Array) -> Array:
 
 
 def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
-    """Take one classic step of fourth order."""
+    """Take one step of the classic fourth-order method."""
     a1 = push(q, v)
     v2 = v + h / 2 * a1
     a2 = push(q + h / 2 * v, v2)
@@ -288,8 +298,8 @@ def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: f
     return Moved(q, v, stage)
 
 
-def _weighed(waves: Array, masses: Array) -> Array:
-    """Return the sum of the masses of every wave: (B, rows, coordinates, coordinates)."""
+def _sum_of_waves(waves: Array, masses: Array) -> Array:
+    """Return the masses (B, rows, n, n) as a weighted sum of waves (B or 1, rows, K)."""
     count, kinds, joints, _ = masses.shape
     flat = waves @ masses.reshape(count, kinds, joints * joints)
     total: Array = flat.reshape(*flat.shape[:2], joints, joints)
@@ -297,7 +307,7 @@ def _weighed(waves: Array, masses: Array) -> Array:
 
 
 def _times_velocity(masses: Array, v: Array) -> list[Array]:
-    """Return the masses of every wave times the velocities, for each coordinate (K, B, rows)."""
+    """Return mass times velocity of every wave: an array (K, B, rows) per coordinate."""
     count, waves, joints, _ = masses.shape
     flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
     moved = (v @ flat).reshape(count, -1, waves, joints)

@@ -1,4 +1,4 @@
-"""Joints, and what was seen of them."""
+"""Joints, their observed motion, and fitted mechanisms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,11 @@ class Joint(NamedTuple):
 
 @dataclass(frozen=True)
 class Motion:
-    """Coordinates, velocities and inputs of some rows, and what followed after `time`."""
+    """Coordinates, velocities and inputs of some rows, and their changes after `time`.
+
+    `turn` is the change of the coordinates `q`, and `after` contains the next velocities. The
+    `tolerance` of coordinates and velocities is a quarter of the largest accepted error.
+    """
 
     q: Array
     v: Array
@@ -34,13 +38,13 @@ class Motion:
     time: float
 
     noise: ClassVar[float] = 0.02
-    """Below which residual a median says that there is nothing left to explain."""
+    """A fit with a median residual below this value needs no other integrator."""
     price: ClassVar[float] = 150.0
-    """Multiplications that a residual costs for every parameter."""
+    """Cost of a residual per parameter, in multiplications."""
 
     @classmethod
     def of(cls, joints: Sequence[Joint], inputs: Sequence[NamedColumn], time: float) -> "Motion":
-        """Gather the columns of joints and inputs."""
+        """Collect the columns of joints and inputs."""
 
         def stacked(columns: Sequence[Array]) -> Array:
             return np.stack(columns, 1) if columns else np.zeros((len(joints[0].position.now), 0))
@@ -60,12 +64,12 @@ class Motion:
 
     @property
     def speeds(self) -> tuple[Array, ...]:
-        """The velocities before and after a step, by one of which coordinates may have moved."""
+        """The velocities before and after a step; either may determine the coordinate change."""
         return self.v, self.after
 
     @property
     def momentary(self) -> "Motion":
-        """What was seen, for who asks for no more than accelerations."""
+        """The motion with observed or estimated velocities, for linear fits of accelerations."""
         return self
 
     @property
@@ -81,7 +85,7 @@ class Motion:
         points: Array,
         limits: tuple[Limit, ...] = (),
     ) -> Array:
-        """Return the errors (B, rows, outputs) in units of a quarter of what counts as right."""
+        """Return the errors (B, rows, outputs) in units of the tolerance."""
         stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
             q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
@@ -96,10 +100,11 @@ class Motion:
 
 @dataclass(frozen=True)
 class UnseenMotion(Motion):
-    """Two steps in a row of which only coordinates are seen.
+    """Two consecutive steps with observed coordinates and unobserved velocities.
 
-    The velocities before are those that lead through the first step to what was seen, `v` is where
-    they are looked for; what counts is where the second step leads to: it turns by `later`.
+    The initial velocities are solved for: the first step must lead to the observed coordinates.
+    `v` is the initial guess of this solution. The residuals are the errors after the second step,
+    with input `u_later` and a change of the coordinates by `later`.
     """
 
     later: Array
@@ -110,7 +115,7 @@ class UnseenMotion(Motion):
 
     @classmethod
     def following(cls, motion: Motion, u_later: Array) -> "UnseenMotion":
-        """Return motion of which velocities are the changes of coordinates over a step."""
+        """Convert a motion whose velocities are changes of coordinates over a step."""
         columns = {name: getattr(motion, name) for name in ("q", "v", "u", "turn", "after", "time")}
         tolerance = motion.tolerance[:, : motion.q.shape[1]]
         later = motion.time * motion.after
@@ -118,12 +123,12 @@ class UnseenMotion(Motion):
 
     @property
     def speeds(self) -> tuple[Array, ...]:
-        """No velocities are seen."""
+        """No velocities, because none are observed."""
         return ()
 
     @property
     def momentary(self) -> Motion:
-        """What was seen in the middle of both steps."""
+        """The estimated motion in the middle of the two steps."""
         speed, jump = (self.turn + self.later) / 2, self.later - self.turn
         return Motion(
             q=self.q + self.turn,
@@ -160,7 +165,10 @@ class UnseenMotion(Motion):
 
 @dataclass(frozen=True)
 class Mechanics:
-    """A mechanism that was found, and for which share of the rows held back it is right."""
+    """A fitted mechanism.
+
+    `right` is the fraction of small errors in held-out rows, and `median` is their median error.
+    """
 
     form: Mechanism
     point: Array
@@ -173,75 +181,77 @@ class Mechanics:
     limits: tuple[Limit, ...] = ()
 
     def residuals(self, motion: Motion) -> Array:
-        """Return the errors (rows, outputs) in units of a quarter of what counts as right."""
+        """Return the errors (rows, outputs) in units of the tolerance."""
         every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
         own: Array = every[0]
         return own
 
     def explains(self, motion: Motion) -> Array:
-        """Mask of the rows in which all errors are small enough."""
+        """Return the mask of rows without any error above the accepted size."""
         mask: Array = (np.abs(self.residuals(motion)) <= RIGHT).all(1)
         return mask
 
     @property
     def names(self) -> list[str]:
-        """Names of the variables that the mechanism moves."""
+        """Names of the coordinates and velocities."""
         return [variable.name for joint in self.joints for variable in joint]
 
 
 NEWTON = 4
-"""Rounds after which velocities are right to the last digit."""
+"""Newton steps until the velocities are exact to machine precision."""
 
 
 def shot(motion: Motion, form: Mechanism, points: Array, stepping: Stepping) -> Array:
-    """Return the velocities (B, rows, n) before a step that leads to where coordinates were seen.
+    """Solve for the velocities (B, rows, n) before a step to the observed coordinates.
 
-    They are looked for by Newton's method, from those of the motion on. All but the first of the
-    points are taken to be near it: they have its derivatives.
+    Newton's method starts from the velocities of the motion. It uses the derivatives of the first
+    parameter vector for all others, which must be close to the first.
     """
 
-    def missed(points: Array, v: Array) -> Array:
+    def position_errors(points: Array, v: Array) -> Array:
         q, _, _ = form.step(points, motion.q, v, motion.u, stepping)
-        off: Array = q - motion.q - motion.turn
-        return off
+        errors: Array = q - motion.q - motion.turn
+        return errors
 
-    def corrected(v: Array, off: Array) -> Array:
+    def newton_step(v: Array, errors: Array) -> Array:
         usable = np.abs(np.linalg.det(slopes)) > 1e-12
         regular = np.where(usable[..., None, None], slopes, np.eye(len(nudges)))
-        step = np.linalg.solve(regular, off[..., None])[..., 0]
-        moved: Array = v - np.where(usable[..., None] & np.isfinite(step), step, 0.0)
-        return moved
+        step = np.linalg.solve(regular, errors[..., None])[..., 0]
+        improved: Array = v - np.where(usable[..., None] & np.isfinite(step), step, 0.0)
+        return improved
 
     v, first = motion.v[None], points[:1]
     nudges = 1e-6 * np.eye(motion.q.shape[1])
     for _ in range(NEWTON):
-        off = missed(first, v)
-        slopes = np.stack([missed(first, v + nudge) - off for nudge in nudges], -1) / 1e-6
-        v = corrected(v, off)
-    return corrected(v, missed(points, v))
+        errors = position_errors(first, v)
+        slopes = (
+            np.stack([position_errors(first, v + nudge) - errors for nudge in nudges], -1) / 1e-6
+        )
+        v = newton_step(v, errors)
+    return newton_step(v, position_errors(points, v))
 
 
 WEIGHTS = (0.0, 1.0, 0.5, *(0.5 + 0.5 / parts for parts in (2, 3, 4, 5, 6)))
-"""How much the velocity after a step counts: an average, or that of a step of several parts, each
-of which moves by the velocity after it."""
+"""Possible weights of the next velocity in the change of a coordinate: 0.5 for an average, larger
+weights for a semi-implicit integrator with several parts per step."""
 
 AVERAGE = 0.5
-"""The weight that a smooth integrator comes near to whatever it does on its way."""
+"""Weight that is approximately right for every smooth integrator."""
 
 ROUGH, ROUGH_AVERAGE = 3e-3, 1e-5
-"""A share of the changes that is left unexplained, from which on a time is no more than near: long
-steps turn on their way, and an average hides by how much."""
+"""A step time is only approximate above this unexplained fraction of the changes: velocities change
+during long steps. The limit for averages is lower, because averages hide this error."""
 
 ROOM, FINE, COARSE = 2.0, 1e-6, 0.03
-"""How far a time may be rounded: for each share that it leaves unexplained, at least, which is what
-float32 shows of a time, and where it is rough."""
+"""Relative accuracy of a rounded step time: `ROOM` times the unexplained fraction, at least `FINE`
+(about the precision of float32), and `COARSE` for an approximate time."""
 
 DIGITS = 6
-"""Digits of a time that cannot be rounded."""
+"""Maximum number of digits of a step time."""
 
 
 class _Pairing(NamedTuple):
-    """How well a velocity explains the change of a coordinate, and the time that this takes."""
+    """The fit of a velocity to the change of a coordinate, and the estimated step time."""
 
     fit: float
     time: float
@@ -250,17 +260,17 @@ class _Pairing(NamedTuple):
 
     @property
     def unexplained(self) -> float:
-        """The share of the changes that it leaves."""
+        """The unexplained fraction of the changes."""
         return float(np.sqrt(max(0.0, 1 - self.fit)))
 
     @property
     def is_rough(self) -> bool:
-        """Whether its time is no more than near."""
+        """Whether the step time is only approximate."""
         return self.unexplained > (ROUGH_AVERAGE if self.weight == AVERAGE else ROUGH)
 
 
 def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joint], float]:
-    """Pair coordinates with the velocities that move them; return the time of a step as well."""
+    """Return pairs of coordinates and their velocities, and the time of a step."""
     pairings = [
         pairing
         for velocity in variables
@@ -282,27 +292,28 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
 
 
 def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
-    """Compare most changes of a coordinate with velocities from before a step to after it."""
+    """Fit the changes of a coordinate to its velocity; return None for a poor median error."""
     rows = samples.smooth & joint.position.free & joint.velocity.free
     turn = joint.position.change[rows]
     before, after = joint.velocity.now[rows], joint.velocity.then[rows]
     if len(turn) < 10 or np.ptp(turn) < 1e-12 or np.ptp(before) < 1e-9:
         return None
     fits = []
-    for share in WEIGHTS:
-        speed = (1 - share) * before + share * after
+    for weight in WEIGHTS:
+        speed = (1 - weight) * before + weight * after
         fast = np.abs(speed) > np.median(np.abs(speed))
         time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
         error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
-        fits.append((1 - min(float(error), 1e9) ** 2, time, share))
+        fits.append((1 - min(float(error), 1e9) ** 2, time, weight))
     fit, time, weight = max(fits)
     return _Pairing(fit, time, joint, weight) if time > 0 and fit > 0.9 else None
 
 
 def _round_time(pairings: Sequence[_Pairing]) -> float:
-    """Return the time of a step with as few digits as it leaves nothing further unexplained.
+    """Return the step time with the fewest digits that are accurate enough.
 
-    Where it is rough in the best pairing it is the middle one of all.
+    The time comes from the best pairing, or is the median over all pairings if the best one is
+    approximate.
     """
     best = pairings[0]
     near, time = max(FINE, ROOM * best.unexplained), best.time
@@ -313,7 +324,7 @@ def _round_time(pairings: Sequence[_Pairing]) -> float:
 
 
 def _bounded(error: Array) -> Array:
-    """Return errors that squares can be taken of; what is no number is a large one."""
+    """Return errors with finite squares; errors that are not numbers become large."""
     finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
     bounded: Array = np.clip(finite, -1e8, 1e8)
     return bounded

@@ -1,4 +1,4 @@
-"""Writing a mechanism as a method of the program, and its integrator as statements."""
+"""Writer of a mechanism as a method of a program, and of its integrator as statements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,48 +34,47 @@ _RULES = {
 }
 
 Summand = tuple[float, list[str]]
-"""A weight and the factors that it multiplies."""
+"""A weight, and the factors of the product."""
 
 
 @dataclass(frozen=True)
 class MechanicsText:
-    """Adds a mechanism to a program: its constants, the method and the statements of a step."""
+    """Writer of the constants, the method and the step statements of a mechanism."""
 
-    found: Mechanics
+    mechanics: Mechanics
     program: ProgramDraft
 
     def write(self) -> None:
-        """Add everything; the next coordinates are `q`, the next velocities `v`."""
+        """Add the code to the program; it assigns the next state to `q` and `v`."""
         self.program.methods.append(self._method())
         self.program.statements.append(self._advance())
 
     def next_of(self, name: str) -> str:
         """Return the expression of a variable's next value."""
-        for index, (position, velocity) in enumerate(self.found.joints):
+        for index, (position, velocity) in enumerate(self.mechanics.joints):
             if name in (position.name, velocity.name):
                 return f"q[{index}]" if name == position.name else f"v[{index}]"
         raise KeyError(name)
 
     @cached_property
     def _values(self) -> dict[Parameter, float]:
-        """The numbers that are not zero."""
-        parameters, point = self.found.form.parameters, self.found.point.tolist()
+        """The nonzero parameters."""
+        parameters, point = self.mechanics.form.parameters, self.mechanics.point.tolist()
         return {p: value for p, value in zip(parameters, point, strict=True) if value}
 
     @cached_property
-    def _given(self) -> str:
-        """The further arguments of the method: what the forces read of the action."""
-        roots = {name for column in self.found.inputs for name in mentioned(column.text)}
+    def _arguments(self) -> str:
+        """The other arguments of the method: the variables of the inputs in the forces."""
+        roots = {name for column in self.mechanics.inputs for name in mentioned(column.text)}
         pushed = any(parameter.kind == "push" for parameter in self._values)
         return "".join(f", {name}" for name in sorted(roots)) if pushed else ""
 
     def _advance(self) -> Statement:
-        """Write the integrator."""
-        positions = ", ".join(joint.position.name for joint in self.found.joints)
-        velocities = ", ".join(joint.velocity.name for joint in self.found.joints)
-        rule, parts = self.found.integrator
-        time = self.program.constant("TIME_STEP", literal(self.found.time))
-        body = _RULES[rule].format(push="self.accelerations", u=self._given)
+        positions = ", ".join(joint.position.name for joint in self.mechanics.joints)
+        velocities = ", ".join(joint.velocity.name for joint in self.mechanics.joints)
+        rule, parts = self.mechanics.integrator
+        time = self.program.constant("TIME_STEP", literal(self.mechanics.time))
+        body = _RULES[rule].format(push="self.accelerations", u=self._arguments)
         lines = [f"q = np.array([{positions}])", f"v = np.array([{velocities}])"]
         lines.append(f"h = {time}" + (f" / {parts}" if parts > 1 else ""))
         if parts > 1:
@@ -86,30 +85,30 @@ class MechanicsText:
         return Statement("\n".join(lines), f"Integrate the mechanism: {words}.")
 
     def _method(self) -> str:
-        """Write mass times acceleration = force."""
-        joints = range(len(self.found.joints))
+        """Write the method `accelerations`, which solves mass times acceleration = force."""
+        joints = range(len(self.mechanics.joints))
         pairs = [(i, j) for i in joints for j in joints if i <= j]
         lines = [f"mass_{i}{j} = {self._mass(i, j)}" for i, j in pairs]
         lines += [f"force_{i} = {self._force(i)}" for i in joints]
-        lines += _solution(len(joints)) if not self.found.limits else self._limited()
+        lines += _solution(len(joints)) if not self.mechanics.limits else self._limited()
         used = mentioned(" ".join(lines))
         unpack = [
             f"{variable.name} = {vector}[{index}]"
-            for index, joint in enumerate(self.found.joints)
+            for index, joint in enumerate(self.mechanics.joints)
             for vector, variable in zip("qv", joint, strict=True)
             if variable.name in used
         ]
-        head = [f"def accelerations(self, q, v{self._given}):"]
+        head = [f"def accelerations(self, q, v{self._arguments}):"]
         docstring = '"""Return the accelerations: solve mass * acceleration = force."""'
         return "\n".join(head + [f"    {line}" for line in [docstring, *unpack, *lines]])
 
     def _limited(self) -> list[str]:
-        """Write the solution, and how the limits change it."""
-        joints = range(len(self.found.joints))
+        """Write the solution of the linear system and the effect of the limits."""
+        joints = range(len(self.mechanics.joints))
         lines = [f"mass = {_matrix(len(joints))}", f"a = np.linalg.solve(mass, {_forces(joints)})"]
-        for limit in self.found.limits:
+        for limit in self.mechanics.limits:
             i = limit.joint
-            name = self.found.joints[i].position.name.upper()
+            name = self.mechanics.joints[i].position.name.upper()
             comment = f"The limits of {name.lower()} act like damped springs."
             comment += " Both are assumed to be equal."
             end = self.program.constant(f"{name}_END", literal(float(limit.end)), comment)
@@ -129,7 +128,7 @@ class MechanicsText:
 
     def _mass(self, i: int, j: int) -> str:
         summands = []
-        for k in range(len(self.found.form.waves)):
+        for k in range(len(self.mechanics.form.waves)):
             for kind, wave in (("mass_cos", "cos"), ("mass_sin", "sin")):
                 parameter = Parameter(kind, (k, i, j))
                 if parameter in self._values:
@@ -141,8 +140,8 @@ class MechanicsText:
         return _sum_text([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
 
     def _simple_forces(self, i: int) -> Iterator[Summand]:
-        """Yield what does not depend on the masses or the potential."""
-        position, velocity = self.found.joints[i]
+        """Yield offset, damping, spring and input forces of joint i."""
+        position, velocity = self.mechanics.joints[i]
         for parameter in self._values:
             if parameter.place[0] != i:
                 continue
@@ -155,22 +154,22 @@ class MechanicsText:
                 case "spring":
                     yield -1.0, [name, position.name]
                 case "push":
-                    yield 1.0, [name, self.found.inputs[parameter.place[1]].text]
+                    yield 1.0, [name, self.mechanics.inputs[parameter.place[1]].text]
 
     def _potential(self, i: int) -> Iterator[Summand]:
         for parameter in self._values:
             if not parameter.kind.startswith("potential"):
                 continue
             k = parameter.place[0]
-            turns = float(self.found.form.waves[k, i])
+            turns = float(self.mechanics.form.waves[k, i])
             cosine = parameter.kind == "potential_cos"
             wave = f"np.sin({self._phase(k)})" if cosine else f"np.cos({self._phase(k)})"
             if turns:
                 yield turns if cosine else -turns, [self._name(parameter), wave]
 
     def _centrifugal(self, i: int) -> Iterator[Summand]:
-        """Yield what the change of the masses along the way exerts on joint i."""
-        form = self.found.form
+        """Yield the centrifugal forces on joint i, which result from variable masses."""
+        form = self.mechanics.form
         for parameter in self._values:
             if not parameter.kind.startswith("mass") or parameter.place[0] == 0:
                 continue
@@ -190,18 +189,17 @@ class MechanicsText:
                     yield sign * weight, [self._name(parameter), *self._speeds(c, d), wave]
 
     def _speeds(self, a: int, b: int) -> list[str]:
-        names = [joint.velocity.name for joint in self.found.joints]
+        names = [joint.velocity.name for joint in self.mechanics.joints]
         return [f"{names[a]}**2"] if a == b else [names[a], names[b]]
 
     def _phase(self, k: int) -> str:
-        """Write a combination of angles."""
-        names = [joint.position.name for joint in self.found.joints]
-        return phase_text(self.found.form.waves[k], names)
+        names = [joint.position.name for joint in self.mechanics.joints]
+        return phase_text(self.mechanics.form.waves[k], names)
 
     def _name(self, parameter: Parameter) -> str:
-        """Name a number after the joints and the wave that it belongs to."""
+        """Return the constant of a parameter, named after its joints and its wave."""
         kind, place = parameter
-        names = [joint.position.name.upper() for joint in self.found.joints]
+        names = [joint.position.name.upper() for joint in self.mechanics.joints]
         word, _, wave = kind.partition("_")
         if word == "mass":
             joints = (
@@ -212,9 +210,9 @@ class MechanicsText:
         parts = [word.upper(), joints]
         if word == "potential" or (word == "mass" and place[0]):
             parts += [wave.upper(), _identifier(self._phase(place[0]))]
-        elif word == "push" and len(self.found.inputs) > 1:
+        elif word == "push" and len(self.mechanics.inputs) > 1:
             parts.append(str(place[1]))
-        unit = parameter == self.found.form.parameters[self.found.form.unit]
+        unit = parameter == self.mechanics.form.parameters[self.mechanics.form.unit]
         comment = "Set to 1: the data determine only ratios of masses and forces." if unit else ""
         name = "_".join(part for part in parts if part)
         return self.program.constant(name, literal(self._values[parameter]), comment)
@@ -227,7 +225,6 @@ def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
 
 
 def _sum_text(summands: Iterable[Summand]) -> str:
-    """Write a sum of products."""
     text = ""
     for weight, factors in summands:
         size = [] if abs(weight) == 1 else [literal(abs(weight))]
@@ -238,7 +235,7 @@ def _sum_text(summands: Iterable[Summand]) -> str:
 
 
 def _identifier(phase: str) -> str:
-    """Turn a combination of angles into a part of a constant's name."""
+    """Convert a combination of angles to a part of a constant's name."""
     words = phase.replace(" - ", "_MINUS_").replace(" + ", "_PLUS_").replace(" * ", "_TIMES_")
     return words.replace("-", "MINUS_").upper()
 
@@ -258,11 +255,9 @@ def _solution(joints: int) -> list[str]:
 
 
 def _matrix(joints: int) -> str:
-    """Write the mass matrix."""
     rows = [", ".join(f"mass_{min(i, j)}{max(i, j)}" for j in range(joints)) for i in range(joints)]
     return "np.array([" + ", ".join(f"[{row}]" for row in rows) + "])"
 
 
 def _forces(joints: Sequence[int]) -> str:
-    """Write the vector of forces."""
     return "np.array([" + ", ".join(f"force_{i}" for i in joints) + "])"

@@ -1,4 +1,4 @@
-"""Programs of chance for real numbers: equations, and what is drawn where they leave a rest."""
+"""Stochastic programs for real-valued data: equations, plus noise for their residuals."""
 
 from cwm_induction.noise.inducing import NoisyFindings, induce, write
 

@@ -1,8 +1,9 @@
-"""Noise on actions: what really acted is read off what it did.
+"""Noise on actions, measured by its effect on a variable.
 
-Where a limit cuts noisy actions off, many rows are free of noise: those in which the limit itself
-acted. They give the equation exactly, and this gives what acted in all other rows. With that in
-place of the recorded actions everything else can be explained as if there were no chance.
+If noisy actions are clipped to limits, many rows contain no noise: the applied action equals the
+limit. These rows determine an exact equation, and the equation determines the applied action of
+all other rows. Once the applied actions replace the recorded ones, the remaining variables can be
+explained by deterministic equations.
 """
 
 from collections.abc import Sequence
@@ -21,28 +22,30 @@ from cwm_induction.noise.residuals import DIGITS, MOST_TERMS, supported
 from cwm_induction.writing.rounding import rounded
 
 INTERIOR = 0.6
-"""Share of the range of actions around its middle, where few noisy ones are cut off."""
+"""Central part of the action range for the first fit: few noisy actions are clipped there."""
 
 LEAST_ROWS = 6
-"""Rows at a limit that have to agree on one equation, beside two for each of its terms: noise does
-so in none."""
+"""Minimum number of clipped rows that agree on one equation, plus two for each of its terms: noisy
+rows do not agree."""
 
 CLOSE = 0.3
-"""Standard deviations within which a limit may have acted: a first fit is about as far off."""
+"""A row may be clipped if the first fit puts its applied action within this many standard
+deviations of a limit; the first fit has about this error."""
 
 ROUNDS = 30
-"""Steps of concentration on the rows that agree: few are needed, or it does not come to an end."""
+"""Maximum number of concentration steps: the iteration converges after a few or not at all."""
 
 
 class NoisyAction(NamedTuple):
-    """What acted in every row, where that is `known`, in place of the action as it was chosen.
+    """Noise that is added to an action, and the applied action of every row.
 
-    It was drawn with a standard deviation of `deviation` around the action, and cut off at the
-    limits `low` and `high`.
+    The noise is normal with standard deviation `deviation`; the sum is clipped to the range from
+    `low` to `high`. `place` is the column of the action, and `known` masks the rows whose applied
+    action is known.
     """
 
     place: int
-    acted: Array
+    applied: Array
     known: Array
     deviation: float
     low: float
@@ -52,7 +55,7 @@ class NoisyAction(NamedTuple):
 def noisy_action(
     variables: Sequence[Variable], samples: Samples, effort: Share
 ) -> NoisyAction | None:
-    """Find noise on an action: by a variable in whose equation what acted is all that is drawn."""
+    """Find noise on an action, using a variable without any other noise in its equation."""
     space = samples.action_space
     if space.kind == "discrete" or not np.isfinite([*space.low, *space.high]).all():
         return None
@@ -60,23 +63,23 @@ def noisy_action(
     for place, given in enumerate(inputs_of(samples)):
         for variable in variables:
             bounds = float(space.low[place]), float(space.high[place])
-            found = _ActionSearch(variable, samples, columns, given, *bounds).found(effort)
-            if found is not None:
-                return found._replace(place=place)
+            noise = _ActionSearch(variable, samples, columns, given, *bounds).search(effort)
+            if noise is not None:
+                return noise._replace(place=place)
     return None
 
 
-def acting(samples: Samples, found: NoisyAction) -> Samples:
-    """Return the rows in which it is known what acted, with that as the action."""
+def with_applied_actions(samples: Samples, noise: NoisyAction) -> Samples:
+    """Return the rows with a known applied action, which replaces the recorded one."""
     actions = samples.actions.copy()
-    actions[:, found.place] = found.acted
+    actions[:, noise.place] = noise.applied
     fields = ("before", "after", "rewards", "terminated", "learn")
-    parts = {name: getattr(samples, name)[found.known] for name in fields}
-    return replace(samples, actions=actions[found.known], **parts)
+    parts = {name: getattr(samples, name)[noise.known] for name in fields}
+    return replace(samples, actions=actions[noise.known], **parts)
 
 
 class _ActionSearch(NamedTuple):
-    """One variable whose change may be linear in what acted."""
+    """Search for action noise in a variable whose change may be linear in the applied action."""
 
     variable: Variable
     samples: Samples
@@ -85,8 +88,8 @@ class _ActionSearch(NamedTuple):
     low: float
     high: float
 
-    def found(self, effort: Share) -> NoisyAction | None:
-        """Return the noise on the action, None unless the limits show it exactly."""
+    def search(self, effort: Share) -> NoisyAction | None:
+        """Return the noise on the action, or None if clipped rows give no exact equation."""
         action, variable = self.given.values, self.variable
         rows = self.samples.smooth & variable.free
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -102,16 +105,20 @@ class _ActionSearch(NamedTuple):
         rest = variable.change - matrix @ weights
         spread = float(np.std(rest[inner]))
         if weights[-1] == 0 or variable.agrees(matrix @ weights, inner, 0.5):
-            return None  # it holds as it is: nothing is drawn
+            return None  # without an action term or noise, there is nothing to find
         implied = action + rest / weights[-1]
-        near = spread / abs(weights[-1])
+        spread_in_action = spread / abs(weights[-1])
         bound = np.where(implied > middle, self.high, self.low)
-        cut = rows & (np.abs(implied - bound) < CLOSE * near) & (np.abs(action - bound) < 2 * near)
-        formula = self._exact(support, bound, cut, effort)
+        clipped = (
+            rows
+            & (np.abs(implied - bound) < CLOSE * spread_in_action)
+            & (np.abs(action - bound) < 2 * spread_in_action)
+        )
+        formula = self._exact(support, bound, clipped, effort)
         return None if formula is None else self._noise(formula, rows)
 
     def _support(self, state: Sequence[Term], rows: Array) -> list[Term] | None:
-        """Return the terms that the change depends on beside the action, None where on that not."""
+        """Return the terms of the change besides the action, or None without an action term."""
         terms = [Term(self.given.text, self.given.values, 1.0), *state]
         chosen = supported(terms, self.variable.change, rows)
         return (
@@ -121,19 +128,26 @@ class _ActionSearch(NamedTuple):
         )
 
     def _exact(
-        self, support: Sequence[Term], bound: Array, cut: Array, effort: Share
+        self, support: Sequence[Term], bound: Array, clipped: Array, effort: Share
     ) -> Formula | None:
-        """Return the equation on which most rows agree whose action was cut off at a limit."""
+        """Return the equation of most clipped rows.
+
+        Each concentration step fits the rows and keeps those with the smallest residuals.
+        """
         target = self.variable.change
         limit = Term(self.given.text, bound, 1.0)
         matrix = np.stack([*(term.values for term in support), bound], 1)
-        rows = np.flatnonzero(cut)
+        rows = np.flatnonzero(clipped)
         least = LEAST_ROWS + 2 * len(matrix[0])
         for _ in range(ROUNDS):
             if len(rows) < least:
                 return None
-            off = np.abs(target[cut] - matrix[cut] @ solve(matrix[rows], target[rows]))
-            kept = np.flatnonzero(cut)[np.argsort(off, kind="stable")[: max(least, len(off) // 2)]]
+            residuals = np.abs(
+                target[clipped] - matrix[clipped] @ solve(matrix[rows], target[rows])
+            )
+            kept = np.flatnonzero(clipped)[
+                np.argsort(residuals, kind="stable")[: max(least, len(residuals) // 2)]
+            ]
             if set(kept.tolist()) == set(rows.tolist()):
                 break
             rows = kept
@@ -142,7 +156,7 @@ class _ActionSearch(NamedTuple):
         return exact([*support, limit], target, self.variable.quarter, mask, effort)
 
     def _noise(self, formula: Formula, rows: Array) -> NoisyAction | None:
-        """Read what acted off an exact equation, and fit how far that is from the action."""
+        """Solve an exact equation for the applied action, and fit the standard deviation."""
         place = next((i for i, t in enumerate(formula.terms) if t.text == self.given.text), None)
         if place is None:
             return None
@@ -151,32 +165,34 @@ class _ActionSearch(NamedTuple):
             tuple(term for i, term in enumerate(formula.terms) if i != place),
             tuple(w for i, w in enumerate(formula.weights) if i != place),
         )
-        acted = (self.variable.change - others.values(len(rows))) / weight
+        applied = (self.variable.change - others.values(len(rows))) / weight
         slack = self.variable.quarter / abs(weight)
-        outside = rows & ((acted > self.high + 4 * slack) | (acted < self.low - 4 * slack))
+        outside = rows & ((applied > self.high + 4 * slack) | (applied < self.low - 4 * slack))
         if outside.sum() > 0.01 * rows.sum():
             return None
-        acted = np.clip(acted, self.low, self.high)
+        applied = np.clip(applied, self.low, self.high)
         for limit in (self.low, self.high):
-            acted = np.where(np.abs(acted - limit) <= 4 * slack, limit, acted)
+            applied = np.where(np.abs(applied - limit) <= 4 * slack, limit, applied)
         known = rows | self.samples.terminated
-        deviation = _deviation(self.given.values[rows], acted[rows], low=self.low, high=self.high)
-        return NoisyAction(0, acted, known, rounded(deviation, DIGITS), self.low, self.high)
+        deviation = _deviation(self.given.values[rows], applied[rows], low=self.low, high=self.high)
+        return NoisyAction(0, applied, known, rounded(deviation, DIGITS), self.low, self.high)
 
 
-def _deviation(chosen: Array, acted: Array, *, low: float, high: float) -> float:
-    """Return the standard deviation that is likeliest, of noise that is cut off at limits."""
-    inner = (acted > low) & (acted < high)
-    far = (acted - chosen)[inner]
-    above, below = (high - chosen)[acted >= high], (chosen - low)[acted <= low]
+def _deviation(chosen: Array, applied: Array, *, low: float, high: float) -> float:
+    """Return the maximum-likelihood standard deviation of noise that is clipped at limits."""
+    inner = (applied > low) & (applied < high)
+    errors = (applied - chosen)[inner]
+    above, below = (high - chosen)[applied >= high], (chosen - low)[applied <= low]
 
-    def likelihood(deviation: float) -> float:
+    def log_likelihood(deviation: float) -> float:
         tails = np.concatenate([above, below]) / deviation
-        missing = np.log([max(0.5 * (1 - erf(tail / 2**0.5)), 1e-300) for tail in tails.tolist()])
-        return float(-0.5 * (far**2).sum() / deviation**2 - len(far) * np.log(deviation)) + float(
-            missing.sum()
+        tail_terms = np.log(
+            [max(0.5 * (1 - erf(tail / 2**0.5)), 1e-300) for tail in tails.tolist()]
         )
+        return float(
+            -0.5 * (errors**2).sum() / deviation**2 - len(errors) * np.log(deviation)
+        ) + float(tail_terms.sum())
 
-    size = max(float(np.sqrt((far**2).mean())) if len(far) else 1.0, 1e-12)
-    tried = size * np.geomspace(0.5, 2.0, 401)
-    return float(max(tried.tolist(), key=likelihood))
+    size = max(float(np.sqrt((errors**2).mean())) if len(errors) else 1.0, 1e-12)
+    deviations = size * np.geomspace(0.5, 2.0, 401)
+    return float(max(deviations.tolist(), key=log_likelihood))

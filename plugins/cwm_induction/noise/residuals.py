@@ -1,8 +1,8 @@
-"""What equations leave of real numbers, as noise: how large it is, and what it moves together.
+"""Residuals of equations as noise: standard deviation, scale and correlation.
 
-The mean of a change is a regression on generic terms. What is left of several variables may come
-from few sources, such as a force that pushes all of them: so the mean of each may read what was
-drawn for the ones before it.
+The mean of a change is a regression on generic terms. The noise of several variables may have a
+common source, such as a random force. The mean of a variable may therefore contain the noise
+sources of the variables before it.
 """
 
 from collections.abc import Sequence
@@ -17,37 +17,37 @@ from cwm_induction.continuous.variables import Variable
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_TERMS = 12
-"""Terms of a mean: with noise, more of them are rarely told from none."""
+"""Maximum number of terms of a mean: more terms are rarely identifiable under noise."""
 
 ROUNDING = 1e-6
-"""Share of a change up to which what is left is what stored numbers are rounded by."""
+"""Residuals up to this fraction of the largest change are rounding errors of stored numbers."""
 
 SOURCE = "noise_"
-"""What names of sources begin with."""
+"""Prefix of the names of noise sources."""
 
 SCALE_GAIN = 8.0
-"""Nats of log-likelihood that a noise which depends on something has to gain, beside half the
-logarithm of the rows for its number: by chance one of some twenty candidates hardly ever does."""
+"""Minimum gain of a variable noise scale in log-likelihood (nats), plus half the logarithm of the
+number of rows for its parameter: chance rarely gives one of about twenty candidates this gain."""
 
 NEAR_ZERO = 0.05
-"""Share of its mean size below which a quantity counts as this large: the mean is not known so
-well that noise next to nothing could be told."""
+"""Lower bound of a noise scale, as a fraction of the mean absolute value of its quantity: the
+fitted mean is not accurate enough to identify smaller noise."""
 
 DIGITS = 3
-"""Digits of what noise is multiplied by: a thousand rows tell no more of a standard deviation."""
+"""Digits of standard deviations and their ratios: a thousand rows determine no more."""
 
 
 class Scale(NamedTuple):
-    """What the standard deviation of noise is multiplied by in every row, and as an expression."""
+    """A factor of the standard deviation of noise: its value in every row and its expression."""
 
     values: Array
     text: str = ""
 
 
 class Noise(NamedTuple):
-    """The mean of a change, which may read what was drawn for others, and noise of its own.
+    """A mean, which may contain noise sources of other variables, and a separate noise term.
 
-    The own noise is `deviation` times the scale times a source, drawn from N(0, 1).
+    The noise term is `deviation` times `scale` times `source`, a draw from N(0, 1).
     """
 
     mean: Formula
@@ -56,7 +56,7 @@ class Noise(NamedTuple):
     scale: str = ""
 
     def text(self, name: str) -> str:
-        """Write the next value."""
+        """Return the expression of the next value of a variable."""
         text = self.mean.text(name)
         if not self.deviation:
             return text
@@ -65,139 +65,144 @@ class Noise(NamedTuple):
 
     @property
     def sources(self) -> set[str]:
-        """Names of what is drawn for it and for others that it reads."""
+        """Names of the noise sources in the mean and the noise term."""
         own = {self.source} if self.deviation else set()
         return own | {name for name in self.mean.names if name.startswith(SOURCE)}
 
 
-def drawn_reward(
+def fit_reward_noise(
     samples: Samples,
     now: Sequence[NamedColumn],
     then: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> Noise | None:
-    """Return a reward with noise of its own, in terms of what was, is done and follows."""
+    """Fit a noisy reward to terms of the state, the action and the next state."""
     rows = samples.learn
     if rows.sum() < 4 * MOST_TERMS:
         return None
     terms = distinct([*library(now, inputs, 2), *library(then, [], 2)])
-    return _fitted("reward", samples.rewards, terms, rows, [*now, *inputs]).noise
+    return _fit_noise("reward", samples.rewards, terms, rows, [*now, *inputs]).noise
 
 
-def noises(
+def fit_noises(
     open_variables: Sequence[Variable],
     samples: Samples,
     columns: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> dict[str, Noise]:
-    """Return the noise of every variable that no equation explains.
+    """Fit mean and noise of every variable without an exact equation.
 
-    Each may read what was drawn for the ones before it: a force that pushes several of them.
+    A mean may contain the noise sources of earlier variables, such as a random force on several
+    variables.
     """
     rows = samples.learn & samples.smooth
     for variable in open_variables:
         rows = rows & variable.free
-    found: dict[str, Noise] = {}
+    noises: dict[str, Noise] = {}
     if rows.sum() < 4 * MOST_TERMS:
-        return found
+        return noises
     sources: list[NamedColumn] = []
     for variable in open_variables:
         terms = distinct(library(columns, [*inputs, *sources], 2))
-        fitted = _fitted(variable.name, variable.change, terms, rows, [*columns, *inputs])
-        found[variable.name] = fitted.noise
+        fitted = _fit_noise(variable.name, variable.change, terms, rows, [*columns, *inputs])
+        noises[variable.name] = fitted.noise
         if fitted.noise.deviation:
-            sources.append(NamedColumn(fitted.noise.source, fitted.drawn))
-    return found
+            sources.append(NamedColumn(fitted.noise.source, fitted.draws))
+    return noises
 
 
-class _Fitted(NamedTuple):
-    """A noise, and what was drawn in every row according to it."""
+class _NoiseFit(NamedTuple):
+    """Fitted noise, and the value of its source in every row."""
 
     noise: Noise
-    drawn: Array
+    draws: Array
 
 
-def _fitted(
+def _fit_noise(
     name: str, target: Array, terms: Sequence[Term], rows: Array, columns: Sequence[NamedColumn]
-) -> _Fitted:
-    """Fit a mean, what the size of the rest depends on, and how large it is."""
+) -> _NoiseFit:
+    """Fit a mean, and the scale and standard deviation of the residuals."""
     mean = _mean(target, terms, rows)
-    rest = target - mean.values(len(target))
-    scale = noise_scale(rest, rows, columns)
-    unit = rest / scale.values
+    residuals = target - mean.values(len(target))
+    scale = noise_scale(residuals, rows, columns)
+    unit = residuals / scale.values
     deviation = rounded(float(np.std(unit[rows])), DIGITS)
     if deviation <= ROUNDING * float(np.abs(target[rows]).max()):
-        return _Fitted(Noise(mean, 0.0, ""), np.zeros(len(target)))
-    return _Fitted(Noise(mean, deviation, SOURCE + name, scale.text), unit / deviation)
+        return _NoiseFit(Noise(mean, 0.0, ""), np.zeros(len(target)))
+    return _NoiseFit(Noise(mean, deviation, SOURCE + name, scale.text), unit / deviation)
 
 
 def _mean(target: Array, terms: Sequence[Term], rows: Array) -> Formula:
-    """Return the terms that something depends on surely, weighed by least squares."""
+    """Return the least-squares formula of the supported terms, with short weights."""
     chosen = supported(terms, target, rows)
     if not chosen:
         return Formula((), ())
     matrix = np.stack([term.values[rows] for term in chosen], 1)
     weights = solve(matrix, target[rows])
-    rest = float(np.std(target[rows] - matrix @ weights))
+    spread = float(np.std(target[rows] - matrix @ weights))
     sizes = np.abs(matrix).max(0)
-    short = [_short(*pair, slack=0.01 * rest) for pair in zip(weights, sizes, strict=True)]
+    short = [_shortened(*pair, slack=0.01 * spread) for pair in zip(weights, sizes, strict=True)]
     return Formula(tuple(chosen), tuple(short))
 
 
 def supported(terms: Sequence[Term], target: Array, rows: Array) -> list[Term]:
-    """Add the term that gains most beyond its cost, while one does: the plainest ones first.
+    """Select terms by forward regression: add the term with the largest gain beyond its price.
 
-    The gain is the log-likelihood of normal noise, the price of a unit of cost half the logarithm
-    of the rows for a weight and the logarithm of how many there are to choose from.
+    The gain is the increase in log-likelihood of normal noise. The price of a unit of cost is half
+    the logarithm of the number of rows, for the weight, plus the logarithm of the number of terms,
+    for the choice. The selection stops without a positive gain; terms with a cost of at most 1
+    take precedence.
     """
     matrix = np.stack([term.values[rows] for term in terms], 1)
     remaining = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
-    rest, count = target[rows].copy(), int(rows.sum())
+    residuals, count = target[rows].copy(), int(rows.sum())
     price = (0.5 * np.log(count) + np.log(len(terms))) * np.array([t.cost for t in terms])
     chosen: list[int] = []
     plain = np.array([term.cost <= 1 for term in terms])
     while len(chosen) < MOST_TERMS:
         norms = np.einsum("ij,ij->j", remaining, remaining)
-        fresh = norms > DEPENDENT
-        removed = np.where(fresh, (remaining.T @ rest) ** 2 / np.where(fresh, norms, 1), 0.0)
-        left = np.maximum(1 - removed / max(float(rest @ rest), 1e-300), 1e-12)
+        independent = norms > DEPENDENT
+        removed = np.where(
+            independent, (remaining.T @ residuals) ** 2 / np.where(independent, norms, 1), 0.0
+        )
+        left = np.maximum(1 - removed / max(float(residuals @ residuals), 1e-300), 1e-12)
         gains = -0.5 * count * np.log(left) - price
-        gains = np.where(fresh & (gains > 0), gains, -np.inf)
+        gains = np.where(independent & (gains > 0), gains, -np.inf)
         gains = np.where(plain, gains, -np.inf) if np.isfinite(gains[plain]).any() else gains
         best = int(np.argmax(gains))
         if not np.isfinite(gains[best]):
             break
         chosen.append(best)
         direction = remaining[:, best] / np.sqrt(norms[best])
-        rest -= direction * (direction @ rest)
+        residuals -= direction * (direction @ residuals)
         remaining = remaining - np.outer(direction, direction @ remaining)
     return [terms[place] for place in chosen]
 
 
-def _short(weight: float, size: float, slack: float) -> float:
-    """Return a weight with as few digits as change no row by more than the slack."""
+def _shortened(weight: float, size: float, slack: float) -> float:
+    """Round a weight to the fewest digits that change no row by more than `slack`."""
     digits = range(2, 9)
-    found = (rounded(float(weight), each) for each in digits)
-    return next((w for w in found if abs(w - weight) * size <= slack), float(weight))
+    candidates = (rounded(float(weight), each) for each in digits)
+    return next((w for w in candidates if abs(w - weight) * size <= slack), float(weight))
 
 
-def noise_scale(rest: Array, rows: Array, columns: Sequence[NamedColumn]) -> Scale:
-    """Return what the size of the noise depends on: nothing, the size of a quantity, or a case."""
+def noise_scale(residuals: Array, rows: Array, columns: Sequence[NamedColumn]) -> Scale:
+    """Return the most likely noise scale: constant, proportional to a quantity, or two levels."""
     count = int(rows.sum())
-    plain = _likelihood(rest[rows], np.ones(count))
-    best, gained = Scale(np.ones(len(rest))), SCALE_GAIN + 0.5 * np.log(count)
+    plain = _likelihood(residuals[rows], np.ones(count))
+    best, gained = Scale(np.ones(len(residuals))), SCALE_GAIN + 0.5 * np.log(count)
     for text, values, _ in columns:
-        for scale in _scales(rest, rows, text, values):
-            if (gain := _likelihood(rest[rows], scale.values[rows]) - plain) > gained:
+        for scale in _scales(residuals, rows, text, values):
+            if (gain := _likelihood(residuals[rows], scale.values[rows]) - plain) > gained:
                 best, gained = scale, gain
     return best
 
 
-def _scales(rest: Array, rows: Array, text: str, values: Array) -> list[Scale]:
-    """Return how noise may depend on a quantity: in proportion, or by which of two cases it is."""
+def _scales(residuals: Array, rows: Array, text: str, values: Array) -> list[Scale]:
+    """Return the possible noise scales of a quantity: proportional, or a level for each value."""
     levels = np.unique(values[rows])
     if len(levels) == 2:
-        first, second = (float(np.std(rest[rows & (values == level)])) for level in levels)
+        first, second = (float(np.std(residuals[rows & (values == level)])) for level in levels)
         if min(first, second) <= 0:
             return []
         ratio = rounded(second / first, DIGITS)
@@ -212,8 +217,8 @@ def _scales(rest: Array, rows: Array, text: str, values: Array) -> list[Scale]:
     return [Scale(np.maximum(size, least), f"max(abs({text}), {literal(least)})")]
 
 
-def _likelihood(rest: Array, scale: Array) -> float:
-    """Return the log-likelihood of a rest as normal noise of this scale, at its best size."""
-    unit = rest / scale
+def _likelihood(residuals: Array, scale: Array) -> float:
+    """Return the log-likelihood of normal residuals with this scale and the best variance."""
+    unit = residuals / scale
     variance = max(float(np.mean(unit**2)), 1e-300)
-    return float(-0.5 * len(rest) * np.log(variance) - np.log(scale).sum())
+    return float(-0.5 * len(residuals) * np.log(variance) - np.log(scale).sum())

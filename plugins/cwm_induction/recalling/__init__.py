@@ -1,1 +1,1 @@
-"""What was seen before is recalled: a board of which every observation shows a window."""
+"""Programs that remember a board; each observation shows a window of the board."""

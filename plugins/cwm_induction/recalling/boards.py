@@ -1,4 +1,4 @@
-"""Programs that remember a board of which they see a window."""
+"""Writer of programs that remember a board from views of a moving window."""
 
 from collections.abc import Callable
 from json import dumps
@@ -148,12 +148,12 @@ def lit(view):
 
 
 def remember_boards(data: Dataset) -> str:
-    """Write a program that remembers the board of which it sees a window, or "" for none."""
+    """Return a program that remembers a board behind a window, or "" without a window."""
     window = find_window(data)
-    return "" if window is None else _written(window)
+    return "" if window is None else _write(window)
 
 
-def _written(window: Window) -> str:
+def _write(window: Window) -> str:
     views = window.views
     shape = (*views.shape[:2], views.kinds.shape[1])
     kinds = [tuple(kind) for kind in views.kinds.tolist()]
@@ -210,19 +210,19 @@ def _written(window: Window) -> str:
 
 
 def _tree(table: ChanceTable, answer: Callable[[int], list[str]], indent: int = 8) -> str:
-    """Write a tree of conditions; `answer` writes what to do for the likeliest number."""
+    """Write a decision tree; `answer` writes the lines of the most likely answer number."""
 
-    def spelled(condition: ShareCondition) -> str:
+    def condition_text(condition: ShareCondition) -> str:
         return f"{condition.name} {'<=' if condition.most else '=='} {condition.value}"
 
-    def likeliest(shares: Shares) -> list[str]:
+    def most_likely(shares: Shares) -> list[str]:
         return answer(int(np.argmax([float(share) for share in shares])))
 
-    return "\n".join(" " * indent + line for line in table.lines(spelled, likeliest))
+    return "\n".join(" " * indent + line for line in table.lines(condition_text, most_likely))
 
 
 def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
-    """Write what becomes of each cell that changes."""
+    """Write the changes of cells as `yield` statements."""
 
     def answer(change: CellChange) -> Callable[[int], list[str]]:
         def lines(best: int) -> list[str]:
@@ -237,7 +237,7 @@ def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
 
 
 def _other(other: NumberBeside, names: list[str]) -> str:
-    """Write the method that tells what becomes of a number beside the view."""
+    """Write the method that returns the next value of a number beside the view."""
     given = "".join(f", {name}" for name in names)
     start = f"{other.name} + " if other.is_change else ""
     body = _tree(other.table, lambda best: [f"return {start}{other.values[best]}"])

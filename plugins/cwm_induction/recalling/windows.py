@@ -1,8 +1,8 @@
-"""A window onto a larger board, found in transitions: how actions move it, and what they change.
+"""A moving window onto a larger board, inferred from transitions.
 
-A move turns and shifts the window, so that what was seen before lies where it is seen next. Moves
-are found by how well they map one view onto the next, what decides between them by trees of
-conditions, and what is out of sight by which cells light goes through.
+A move turns and shifts the window. The search selects the moves that map views best onto the next
+views. Decision trees predict the move of an action, and the changes of cells. A rule of light and
+opaque cells predicts the visible cells.
 """
 
 from collections.abc import Iterator
@@ -19,47 +19,47 @@ from cwm_induction.discrete.chance_tables import ChanceTable
 Array = np.ndarray
 
 LEAST_SHARED = 0.25
-"""Share of a window that stays in sight at least: a quarter, where one turns at its edge."""
+"""Minimum visible fraction of a window after a move; turns around its edge keep a quarter."""
 
 SAMPLED = 300
-"""Rows of an action that moves are looked for in: what happens in fewer than some is no move."""
+"""Maximum number of rows per action for the search of moves; rarer events are not moves."""
 
 MISS = float(np.log(0.03))
-"""What a cell tells against a move that leads something else there: actions change few cells."""
+"""Log-likelihood (nats) of a cell that differs from the prediction of a move: changes are rare."""
 
 MOST_CHANGED = 4
-"""Cells of a view that actions change at most; more that turn into others come into sight."""
+"""Maximum number of cells that actions change; more changes result from cells out of sight."""
 
 OWN_SHARE = 0.99
-"""Share of moves in which a cell that goes with the window stays as it is: one is read amiss."""
+"""Minimum fraction of moves without a change of an own cell; a few moves are misidentified."""
 
 COMMON = 0.05
-"""Share of the rows of an action in which it makes a move at least, if it makes another one."""
+"""Minimum frequency of each further move among the rows of an action."""
 
 ANOTHER = 15.0
-"""Nats that a further move of an action has to be worth: one row alone never is."""
+"""Minimum gain of a further move of an action, in nats; a single row gains 7 at most."""
 
 LEAST_CHANGED = 3
-"""Rows in which a cell of the window changes by an action at least."""
+"""Minimum number of rows with a change of a cell."""
 
 RIGHT_SIGHT = 0.8
-"""Share of views that a rule of what is out of sight explains in full, else there is none."""
+"""Minimum fraction of views that a rule of visible cells must explain completely."""
 
 MOST_VIEWS = 200
-"""Views that rules of what is out of sight are compared on: a wrong one fails on most."""
+"""Maximum number of views that compare rules of visible cells; wrong rules fail in most."""
 
 NEIGHBOURS = tuple((x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y)
 
 
 class WindowMove(NamedTuple):
-    """Quarter turns of a window's cells, and where they shift: a cell is seen there next."""
+    """A move of a window: quarter turns of its cells, then a shift by `x` and `y`."""
 
     turn: int
     x: int
     y: int
 
-    def led(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Return where cells of the window are seen after the move."""
+    def apply(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Return the coordinates of cells of the window after the move."""
         for _ in range(self.turn):
             x, y = -y, x
         return x + self.x, y + self.y
@@ -70,14 +70,18 @@ STILL = WindowMove(0, 0, 0)
 
 @dataclass(frozen=True)
 class Sight:
-    """Light goes from cells that are always seen to neighbours, through all but some contents."""
+    """A rule of visible cells.
+
+    Light starts at the mask `seeds` of always visible cells. It spreads to the neighbours in the
+    directions `ways`, except from cells with `opaque` contents.
+    """
 
     seeds: Array
     ways: tuple[tuple[int, int], ...]
     opaque: frozenset[int]
 
     def lit(self, views: Array) -> Array:
-        """Return what is seen of views (rows, width, height)."""
+        """Return the mask of the visible cells of views (rows, width, height)."""
         clear = ~np.isin(views, list(self.opaque))
         lit = np.broadcast_to(self.seeds, views.shape).copy()
         while True:
@@ -89,7 +93,10 @@ class Sight:
 
 
 class CellChange(NamedTuple):
-    """What becomes of a cell of the window: a tree whose first answer is that it stays."""
+    """A decision tree for the next content of a cell: answer 0 means no change.
+
+    Each further answer is a place in `codes`, counted from 1.
+    """
 
     cell: tuple[int, int]
     codes: tuple[int, ...]
@@ -97,7 +104,7 @@ class CellChange(NamedTuple):
 
 
 class NumberBeside(NamedTuple):
-    """A number beside the window: what it becomes, or what is added to it."""
+    """A decision tree for a number beside the window: its next value, or its change."""
 
     name: str
     key: str
@@ -107,7 +114,7 @@ class NumberBeside(NamedTuple):
 
 
 class StepOutcome(NamedTuple):
-    """Rewards, or whether the episode ends."""
+    """A decision tree for the rewards or for the end of the episode."""
 
     values: tuple[float, ...]
     table: ChanceTable
@@ -115,9 +122,12 @@ class StepOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Views:
-    """Transitions between views: numbered contents of cells (rows, width, height).
+    """Transitions between views, with a code for the content of each cell.
 
-    `kinds` are the contents (codes, channels), `key` is the part of the observation.
+    `before` and `after` contain codes (rows, width, height), and `kinds` contains the values
+    (codes, channels). `key` is the part of the observation with the view. `columns` are the
+    features of decision trees. `others` maps the names of numbers beside the view to their keys,
+    values and next values.
     """
 
     key: str
@@ -130,7 +140,7 @@ class Views:
 
     @classmethod
     def of(cls, data: Dataset) -> Self | None:
-        """Read views, or return None where no part of the observation can be a window."""
+        """Read views, or return None if no part of the observation can be a window."""
         parts = list(_parts(data.observation_space))
         grids = [part for part in parts if _is_window(part[1])]
         if len(grids) != 1 or data.action_space.kind != "discrete":
@@ -149,20 +159,20 @@ class Views:
         others = {}
         for number, (other, part) in enumerate(parts):
             if part.kind != "text" and part is not space:
-                called = other if other.isidentifier() else f"number_{number}"
+                column = other if other.isidentifier() else f"number_{number}"
                 now, then = (
                     data.columns[f"{field}.{other}"].reshape(-1).astype(np.int64)
                     for field in ("observations", "next_observations")
                 )
-                columns[called] = now
-                others[called] = other, now, then
+                columns[column] = now
+                others[column] = other, now, then
         for x, y, channel in product(*map(range, (*space.shape[:2], channels))):
             columns[f"view[{x}, {y}, {channel}]"] = kinds[before[:, x, y], channel]
         columns = {name: part for name, part in columns.items() if np.ptp(part)}
         return cls(key, space.shape, kinds, before, after, columns, others)
 
     def tree(self, answers: Array, count: int, rows: Array | None = None) -> ChanceTable:
-        """Grow the tree of conditions that tells numbered answers in a mask of rows."""
+        """Fit the decision tree of numbered answers in a mask of rows."""
         chosen = np.ones(len(answers), bool) if rows is None else rows
         columns = {name: part[chosen] for name, part in self.columns.items()}
         return ChanceTable.of(columns, np.eye(count)[answers[chosen]])
@@ -170,7 +180,12 @@ class Views:
 
 @dataclass(frozen=True)
 class Window:
-    """All that was found of how a window moves, what changes in it, and what is out of sight."""
+    """A model of a window: its moves, the changes of its cells, and the visible cells.
+
+    `choice` predicts the move, `of_action` lists the possible moves of each action, and `own`
+    masks the cells that move with the window. `unseen` is the code of cells out of sight, and
+    `usual` contains the most common code of each cell.
+    """
 
     views: Views
     moves: tuple[WindowMove, ...]
@@ -187,7 +202,7 @@ class Window:
 
 
 def find_window(data: Dataset) -> Window | None:
-    """Find how a window moves, or return None where nothing that is seen ever moves."""
+    """Fit the model of a window, or return None if the window never moves."""
     views = Views.of(data)
     if views is None:
         return None
@@ -203,16 +218,16 @@ def find_window(data: Dataset) -> Window | None:
         rows = np.flatnonzero(actions == action)
         for move in some:
             evidence[rows, moves.index(move)] = _evidence(views, rows, move, unseen)
-    label, two = evidence.argmax(1), np.sort(evidence, axis=1)[:, -2:]
-    sure = two[:, -1] - two[:, 0] > -MISS if len(moves) > 1 else np.ones(len(data), bool)
-    choice = views.tree(label, len(moves), sure)
-    label = np.where(sure, label, choice.chances(views.columns, len(data)).argmax(axis=1))
+    label, top = evidence.argmax(1), np.sort(evidence, axis=1)[:, -2:]
+    certain = top[:, -1] - top[:, 0] > -MISS if len(moves) > 1 else np.ones(len(data), bool)
+    choice = views.tree(label, len(moves), certain)
+    label = np.where(certain, label, choice.chances(views.columns, len(data)).argmax(axis=1))
     known = [view != (-1 if unseen is None else unseen) for view in (views.before, views.after)]
     own = _own(views, known, label, moves)
-    led = np.where(own, views.after, _led(views, moves, label, own))
-    known_led = led >= 0
+    next_codes = np.where(own, views.after, _codes_after(views, moves, label, own))
+    known_next = next_codes >= 0
     if unseen is not None:
-        known_led &= led != unseen
+        known_next &= next_codes != unseen
     usual = _usual(views.after, unseen)
     numbers = {action: tuple(map(moves.index, some)) for action, some in of_action.items()}
     return Window(
@@ -221,7 +236,7 @@ def find_window(data: Dataset) -> Window | None:
         choice,
         numbers,
         own,
-        tuple(_changes(views, led, known[0] & known_led)),
+        tuple(_changes(views, next_codes, known[0] & known_next)),
         unseen,
         None if unseen is None else find_sight(views.before, unseen),
         usual,
@@ -232,7 +247,7 @@ def find_window(data: Dataset) -> Window | None:
 
 
 def _parts(space: Space) -> Iterator[tuple[str, Space]]:
-    """Yield the parts of an observation with their keys; none are nested deeper."""
+    """Yield the parts of an observation with their keys; nested parts stay whole."""
     if space.kind == "dict":
         yield from zip(space.keys, space.children, strict=True)
     else:
@@ -240,41 +255,41 @@ def _parts(space: Space) -> Iterator[tuple[str, Space]]:
 
 
 def _is_window(space: Space) -> bool:
-    """Whether a part has cells in two directions, of few whole numbers each."""
+    """Return whether a part is a grid of cells with a few integers each."""
     whole = space.kind in ("box", "multidiscrete", "multibinary") and not space.is_float
     plain = len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] <= 8)
     return whole and plain and min(space.shape[:2]) > 1
 
 
 def _pairs(shape: tuple[int, ...], move: WindowMove) -> tuple[Array, Array]:
-    """Return places of cells before a move that are in sight after it, and their places then."""
+    """Return the flat indices, before and after a move, of cells that stay in the window."""
     width, height = shape[:2]
     x, y = (part.ravel() for part in np.indices((width, height)))
-    then_x, then_y = move.led(x, y)
+    then_x, then_y = move.apply(x, y)
     stays = (then_x >= 0) & (then_x < width) & (then_y >= 0) & (then_y < height)
     return (x * height + y)[stays], (then_x * height + then_y)[stays]
 
 
 def _rows(cells: Array) -> Array:
-    """Return an array (rows, width, height) with its cells in a row."""
+    """Flatten the cells of an array (rows, width, height)."""
     return cells.reshape(len(cells), cells.shape[1] * cells.shape[2])
 
 
 def _evidence(views: Views, rows: Array, move: WindowMove, unseen: int | None) -> Array:
-    """Return how much likelier the next views are by a move than by chance, in nats."""
+    """Return the log-likelihood ratio (nats) of the next views: a move versus chance."""
     here, there = _pairs(views.shape, move)
     now, then = _rows(views.before)[rows][:, here], _rows(views.after)[rows][:, there]
     counts = np.bincount(views.after.ravel(), minlength=len(views.kinds)).astype(float)
     gain = -np.log(np.maximum(counts, 1) / counts.sum())
-    told = np.where(now == then, gain[then], MISS)
+    cells = np.where(now == then, gain[then], MISS)
     if unseen is not None:
-        told = told * ((now != unseen) & (then != unseen))
-    evidence: Array = told.sum(axis=1)
+        cells = cells * ((now != unseen) & (then != unseen))
+    evidence: Array = cells.sum(axis=1)
     return evidence
 
 
 def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
-    """Return the fewest moves of each action that lead to what is seen."""
+    """Return up to four moves of each action that explain the next views."""
     width, height = views.shape[:2]
     turns = range(4) if width == height else (0, 2)
     reach = 2 * max(width, height) - 1
@@ -285,39 +300,40 @@ def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
         >= LEAST_SHARED * width * height
     ]
     candidates.sort(key=lambda move: (move.turn, abs(move.x) + abs(move.y)))
-    found = {}
+    moves = {}
     actions = views.columns["action"]
     for action in np.unique(actions).tolist():
         rows = np.flatnonzero(actions == action)
         sampled = rows[:: 1 + len(rows) // SAMPLED]
-        told = np.stack([_evidence(views, sampled, move, unseen) for move in candidates], 1)
-        chosen = [int(told.sum(axis=0).argmax())]
-        best = told[:, chosen[0]]
+        evidence = np.stack([_evidence(views, sampled, move, unseen) for move in candidates], 1)
+        chosen = [int(evidence.sum(axis=0).argmax())]
+        best = evidence[:, chosen[0]]
         while len(chosen) < 4:
-            gained = np.clip(told - best[:, None], 0, -2 * MISS)
+            gained = np.clip(evidence - best[:, None], 0, -2 * MISS)
             rare = (gained > 0).mean(axis=0) < COMMON
             gains = np.where(rare, 0.0, gained.sum(axis=0))
             if gains.max() < ANOTHER:
                 break
             chosen.append(int(gains.argmax()))
-            best = np.maximum(best, told[:, chosen[-1]])
-        found[action] = [candidates[number] for number in chosen]
-    return found
+            best = np.maximum(best, evidence[:, chosen[-1]])
+        moves[action] = [candidates[number] for number in chosen]
+    return moves
 
 
 def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
-    """Return what cells out of sight look like, if one content comes and goes all over the view.
+    """Return the code of cells out of sight, or None without such a code.
 
-    Without it only few cells become other than what moved there.
+    This code appears and disappears all over the view. All other changes, except those by moves,
+    affect few cells.
     """
     size, cells = len(views.kinds), views.shape[0] * views.shape[1]
     became = np.zeros((size, size, cells), np.int64)
     for action, moves in of_action.items():
         rows = np.flatnonzero(views.columns["action"] == action)
-        told = np.stack([_evidence(views, rows, move, None) for move in moves])
+        evidence = np.stack([_evidence(views, rows, move, None) for move in moves])
         for number, move in enumerate(moves):
             here, there = _pairs(views.shape, move)
-            chosen = rows[told.argmax(axis=0) == number]
+            chosen = rows[evidence.argmax(axis=0) == number]
             now, then = _rows(views.before)[chosen], _rows(views.after)[chosen]
             own = (now == then).mean(axis=0) > OWN_SHARE if move != STILL and len(chosen) else None
             rest = np.ones(len(here), bool) if own is None else ~own[here] & ~own[there]
@@ -331,22 +347,22 @@ def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
     return best if changed[best] <= MOST_CHANGED < spread - changed[best] else None
 
 
-def _led(views: Views, moves: tuple[WindowMove, ...], label: Array, own: Array) -> Array:
-    """Return what each cell of the window before a move is seen as after it, -1 out of sight.
+def _codes_after(views: Views, moves: tuple[WindowMove, ...], label: Array, own: Array) -> Array:
+    """Return the code after the move for each cell before the move; -1 for invisible cells.
 
-    What lies below the window's own cells is out of sight too.
+    The window's own cells hide the cells below them.
     """
-    led, after = np.full_like(_rows(views.before), -1), _rows(views.after)
+    next_codes, after = np.full_like(_rows(views.before), -1), _rows(views.after)
     for number, move in enumerate(moves):
         here, there = _pairs(views.shape, move)
         here, there = here[~own.ravel()[there]], there[~own.ravel()[there]]
         rows = np.flatnonzero(label == number)
-        led[np.ix_(rows, here)] = after[np.ix_(rows, there)]
-    return led.reshape(views.before.shape)
+        next_codes[np.ix_(rows, here)] = after[np.ix_(rows, there)]
+    return next_codes.reshape(views.before.shape)
 
 
 def _own(views: Views, known: list[Array], label: Array, moves: tuple[WindowMove, ...]) -> Array:
-    """Mask of the cells that go with the window: they stay as they are when it is moved."""
+    """Return the mask of cells that move with the window: moves do not change them."""
     moved = np.array([move != STILL for move in moves])[label]
     both = known[0] & known[1] & moved[:, None, None]
     wrong = (both & (views.before != views.after)).sum(0)
@@ -360,12 +376,12 @@ def _own(views: Views, known: list[Array], label: Array, moves: tuple[WindowMove
     return own
 
 
-def _changes(views: Views, led: Array, known: Array) -> Iterator[CellChange]:
-    """Yield what actions make of cells of the window."""
-    changed = known & (led != views.before)
+def _changes(views: Views, next_codes: Array, known: Array) -> Iterator[CellChange]:
+    """Yield the cells of the window that actions change."""
+    changed = known & (next_codes != views.before)
     for x, y in np.argwhere(changed.sum(axis=0) >= LEAST_CHANGED).tolist():
-        codes = np.unique(led[changed[:, x, y], x, y])
-        answers = np.where(changed[:, x, y], 1 + np.searchsorted(codes, led[:, x, y]), 0)
+        codes = np.unique(next_codes[changed[:, x, y], x, y])
+        answers = np.where(changed[:, x, y], 1 + np.searchsorted(codes, next_codes[:, x, y]), 0)
         answers = np.where(known[:, x, y], answers, 0)
         table = views.tree(answers, 1 + len(codes), known[:, x, y])
         if any(max(leaf.shares) > leaf.shares[0] for leaf in table.leaves()):
@@ -373,14 +389,14 @@ def _changes(views: Views, led: Array, known: Array) -> Iterator[CellChange]:
 
 
 def _other(views: Views, name: str) -> NumberBeside:
-    """Find what a number beside the window becomes, or by how much it changes."""
+    """Fit the next value and the change of a number, and return the shorter tree."""
     key, now, then = views.others[name]
-    found = []
+    candidates = []
     for is_change, target in ((False, then), (True, then - now)):
         values, answers = np.unique(target, return_inverse=True)
         table = views.tree(answers, len(values))
-        found.append(NumberBeside(name, key, tuple(values.tolist()), is_change, table))
-    return min(found, key=lambda other: other.table.bits)
+        candidates.append(NumberBeside(name, key, tuple(values.tolist()), is_change, table))
+    return min(candidates, key=lambda other: other.table.bits)
 
 
 def _outcome(views: Views, column: Array) -> StepOutcome:
@@ -389,7 +405,7 @@ def _outcome(views: Views, column: Array) -> StepOutcome:
 
 
 def _usual(seen: Array, unseen: int | None) -> Array:
-    """Return what is usual in each cell of the window, where it is seen."""
+    """Return the most common visible code of each cell of the window."""
     counts = np.stack([(seen == code).sum(axis=0) for code in range(int(seen.max()) + 1)])
     if unseen is not None:
         counts[unseen] = 0
@@ -398,14 +414,14 @@ def _usual(seen: Array, unseen: int | None) -> Array:
 
 
 def _shifted(cells: Array, way: tuple[int, int]) -> Array:
-    """Return the view of an array (rows, width, height) without the edge that a way comes from."""
+    """Return the part of an array (rows, width, height) that a step along `way` can reach."""
     parts = [slice(max(0, step), None if step >= 0 else step) for step in way]
     part: Array = cells[:, parts[0], parts[1]]
     return part
 
 
 def find_sight(seen: Array, unseen: int) -> Sight | None:
-    """Find which neighbours light goes to and what it does not go through, from views alone."""
+    """Infer the directions of light and the opaque contents from views, or return None."""
     views = np.unique(seen, axis=0)
     views = views[:: 1 + len(views) // MOST_VIEWS]
     lit = views != unseen
@@ -417,20 +433,20 @@ def find_sight(seen: Array, unseen: int) -> Sight | None:
     for way in NEIGHBOURS:
         source = _shifted(views, (-way[0], -way[1]))
         reached = _shifted(lit, way)
-        some = source != unseen
-        stopped.append(np.bincount(source[some & ~reached], minlength=len(codes)))
-        passed.append(np.bincount(source[some & reached], minlength=len(codes)))
+        visible = source != unseen
+        stopped.append(np.bincount(source[visible & ~reached], minlength=len(codes)))
+        passed.append(np.bincount(source[visible & reached], minlength=len(codes)))
     best: tuple[float, int] = (0.0, 0)
-    found = None
+    best_sight = None
     for mask in product((False, True), repeat=len(NEIGHBOURS)):
         chosen = np.flatnonzero(mask)
         if not len(chosen):
             continue
-        against = sum(stopped[way] for way in chosen)
-        for_it = sum(passed[way] for way in chosen)
-        opaque = codes[(against > 0.02 * (against + for_it)) & (codes != unseen)]
+        stops = sum(stopped[way] for way in chosen)
+        passes = sum(passed[way] for way in chosen)
+        opaque = codes[(stops > 0.02 * (stops + passes)) & (codes != unseen)]
         sight = Sight(seeds, tuple(NEIGHBOURS[way] for way in chosen), frozenset(opaque.tolist()))
         right = float((sight.lit(views) == lit).all(axis=(1, 2)).mean())
         if (right, -len(chosen)) > best:
-            best, found = (right, -len(chosen)), sight
-    return found if best[0] >= RIGHT_SIGHT else None
+            best, best_sight = (right, -len(chosen)), sight
+    return best_sight if best[0] >= RIGHT_SIGHT else None
