@@ -170,7 +170,7 @@ class RuleAttempt:
 
 @dataclass(frozen=True)
 class RelationAttempt:
-    """Fits rules that are equal for all cells of a board; proposes other attempts if it is weak."""
+    """Fits rules that are equal for all cells of a board; if they are weak, others follow."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with one or more stages, or none if the data have no such structure."""
@@ -228,7 +228,7 @@ class ObjectAttempt:
 
 @dataclass(frozen=True)
 class MemoryAttempt:
-    """Adds a table of the most common outcomes to a program, for rows that it predicts wrongly."""
+    """Adds a table of the most common outcomes to a program, for wrongly predicted rows."""
 
     program: str
     wrong: Array
@@ -523,7 +523,7 @@ def has_equations(data: Dataset) -> bool:
 
 
 def has_few_states(data: Dataset) -> bool:
-    """Return whether whole numbers have at most `MAX_STATES` combinations, so that states recur."""
+    """Return whether the observation space has at most `MAX_STATES` states, so states recur."""
     space = Arrangement.of(data, "int64").flat(data).observation_space
     sizes = np.array(space.high) - np.array(space.low) + 1
     return float(np.prod(sizes.astype(float))) <= MAX_STATES
@@ -535,7 +535,7 @@ def readable(data: Dataset) -> Arrangement:
 
 
 def real(data: Dataset) -> Arrangement:
-    """Arrange observations as real numbers: single precision if all are stored so, else double."""
+    """Arrange observations as real numbers: float32 if all are stored as such, else float64."""
     leaves = [*data.observation_space.leaves("observations")]
     floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
     return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")

@@ -36,25 +36,29 @@ def ending(samples: Samples, variables: Sequence[Variable], terms: Sequence[Term
 
 def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
     """Return the quantities that the rule may compare, computed from the next state."""
-    found: list[Feature] = []
+    candidates: list[Feature] = []
     for variable in variables:
         degrees = is_whole_degrees(variable.high)
         label = f"{variable.name.upper()}_LIMIT"
         extra = 1.2 if variable.is_angle else 0.0  # prefer cosines and sines of angles
         if np.ptp(variable.then) > 1e-9:
-            found.append(Feature(variable.next, variable.then, 1.0 + extra, degrees, label))
+            candidates.append(Feature(variable.next, variable.then, 1.0 + extra, degrees, label))
         if variable.then.min() < 0 < variable.then.max():
             symmetric = 0.8 if variable.low == -variable.high else 0.9
             size = np.abs(variable.then)
-            found.append(Feature(f"abs({variable.next})", size, symmetric + extra, degrees, label))
+            candidates.append(
+                Feature(f"abs({variable.next})", size, symmetric + extra, degrees, label)
+            )
     turned = sums_of_angles(variables)
     heights = [
         Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
     ]
     moving = [v.next_column for v in variables if not v.is_angle and not v.still]
     lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
-    found += _tip_height(variables)
-    return found + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]]
+    candidates += _tip_height(variables)
+    return candidates + [
+        Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]
+    ]
 
 
 def _tip_height(variables: Sequence[Variable]) -> list[Feature]:

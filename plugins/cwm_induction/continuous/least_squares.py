@@ -129,7 +129,7 @@ def slopes(
 
 
 def by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
-    """Return the active parameters, sorted by the increase of the loss if they are set to zero.
+    """Return the active parameters, sorted by the increase of the loss if they become 0.
 
     The estimate is the saliency of the optimal brain surgeon (Hassibi, 1993).
     """

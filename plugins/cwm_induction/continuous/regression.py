@@ -217,10 +217,10 @@ def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) 
 
 
 def snapped(matrix: Array, target: Array) -> Array:
-    """Solve for weights with few digits, with a largest error of at most `SLACK` times the optimum.
+    """Solve for weights with few digits.
 
-    The weights are rounded one after another, the most influential first. The remaining weights are
-    fitted again after each one.
+    The largest error may grow by the factor `SLACK`. The weights are rounded one after another, the
+    most influential first. The remaining weights are fitted again after each one.
     """
     weights = solve(matrix, target)
     limit = max(SLACK * _worst(matrix, weights, target), 1e-3)  # less is far below any tolerance

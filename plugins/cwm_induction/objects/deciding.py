@@ -163,26 +163,26 @@ class DecidingCases:
         bad = self.masks[:, refused].astype(np.float32)
         hits, misses = good.sum(1), bad.sum(1)
         alone = np.flatnonzero((misses == 0) & (hits > 0)).tolist()
-        found: list[Scored] = [((i,), float(hits[i]), float(self.costs[i])) for i in alone]
+        candidates: list[Scored] = [((i,), float(hits[i]), float(self.costs[i])) for i in alone]
         most = hits.max(initial=0)
-        if not any(count == most for _, count, _ in found):
+        if not any(count == most for _, count, _ in candidates):
             both, wrong = good @ good.T, bad @ bad.T
             price = self.costs[:, None] + self.costs
             pairs = np.argwhere(np.triu((wrong == 0) & (both > 0), 1))
-            found += [((i, j), float(both[i, j]), price[i, j]) for i, j in pairs.tolist()]
-            if not any(count == most for _, count, _ in found):
-                found += self._triples(good, bad, both, wrong)
-        if not found:
+            candidates += [((i, j), float(both[i, j]), price[i, j]) for i, j in pairs.tolist()]
+            if not any(count == most for _, count, _ in candidates):
+                candidates += self._triples(good, bad, both, wrong)
+        if not candidates:
             return None
-        found.sort(key=lambda each: (-each[1], each[2]))
-        alike = [each for each in found if each[1] == found[0][1]]
+        candidates.sort(key=lambda each: (-each[1], each[2]))
+        alike = [each for each in candidates if each[1] == candidates[0][1]]
         indices, _, cost = alike[min(self.rank, len(alike) - 1)]
         return indices, cost
 
     def _triples(self, good: Array, bad: Array, both: Array, wrong: Array) -> list[Scored]:
         """Return products of three literals, built from the pairs with the fewest refused rows."""
         order = np.lexsort((wrong.ravel(), -both.ravel()))
-        found: list[Scored] = []
+        triples: list[Scored] = []
         firsts = [divmod(int(index), len(both)) for index in order[: 40 * MAX_PAIRS]]
         firsts = sorted((pair for pair in firsts if pair[0] < pair[1]), key=lambda p: wrong[p])
         for i, j in firsts[:MAX_PAIRS]:
@@ -190,5 +190,5 @@ class DecidingCases:
             misses = bad @ (bad[i] * bad[j])
             for k in np.flatnonzero((misses == 0) & (hits > 0)).tolist():
                 cost = self.costs[i] + self.costs[j] + self.costs[k]
-                found.append(((i, j, k), float(hits[k]), float(cost)))
-        return found
+                triples.append(((i, j, k), float(hits[k]), float(cost)))
+        return triples

@@ -221,26 +221,26 @@ def _effects(
         return [ObjectEffect(role, (), ())]
     others = [name for name in seen.roles if name != role]
     rows = np.flatnonzero(wanted).tolist()
-    found: list[tuple[str, ...]] = []
+    candidates: list[tuple[str, ...]] = []
     if part == PLACE:
         for times in ("", "2 * "):
-            found.append(tuple(f"{role}.{axis} + {times}d{axis}" for axis in PLACE))
-        found += [tuple(f"{other}.{axis}" for axis in PLACE) for other in others]
-        found += sorted({(repr(after[n].x), repr(after[n].y)) for n in rows})
+            candidates.append(tuple(f"{role}.{axis} + {times}d{axis}" for axis in PLACE))
+        candidates += [tuple(f"{other}.{axis}" for axis in PLACE) for other in others]
+        candidates += sorted({(repr(after[n].x), repr(after[n].y)) for n in rows})
     else:
         [name] = part
         values = sorted({getattr(after[n], name) for n in rows}, key=str)
         if name == "direction" and seen.language.faces:
             count = len(seen.language.schema.directions)
-            found += [
+            candidates += [
                 (f"turned({role}.direction, {k if k < count - 1 else -1})",)
                 for k in range(1, count)
             ]
         elif values and not isinstance(values[0], str) and name != "held":
-            found += [(f"{role}.{name} {sign} {k}",) for k in (1, 2, 3) for sign in "+-"]
-        found += [(repr(value),) for value in values]
-        found += [(f"{other}.{name}",) for other in others]
-    return [ObjectEffect(role, part, values) for values in found]
+            candidates += [(f"{role}.{name} {sign} {k}",) for k in (1, 2, 3) for sign in "+-"]
+        candidates += [(repr(value),) for value in values]
+        candidates += [(f"{other}.{name}",) for other in others]
+    return [ObjectEffect(role, part, values) for values in candidates]
 
 
 def _explains(

@@ -165,18 +165,18 @@ class Experience:
     def of_situations(self) -> list[Property]:
         """Return the properties that rules of changes can test."""
         costs = {"front": 1.0, "held": 1.3, "beyond": 1.5, "here": 1.6, "there": 1.7, "other": 2.0}
-        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        properties = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
         for name in self.changing:
-            found += [Property(f"{role}.{name}", cost + 0.2) for role, cost in costs.items()]
-            found += [Property(f"the_{name_of(kind)}.{name}", 3.0) for kind in self.single]
-            found.append(Property(f"agent.{name}", 2.0))
+            properties += [Property(f"{role}.{name}", cost + 0.2) for role, cost in costs.items()]
+            properties += [Property(f"the_{name_of(kind)}.{name}", 3.0) for kind in self.single]
+            properties.append(Property(f"agent.{name}", 2.0))
         for name in self.language.naming:
-            found.append(Property(f"front.{name} == held.{name}", 1.4))
-            found.append(Property(f"here.{name} == held.{name}", 1.8))
-            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+            properties.append(Property(f"front.{name} == held.{name}", 1.4))
+            properties.append(Property(f"here.{name} == held.{name}", 1.8))
+            properties += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
         if self.language.faces:
-            found.append(Property("agent.direction", 4.0))
-        return found
+            properties.append(Property("agent.direction", 4.0))
+        return properties
 
     def of_outcomes(self) -> list[Property]:
         """Return the properties that rules of the reward can test.
@@ -184,26 +184,26 @@ class Experience:
         They describe the state after a step, and the mission.
         """
         costs = {"here": 1.0, "held": 1.1, "front": 1.5, "there": 3.0, "beyond": 3.0}
-        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
-        found += [
+        properties = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        properties += [
             Property(f"named({role}, mission)", costs[role]) for role in ("held", "here", "front")
         ]
         for name in self.changing:
-            found += [Property(f"{role}.{name}", cost + 0.3) for role, cost in costs.items()]
+            properties += [Property(f"{role}.{name}", cost + 0.3) for role, cost in costs.items()]
             for kind in self.kinds:
                 values = {getattr(thing, name) for row in self.rows for thing in row.after
                           if thing.kind == kind}  # fmt: skip
                 if len(values) > 1:
-                    found += [Property(f"some(after, {kind!r}, {name}={value!r})", 1.4)
+                    properties += [Property(f"some(after, {kind!r}, {name}={value!r})", 1.4)
                               for value in sorted(values)]  # fmt: skip
         for one, two in _over(self.language, self.rows):
             counted = f"count_on(after, {one!r}, {two!r})"
-            found.append(Property(f"{counted} - {counted.replace('after', 'state')}", 1.2))
-            found.append(Property(f"all_on(after, {one!r}, {two!r})", 1.3))
+            properties.append(Property(f"{counted} - {counted.replace('after', 'state')}", 1.2))
+            properties.append(Property(f"all_on(after, {one!r}, {two!r})", 1.3))
         for name in self.language.naming:
-            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
-        found += [Property("carried(state).kind", 2.0), Property("after == state", 2.5)]
-        return [*found, Property("action", 2.5)]
+            properties += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+        properties += [Property("carried(state).kind", 2.0), Property("after == state", 2.5)]
+        return [*properties, Property("action", 2.5)]
 
 
 def name_of(kind: str) -> str:

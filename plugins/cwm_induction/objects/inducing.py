@@ -110,7 +110,7 @@ def induce(data: Dataset, *, variant: int = 0) -> str:
 
 
 def composed(seen: Experience, transition: str, reward: str) -> str:
-    """Return a program with two functions, and a table of transitions that they predict wrongly."""
+    """Return a program with two functions, and a table of their wrongly predicted transitions."""
     about = f"Rules over objects, induced from {len(seen.rows)} transitions."
     world = ENVIRONMENT.format(about=about, most=MOST_KNOWN)
     moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""

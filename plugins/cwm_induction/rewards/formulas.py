@@ -136,13 +136,12 @@ def _can_explain(
     tolerance: Array,
     rows: Array,
     effort: Share,
-    most: float = 1.0,
 ) -> bool:
     """Return whether all terms together explain the rows.
 
-    Return False if there are more than `most` terms per row, or if the budget is exhausted.
+    Return False if there are more terms than rows, or if the budget is exhausted.
     """
-    has_enough_rows = len(terms) <= most * len(rows)
+    has_enough_rows = len(terms) <= len(rows)
     if not has_enough_rows or not effort.spend(4.0 * len(rows) * len(terms) ** 2):
         return False
     basis = _basis(terms, rows)

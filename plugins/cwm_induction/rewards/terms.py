@@ -264,7 +264,7 @@ def distances_in(formula: Formula) -> list[Term]:
     """
     parts = {t.text: (w, t.values) for t, w in zip(formula.terms, formula.weights, strict=True)}
     names = [text.removesuffix("**2") for text in parts if text.endswith("_next**2")]
-    found = []
+    distances = []
     for group in (pair for size in (2, 3) for pair in combinations(names[:6], size)):
         squares = [parts[f"{name}**2"] for name in group]
         weight = squares[0][0]
@@ -274,8 +274,8 @@ def distances_in(formula: Formula) -> list[Term]:
         point = np.array([rounded(-slope / (2 * weight), 6) for slope, _ in lines])
         inner = np.sum([square for _, square in squares], axis=0) + float(point @ point)
         inner = inner - sum(2 * c * line for c, (_, line) in zip(point, lines, strict=True))
-        found.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
-    return found
+        distances.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
+    return distances
 
 
 def _text(names: Sequence[str], point: Array) -> str:

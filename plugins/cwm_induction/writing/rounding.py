@@ -44,7 +44,7 @@ def whole_degrees_between(low: float, high: float) -> int | None:
 
 
 def is_whole_degrees(value: float) -> bool:
-    """Return whether a bound in radians is a nonzero whole number of degrees below a full turn.
+    """Return whether a bound in radians is 1 to 359 whole degrees, of either sign.
 
     The relative tolerance is 1e-5, because bounds are stored in single precision.
     """
