@@ -1,7 +1,7 @@
-"""Ways to come to a program: rules for objects and whole numbers, equations for real ones, nothing.
+"""Attempts to write a program: rules for objects and whole numbers, or equations for real numbers.
 
-An attempt is given a task, and proposes a program and further attempts that this suggests.
-Two are made at the same time, on a core each where there are two.
+An attempt takes a task, and proposes a program and further attempts. Two attempts run at the same
+time if the machine has two cores.
 """
 
 import ast
@@ -50,19 +50,22 @@ WITHOUT = {
     "mechanics": Hypothesis(mechanics=False),
     "regimes": Hypothesis(regimes=False),
 }
-"""What is tried where one of these families was used and not everything is right."""
+"""Hypotheses without one family, to try if an inexact program uses this family."""
 
 MAX_STATES = 5_000
-"""States up to which draws are read as actions: in larger spaces that takes minutes."""
+"""Maximum number of states for programs that treat random draws as actions.
+
+In larger spaces, fitting such a program takes minutes.
+"""
 
 ONE_VIEW = 1200
-"""Work units for one way that velocities may move what is seen: there are several to try."""
+"""Work units for one relation of hidden velocities to coordinates; several relations are tried."""
 
 ONE_MEMORY = 700
-"""Work units for equations with one kind of remembered quantities."""
+"""Work units for equations with one kind of memory."""
 
 SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
-"""What is tried where the equations that were found cannot be put in order."""
+"""Hypothesis to try if the statements of a program cannot be sorted."""
 
 UNCHANGED = '''class Environment:
     """Predicts no change, because no rule was found.
@@ -85,10 +88,10 @@ UNCHANGED = '''class Environment:
 
 @dataclass(frozen=True)
 class InductionTask:
-    """Transitions to explain: equations are not fitted to the rows held back.
+    """Transitions to explain, with held-out rows that equations are not fitted to.
 
-    `step` numbers the question in its search, so that no two are answered alike. What is `known`
-    of fewer rows is tried first, and what is found is added to it.
+    `step` is the number of the request in its search, so that repeated requests get different
+    programs. `known` is the structure found in fewer rows: it is tried first, and then updated.
     """
 
     data: Dataset
@@ -102,53 +105,55 @@ class InductionTask:
 
 
 class ProgramProposal(NamedTuple):
-    """A program, "" for none, and what else is worth trying.
+    """A program, or "" for none, and further attempts.
 
-    `judged` is the program to believe in as far as it predicts the rows held
-    back, where that is another one: of rules that remember every row it is
-    the one that never saw them.
+    `judged` is a second program, fitted without the held-out rows, whose score on these rows counts
+    for the first program. It is needed for rules that remember every row of their data.
     """
 
     program: str
     more: "tuple[Attempt, ...]" = ()
     judged: str = ""
     contract: str = ""
-    """Another contract whose programs would predict more rows."""
+    """Another model type (contract) whose programs would predict more rows."""
     is_complete: bool = False
-    """Whether to accept the program without other attempts, new names and line breaks."""
+    """Whether to accept the program without further attempts, renaming or new line breaks."""
 
 
 class Attempt(Protocol):
-    """A way to come to a program."""
+    """A method for writing a program."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program; it is not run yet."""
+        """Write a program without running it."""
         ...
 
 
 @dataclass(frozen=True)
 class LimitedAttempt:
-    """An attempt that may use a part of the work units only."""
+    """An attempt with a limited number of work units."""
 
     attempt: Attempt
     units: float
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Make the attempt with the part."""
+        """Run the attempt within its work units."""
         effort = task.effort.part(max(1.0, task.effort.units / self.units))
         given = effort.units
         proposal = self.attempt(replace(task, effort=effort))
-        # The last search may have been charged much more than the part.
+        # The last search may have exceeded the limit by far; charge at most the limit.
         task.effort.units -= min(given, given - effort.units)
         return proposal
 
 
 @dataclass(frozen=True)
 class RuleAttempt:
-    """Reads rules off whole numbers."""
+    """Fits rules on whole numbers."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write rules for all rows, and where equations compete also without those held back."""
+        """Write rules for all rows.
+
+        If equations can also explain the data, fit rules without the held-out rows for the score.
+        """
         task.effort.tell("fitting rules on integers")
         program = self._written(task.data, task)
         sure = task.known is not None and forgetful(program, task.data) == program
@@ -165,10 +170,10 @@ class RuleAttempt:
 
 @dataclass(frozen=True)
 class RelationAttempt:
-    """Fits rules that are equal for all cells of a board; other attempts follow if it is weak."""
+    """Fits rules that are equal for all cells of a board; if they are weak, others follow."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program of one or more stages, or none if the data have no such structure."""
+        """Write a program with one or more stages, or none if the data have no such structure."""
         task.effort.tell("fitting rules on boards")
         view = readable(task.data)
         found = relations.induce(view.flat(task.data), task.held_back, task.effort)
@@ -181,14 +186,14 @@ class RelationAttempt:
 
 @dataclass(frozen=True)
 class ChanceAttempt:
-    """Reads off whole numbers what chance decides, and rules of what follows."""
+    """Fits outcome probabilities on whole numbers, and rules for the outcomes."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program for all rows, by other rules for each further step, and a judged one."""
+        """Write a program for all rows, and a judged one; the rules vary with the task's step."""
         task.effort.tell("fitting outcome probabilities")
         program = self._written(task.data, task)
         if task.data.observation_space.kind in ("discrete", "tuple"):
-            return ProgramProposal(program)  # labels need every row: few rows show each of them
+            return ProgramProposal(program)  # each label occurs in few rows: use them all
         learned = task.data[~task.held_back]
         return ProgramProposal(program, judged=self._written(learned, task))
 
@@ -203,7 +208,7 @@ class RandomOutcomeAttempt:
     """Fits the distribution of every part of an outcome: events, counts and noisy numbers."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program for all rows; in a second one held-out rows fit no parameter."""
+        """Write a program for all rows, and a judged one without parameters from held-out rows."""
         task.effort.tell("fitting random counts and events")
         view = Arrangement.of(task.data, "int64") if has_rules(task.data) else real(task.data)
         model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
@@ -213,23 +218,23 @@ class RandomOutcomeAttempt:
 
 @dataclass(frozen=True)
 class ObjectAttempt:
-    """Reads rules off what objects are to one another."""
+    """Fits rules on relations between objects."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write what actions do and what steps are worth, another way for each further step."""
+        """Write rules for effects of actions and for rewards; they vary with the task's step."""
         task.effort.tell("fitting rules on objects")
         return ProgramProposal(objects.induce(task.data, variant=task.step))
 
 
 @dataclass(frozen=True)
 class MemoryAttempt:
-    """Remembers the usual outcome where a program of rules is wrong."""
+    """Adds a table of the most common outcomes to a program, for wrongly predicted rows."""
 
     program: str
     wrong: Array
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Add what is to be remembered to the program."""
+        """Add the table to the program."""
         view = readable(task.data)
         program = view.flattened(self.program)
         return ProgramProposal(
@@ -239,12 +244,12 @@ class MemoryAttempt:
 
 @dataclass(frozen=True)
 class EquationAttempt:
-    """Looks for equations; without those that only some families have if they are not exact."""
+    """Searches for equations; proposes attempts without each family of the default hypothesis."""
 
     hypothesis: Hypothesis = DEFAULT
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program of equations, or none if they cannot be put in order."""
+        """Write a program of equations, or none if its statements cannot be sorted."""
         task.effort.tell("searching for equations")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         try:
@@ -262,17 +267,18 @@ class EquationAttempt:
 
 @dataclass(frozen=True)
 class VelocityAttempt:
-    """Looks for equations of what is seen and of velocities that nobody sees.
+    """Searches for equations of observed coordinates and of their hidden velocities.
 
-    Coordinates move by the velocity `after` a step, by the one `before` it, or as a mechanism by
-    what it is in between. All that move have one, or `only` one of them.
+    The change of a coordinate is given by the velocity "after" a step or "before" it. With
+    "between", the coordinates move as a mechanism. All moving coordinates have a hidden velocity,
+    or the coordinate `only`.
     """
 
     by: Way
     only: str = ""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program with memory, or none if nothing moves or nothing can be put in order."""
+        """Write a program with memory, or none if nothing moves or statements cannot be sorted."""
         task.effort.tell("searching for hidden velocities")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         data, known = view.flat(task.data), None
@@ -300,10 +306,10 @@ class VelocityAttempt:
 
 @dataclass(frozen=True)
 class CounterAttempt:
-    """Looks for counters and latches that explain equal steps with different outcomes."""
+    """Searches for counters and latches that explain equal steps with different outcomes."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write rules of the observation and of remembered quantities, or none if none help."""
+        """Write rules of the observation and of remembered quantities, or none if none helps."""
         task.effort.tell("searching for counters and latches")
         program = self._written(task.data, task)
         if not program or not task.held_back.any():
@@ -324,7 +330,7 @@ class CounterAttempt:
 
 @dataclass(frozen=True)
 class LagAttempt:
-    """Looks for equations of observations, delayed actions and earlier changes.
+    """Searches for equations of observations, delayed actions and earlier changes.
 
     The `kind` is "recent" for the last step, "earlier" for steps before it, "events", or "clock".
     """
@@ -345,10 +351,10 @@ class LagAttempt:
 
 @dataclass(frozen=True)
 class BoardAttempt:
-    """Looks for a board of which a window is seen, and remembers what was seen of it."""
+    """Searches for a partially observed board, and remembers its observed cells."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program with memory, or rules of what is seen where nothing moves in it."""
+        """Write a program with memory; if there is none, propose rules on the observation."""
         task.effort.tell("searching for a board behind a partial view")
         program = remember_boards(task.data)
         rules = (RuleAttempt(),) if has_rules(task.data) and not program else ()
@@ -357,10 +363,10 @@ class BoardAttempt:
 
 @dataclass(frozen=True)
 class NoiseAttempt:
-    """Looks for equations, and for what is drawn where they leave a rest."""
+    """Searches for equations, and for the distributions of their residuals."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program that draws, or none where nothing is drawn."""
+        """Write a program with random draws, or none if no quantity is random."""
         task.effort.tell("fitting noise")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         samples = Samples.of(view.flat(task.data), task.held_back)
@@ -373,7 +379,7 @@ class NoiseAttempt:
 
 @dataclass(frozen=True)
 class BodyAttempt:
-    """Simulates a given body; the usual attempts follow if it explains no row."""
+    """Simulates a given body; proposes the default attempts if the body explains no row."""
 
     contract: str
 
@@ -396,7 +402,7 @@ class BodyAttempt:
 
 @dataclass(frozen=True)
 class UnchangedAttempt:
-    """Predicts that nothing changes, which is better than much that is wrong."""
+    """Predicts that nothing changes, as a fallback for wrong programs."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write the program."""
@@ -404,14 +410,14 @@ class UnchangedAttempt:
 
 
 def unchanged(data: Dataset) -> str:
-    """Return the program in which nothing changes, for a dataset of any spaces."""
+    """Return a program that predicts no change, for a dataset with any spaces."""
     rewards = Counter(data.columns["rewards"].tolist())
     reward = rewards.most_common(1)[0][0] if rewards else 0.0
     return UNCHANGED.format(count=len(data), reward=reward)
 
 
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
-    """Yield what to try for a new program of a contract, the likeliest first."""
+    """Yield the attempts for a new program of a model type, the likeliest first."""
     if has_window(data, contract):
         yield BoardAttempt()
         yield UnchangedAttempt()
@@ -448,7 +454,7 @@ def usual_attempts(data: Dataset) -> Iterator[Attempt]:
 
 
 def _with_memory(data: Dataset) -> Iterator[Attempt]:
-    """Yield what to try for a program with memory: also programs that remember nothing."""
+    """Yield the attempts for a program with memory, including programs that remember nothing."""
     if has_rules(data):
         yield CounterAttempt()
         yield RuleAttempt()
@@ -462,9 +468,9 @@ def _with_memory(data: Dataset) -> Iterator[Attempt]:
 
 
 def improvements(task: InductionTask, program: str, predictions: Columns) -> Iterator[Attempt]:
-    """Yield what to try instead of a program that runs: mend the part that is wrong most.
+    """Yield attempts to improve a running program, first in the part with most wrong rows.
 
-    Rows that stay wrong are remembered where observations recur.
+    If rules can explain the data, the last attempt adds a table for the wrong rows.
     """
     if has_equations(task.data):
         view = real(task.data)
@@ -480,7 +486,7 @@ def improvements(task: InductionTask, program: str, predictions: Columns) -> Ite
 
 
 def forgetful(program: str, data: Dataset) -> str:
-    """Return a program without what it looks up because no rule explains it."""
+    """Return a program without its table of transitions that no rule explains."""
     if objects.supports(data):
         return objects.forgetful(program)
     if not has_rules(data):
@@ -491,18 +497,18 @@ def forgetful(program: str, data: Dataset) -> str:
 
 
 def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
-    """Yield what to try instead of a program that fails where the culprit is computed."""
+    """Yield attempts to replace a failing program: simple equations for the failing variables."""
     if has_equations(data):
         yield EquationAttempt(replace(DEFAULT, plain=culprit))
 
 
 def has_window(data: Dataset, contract: str) -> bool:
-    """Whether what is seen may be a window onto more that is to be remembered."""
+    """Return whether the model type has memory and observations may be windows onto a board."""
     return contract == "memory" and Views.of(data) is not None
 
 
 def has_rules(data: Dataset) -> bool:
-    """Whether rules of numbers can explain these transitions: few whole ones."""
+    """Return whether rules can explain the transitions: observations of few whole numbers."""
     if discrete.supports(data):
         return True
     whole = is_numeric(data.observation_space) and is_whole(data)
@@ -510,33 +516,33 @@ def has_rules(data: Dataset) -> bool:
 
 
 def has_equations(data: Dataset) -> bool:
-    """Whether equations can explain these transitions: numbers that are more than labels."""
+    """Return whether equations can explain the transitions: numbers other than plain labels."""
     kinds = {leaf.space.kind for leaf in data.observation_space.leaves("observations")}
     numbers = is_numeric(data.observation_space) and is_numeric(data.action_space)
     return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
 
 
 def has_few_states(data: Dataset) -> bool:
-    """Whether whole numbers have so few values together that most states may recur."""
+    """Return whether the observation space has at most `MAX_STATES` states, so states recur."""
     space = Arrangement.of(data, "int64").flat(data).observation_space
     sizes = np.array(space.high) - np.array(space.low) + 1
     return float(np.prod(sizes.astype(float))) <= MAX_STATES
 
 
 def readable(data: Dataset) -> Arrangement:
-    """Arrange observations as whole numbers, unless rules can read them as they are."""
+    """Arrange observations as whole numbers, unless rules can read them unchanged."""
     return Arrangement.of(data, "" if discrete.supports(data) else "int64")
 
 
 def real(data: Dataset) -> Arrangement:
-    """Arrange observations as real numbers, rounded as they were stored."""
+    """Arrange observations as real numbers: float32 if all are stored as such, else float64."""
     leaves = [*data.observation_space.leaves("observations")]
     floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
     return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
 
 
 def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:
-    """Return the share of rows of a vector of numbers in which each part is wrong."""
+    """Return the share of wrongly predicted rows for each variable, the reward and the end."""
     columns = data.columns
     reward = np.abs(predictions["rewards"] - columns["rewards"])
     size = 1 + np.abs(columns["rewards"])
@@ -555,7 +561,7 @@ def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, f
 
 
 def culprit(move: Move) -> frozenset[str]:
-    """Return the part that the failing line of a program computes, if that can be told."""
+    """Return the variables that the failing line of a program sets; empty if unknown."""
     failure = move.verdict.failure if move.verdict else None
     if failure is None or failure.line is None:
         return frozenset()
@@ -573,8 +579,8 @@ def culprit(move: Move) -> frozenset[str]:
     )
 
 
-class _Made(NamedTuple):
-    """A proposal, the work units that it took, and whether time ran out on the way."""
+class _Result(NamedTuple):
+    """A proposal, its work units, and whether it reached the time limit."""
 
     proposal: ProgramProposal
     spent: float
@@ -582,41 +588,41 @@ class _Made(NamedTuple):
 
 
 def proposals(attempts: list[Attempt], task: InductionTask) -> list[ProgramProposal]:
-    """Return the proposals of one or two attempts, each made with an equal part of the effort.
+    """Return the proposals of one or two attempts, each with an equal part of the effort.
 
-    They are the same on any number of cores.
+    The proposals do not depend on the number of cores.
     """
     effort = task.effort
     first, *second = [replace(task, effort=effort.part(len(attempts))) for _ in attempts]
     if second and (os.cpu_count() or 1) > 1:
         done = _side_by_side(attempts, first, second[0])
     else:
-        done = [_make(*pair) for pair in zip(attempts, [first, *second], strict=True)]
+        done = [_run(*pair) for pair in zip(attempts, [first, *second], strict=True)]
     effort.units -= sum(one.spent for one in done)
     effort.capped = effort.capped or any(one.capped for one in done)
     return [one.proposal for one in done]
 
 
-def _make(attempt: Attempt, task: InductionTask) -> _Made:
-    """Make an attempt; numbers out of range are part of it and no news."""
+def _run(attempt: Attempt, task: InductionTask) -> _Result:
+    """Run an attempt without warnings for numbers out of range."""
     before = task.effort.units
     with np.errstate(all="ignore"):
         proposal = attempt(task)
-    return _Made(proposal, before - task.effort.units, task.effort.capped)
+    return _Result(proposal, before - task.effort.units, task.effort.capped)
 
 
 def _side_by_side(
     attempts: list[Attempt], here: InductionTask, there: InductionTask
-) -> list[_Made]:
-    """Make the first attempt here and the second in a process of its own.
+) -> list[_Result]:
+    """Run the first attempt in this process and the second one in a subprocess.
 
-    The process begins with `main`, so that nothing of the program that uses
-    this library is run again. What is lost with it is made here.
+    The subprocess starts with `main`, so that it does not import the main module of the caller. If
+    the subprocess fails, its attempt runs in this process.
     """
     command = [sys.executable, "-c", "from cwm_induction.attempts import main; main()"]
-    asked = pickle.dumps((attempts[1], replace(there, effort=there.effort.alone())))
+    request = pickle.dumps((attempts[1], replace(there, effort=there.effort.alone())))
     with TemporaryFile() as file:
-        file.write(asked)
+        file.write(request)
         file.seek(0)
         process = subprocess.Popen(
             command,
@@ -626,16 +632,16 @@ def _side_by_side(
             start_new_session=True,
         )
     try:
-        first = _make(attempts[0], here)
+        first = _run(attempts[0], here)
         text, _ = process.communicate()
     finally:
         process.kill()
         process.wait()
-    return [first, pickle.loads(text) if text else _make(attempts[1], there)]  # noqa: S301  # ours
+    return [first, pickle.loads(text) if text else _run(attempts[1], there)]  # noqa: S301  # ours
 
 
 def main() -> None:
-    """Make the attempt that is read from stdin, and write what came of it to stdout."""
-    attempt, task = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the process that began this
-    done = _make(attempt, replace(task, effort=task.effort.alone()))
+    """Read an attempt from stdin, run it, and write its result to stdout."""
+    attempt, task = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the parent process
+    done = _run(attempt, replace(task, effort=task.effort.alone()))
     sys.stdout.buffer.write(pickle.dumps(done))

@@ -1,6 +1,6 @@
-"""The backend `induction`: answers from the transitions of the problem instead of its messages.
+"""The backend `induction`: writes programs from the transitions of a problem, not its messages.
 
-Valid actions are no part of what is induced: the most common ones are added to the program.
+Valid actions are not induced: the most common valid actions are added to the program.
 """
 
 import time
@@ -37,10 +37,10 @@ UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""
 
 HOPELESS = 0.25
-"""Share of what lies above a constant prediction below which equations are given up."""
+"""If equations have a lower rescaled score (0: constant prediction), no more are requested."""
 
 BEGINS = "class Transitions(Environment):"
-"""Where what is added to name valid actions begins."""
+"""Beginning of the code that adds valid actions to a program."""
 
 PROGRAM = '''
 
@@ -61,9 +61,9 @@ class Environment(Transitions):
 class Induction(Backend):
     """Writes world models from transitions alone, offline.
 
-    `model` is accepted for the sake of `--model` and must be empty. The work
-    per completion is limited by counting it, so that equal requests get equal
-    answers; `seconds` only caps that on slow machines.
+    `model` exists for `--model` and must be empty. A completion has a limited
+    number of work units, so that equal requests get equal programs. `seconds`
+    is an additional limit for slow machines.
     """
 
     from_data = True
@@ -84,7 +84,7 @@ class Induction(Backend):
             raise CwmError("the induction backend uses no model: leave out --model")
 
     def complete(self, request: Request) -> Completion:
-        """Write a program from the rows of the problem that may be fitted to."""
+        """Write a program from the training rows of the problem."""
         problem = request.problem
         if not isinstance(problem, WorldModelProblem):
             raise CwmError(
@@ -97,11 +97,11 @@ class Induction(Backend):
         return Completion(text, Usage(seconds=time.monotonic() - start), final)
 
     def worst_cost(self, request: Request) -> float:
-        """Return 0: nothing is paid for."""
+        """Return 0, because induction is free of charge."""
         return 0.0
 
     def _program(self, request: Request, problem: WorldModelProblem) -> tuple[str, str, bool]:
-        """Return a sentence on what was found, the program, and whether that is all to expect."""
+        """Return a summary, the program, and whether further requests would not improve it."""
         fit = problem.dataset[problem.dataset.fitted]
         if problem.dataset.has_valid_actions:
             plain = _without_valid_actions(request, problem)
@@ -109,8 +109,7 @@ class Induction(Backend):
             return found, _with_valid_actions(program, fit), final
         move = request.move._replace(program=unnamed(unremarked(request.move.program)))
         effort = Effort(UNITS, self.seconds, request.tell)
-        asked = request._replace(move=move)
-        portfolio = Portfolio(problem, fit, asked, effort)
+        portfolio = Portfolio(problem, fit, request._replace(move=move), effort)
         if self.learning:
             known = self._known if request.step == 0 else KnownStructure()
             portfolio = replace(portfolio, known=known)
@@ -150,7 +149,7 @@ def _rows(data: Dataset) -> str:
 
 
 def _without_valid_actions(request: Request, problem: WorldModelProblem) -> Request:
-    """Ask for a program that says nothing about valid actions."""
+    """Return the request without valid actions in its data and program."""
     columns = {name: part for name, part in problem.dataset.columns.items() if name != VALID}
     program = request.move.program.partition(f"\n\n{BEGINS}")[0]
     return request._replace(
@@ -160,7 +159,7 @@ def _without_valid_actions(request: Request, problem: WorldModelProblem) -> Requ
 
 
 def _with_valid_actions(program: str, data: Dataset) -> str:
-    """Add the most common valid actions to what a program answers."""
+    """Add the most common valid actions to the output of a program."""
     masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
     [(actions, count)] = masks.most_common(1)
     text = PROGRAM.format(

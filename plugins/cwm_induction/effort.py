@@ -1,4 +1,4 @@
-"""How much work an induction may do."""
+"""Budgets for the work of an induction."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ Answer = TypeVar("Answer")
 
 
 CHECK_UNITS = 2.0
-"""Work units between two readings of the clock, which takes up to a millisecond."""
+"""Work units between two readings of the clock; a reading takes up to a millisecond."""
 
 
 class KnownAnswer(NamedTuple):
-    """What a search found, what it spent, and the random numbers that come after it."""
+    """The result of a search, the work it spent, and the state of its random generator."""
 
     answer: Any
     spent: list[float]
@@ -26,13 +26,13 @@ class KnownAnswer(NamedTuple):
 
 @dataclass
 class Effort:
-    """A budget of work units, which alone decides the outcome; seconds only cap it.
+    """A budget of work units, with a cap on the processor time.
 
-    A unit is about a million multiplications. The seconds are those of this
-    thread on a core, so that a busy machine changes nothing; reaching the cap
-    makes the outcome depend on the machine, so it is recorded in `capped`.
-    `tell` is told what is being tried. `done` keeps the searches that several attempts
-    would make alike.
+    A unit is about a million multiplications. Results depend on the work units
+    only, unless the cap is reached; `capped` then becomes true. The seconds are
+    processor time of this thread, so that other processes have no influence.
+    `tell` reports the current activity. `done` caches searches that several
+    attempts have in common.
     """
 
     units: float
@@ -52,16 +52,16 @@ class Effort:
         return self.units > 0 and not self.capped
 
     def share(self, fraction: float) -> "Share":
-        """Return a part of what is left, for one family of explanations."""
+        """Return a fraction of the remaining units, for one family of explanations."""
         return Share(self, self.units * fraction)
 
     def part(self, count: float) -> "Effort":
-        """Return one of `count` equal parts of the remaining work, which stays counted here."""
+        """Return one of `count` equal parts of the remaining units; nothing is deducted here."""
         left = self.seconds - (time.thread_time() - self._start)
         return Effort(self.units / count, left, self.tell, self.done)
 
     def alone(self) -> "Effort":
-        """Return the same for a thread of another process, where nobody listens."""
+        """Return an equal budget for another process, without progress reports."""
         return Effort(self.units, self.seconds, done=self.done)
 
 
@@ -80,14 +80,15 @@ class Share:
         return self.whole.spend(operations) and self.units > 0
 
     def once(
-        self, asked: object, rng: np.random.Generator, search: Callable[["Share"], Answer]
+        self, name: object, rng: np.random.Generator, search: Callable[["Share"], Answer]
     ) -> Answer:
-        """Search with all of this share, or return what the same search has found.
+        """Search with the whole share, or return the cached result of an equal search.
 
-        It is the same if it was asked for with equal words, given the same random numbers, and
-        neither then nor now is cut short. What it spent is spent again, as if it were made.
+        Searches are equal if they have the same `name` and the same state of the random generator,
+        and if the budget suffices for both. A cached search spends its work again, so that results
+        do not depend on the cache.
         """
-        key = asked, repr(rng.bit_generator.state)
+        key = name, repr(rng.bit_generator.state)
         done = self.whole.done.get(key)
         if done is not None and sum(done.spent) < 1e6 * min(self.units, self.whole.units):
             for operations in done.spent:

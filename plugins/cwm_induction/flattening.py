@@ -1,4 +1,4 @@
-"""Observations and actions of any spaces as numbers in a row, and programs back from there."""
+"""Flatten observations and actions of any spaces to vectors, and adapt programs to the spaces."""
 
 from dataclasses import dataclass, replace
 from json import dumps
@@ -45,9 +45,9 @@ _OUTCOMES = '''
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How observations and actions of some spaces stand in a row; `dtype` is that of the numbers.
+    """A conversion of observations and actions to vectors of numbers of type `dtype`.
 
-    A box of that type already stays as it is, and without a type everything does.
+    A box of that type is not converted. If `dtype` is empty, nothing is converted.
     """
 
     observations: Space
@@ -56,18 +56,18 @@ class Arrangement:
 
     @classmethod
     def of(cls, data: Dataset, dtype: str) -> "Arrangement":
-        """Arrange observations as numbers of a type, or leave them as they are without one."""
+        """Return the conversion of a dataset's spaces to a type; "" converts nothing."""
         return cls(data.observation_space, data.action_space, dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether programs are the same with and without the arrangement."""
+        """Whether nothing is converted, so that programs stay the same."""
         space = self.observations
         kept = space.kind == "box" and space.is_float == self.dtype.startswith("float")
         return not self.dtype or (kept and not self.actions.children)
 
     def flat(self, data: Dataset) -> Dataset:
-        """Return the transitions with numbers in a row instead of nested values."""
+        """Return the transitions with vectors of numbers instead of nested values."""
         if self.is_plain:
             return data
         columns = self.flat_columns(data.columns)
@@ -81,7 +81,7 @@ class Arrangement:
         return replace(data, columns=columns, observation_space=observations, action_space=actions)
 
     def flat_columns(self, columns: Columns) -> Columns:
-        """Return columns of transitions or predictions with numbers in a row."""
+        """Return columns of transitions or predictions as vectors of numbers."""
         if self.is_plain:
             return columns
         flat = dict(columns)
@@ -99,12 +99,12 @@ class Arrangement:
         return flat
 
     def flattened(self, program: str) -> str:
-        """Return the part of a program that knows numbers in a row only."""
+        """Undo `nested`: return the part of a program that works on vectors."""
         part, begins, _ = program.partition("\n\nclass Environment(Numbers):")
         return part.replace(_BEGINS, "class Environment:", 1) if begins else program
 
     def nested(self, program: str) -> str:
-        """Let a program that knows numbers in a row take and give values of the spaces."""
+        """Extend a program on vectors by conversions from and to values of the spaces."""
         if self.is_plain:
             return program
         subject = "observations and actions" if self.actions.children else "observations"
@@ -127,12 +127,12 @@ class Arrangement:
 
 
 def is_numeric(space: Space) -> bool:
-    """Whether a space holds numbers."""
+    """Return whether a space contains numbers."""
     return any(leaf.space.size for leaf in number_leaves(space, "values"))
 
 
 def is_whole(data: Dataset) -> bool:
-    """Whether observations hold whole numbers only, whatever their type."""
+    """Return whether all numbers of the observations are whole, for any type of numbers."""
     return all(
         bool((data.columns[leaf.name] == np.round(data.columns[leaf.name])).all())
         for name in FIELDS
@@ -141,7 +141,7 @@ def is_whole(data: Dataset) -> bool:
 
 
 def names_of(space: Space) -> tuple[str, ...]:
-    """Return a name for every number: the keys and places that lead to it."""
+    """Return a name for every number: its path of keys, and its index if there are several."""
     return tuple(
         f"{leaf.name}{f' {place}' if leaf.space.size > 1 else ''}".removeprefix("values.")
         for leaf in number_leaves(space, "values")
@@ -150,7 +150,7 @@ def names_of(space: Space) -> tuple[str, ...]:
 
 
 def _row(space: Space, dtype: str, values: np.ndarray) -> Space:
-    """Return the space of all numbers in a row; whole numbers have the bounds of the data."""
+    """Return the box of the flat vector; missing bounds of whole numbers come from the data."""
     low = np.array([bound for leaf in number_leaves(space, "x") for bound in leaf.space.low])
     high = np.array([bound for leaf in number_leaves(space, "x") for bound in leaf.space.high])
     if dtype == "int64" and len(values):
@@ -160,7 +160,7 @@ def _row(space: Space, dtype: str, values: np.ndarray) -> Space:
 
 
 def joined(space: Space, value: str) -> str:
-    """Write an expression for all numbers of a nested value in a row."""
+    """Return an expression for the vector of all numbers in a nested value."""
     if not space.children:
         return f"np.ravel({value})"
     parts = ", ".join(f"np.ravel({path})" for path, _ in _paths(space, value))
@@ -168,7 +168,7 @@ def joined(space: Space, value: str) -> str:
 
 
 def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
-    """Return an expression for every leaf of a nested value that holds numbers."""
+    """Return an expression for every leaf with numbers in a nested value."""
     if not space.children:
         return [] if space.kind == "text" else [(value, Leaf(value, space))]
     keys = space.keys if space.kind == "dict" else range(len(space.children))
@@ -180,7 +180,13 @@ def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
 
 
 def built(space: Space, given: str, place: list[int]) -> str:
-    """Write an expression for a nested value; `place` counts the numbers used, text is given."""
+    """Return an expression for a nested value of a space, built from a vector.
+
+    Args:
+        space: The space of the value.
+        given: Expression of the previous observation, the source of text.
+        place: A list with the index of the next unused number, which is updated.
+    """
     if space.kind == "text":
         return given
     if space.kind == "dict":
@@ -206,7 +212,7 @@ def built(space: Space, given: str, place: list[int]) -> str:
 
 
 def number_leaves(space: Space, name: str) -> list[Leaf]:
-    """Return the leaves that hold numbers."""
+    """Return the leaves that contain numbers."""
     return [leaf for leaf in space.leaves(name) if leaf.space.kind != "text"]
 
 

@@ -1,4 +1,4 @@
-"""Choosing between programs: every candidate runs in the sandbox before it is believed."""
+"""Choose between programs: run every candidate in the sandbox and compare the scores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,34 +29,34 @@ from cwm_induction.effort import Effort
 from cwm_induction.structure import KnownStructure
 
 CHECK_SHARE = 0.2
-"""Share of the fit part, in whole trajectories, that is held back to choose between programs."""
+"""Share of the training rows, in whole trajectories, held out to choose between programs."""
 
-MOST_OVER = 1.5
-"""How much of that share may be held back at most, so that a long trajectory stays in."""
+MAX_HELD_OUT_RATIO = 1.5
+"""Maximum share of held-out rows, relative to `CHECK_SHARE`; longer trajectories are fitted."""
 
 FEWEST_EPISODES = 4
-"""Trajectories below which single rows are held back instead."""
+"""Minimum number of trajectories; if there are fewer, single rows are held out."""
 
-KNOWN_MORE = 0.02
-"""What a program may gain from the rows held back that the one which is judged never saw."""
+HELD_OUT_BONUS = 0.02
+"""Bonus on the held-out score of a program if its judged version was fitted without those rows."""
 
-MOST = 0.9
-"""Share of exact rows with which an agent that is learning is content."""
+ENOUGH_EXACT = 0.9
+"""Share of exact rows at which the search stops if programs are written during learning."""
 
-BEGINS = 2
-"""Steps of an episode that a program with memory may have to guess: a velocity shows in the second
-observation, and what a step makes of it in the third."""
+WARM_UP_STEPS = 2
+"""Unscored steps at the beginning of an episode for programs with memory: a velocity is visible
+from the second observation on, and its effect from the third."""
 
 AT_ONCE = 2
-"""Attempts made at the same time once there is a program to compare them with."""
+"""Number of simultaneous attempts after the first program is found."""
 
 
 class JudgedProgram(NamedTuple):
-    """A program that ran, and its scores on the rows held back and on the whole fit part.
+    """A program that ran, and its scores on the held-out rows and on all training rows.
 
-    `above` is the second as a share of what lies above that of a constant prediction,
-    `exact` the share of rows of the fit part that are right in every part, `reward` the share
-    whose reward is right. `contract` and `is_complete` come from its proposal.
+    `above` is the score on all training rows, rescaled so that a constant prediction has 0. `exact`
+    is the share of training rows that are correct in every part, `reward` the share with a correct
+    reward. `contract` and `is_complete` are those values of the proposal.
     """
 
     program: str
@@ -68,38 +68,38 @@ class JudgedProgram(NamedTuple):
     contract: str = ""
     is_complete: bool = False
     checked: float | None = None
-    """Score on the rows held back of the program that never saw them."""
+    """Held-out score of the program that was fitted without the held-out rows."""
 
     @property
     def rank(self) -> float:
-        """What a program is chosen by: rare rewards may all be in the rows held back, or none."""
+        """Sum of both scores: rare rewards may all be in the held-out rows, or none may be."""
         return self.held_back + self.fit
 
     @property
     def is_worthless(self) -> bool:
-        """Whether a constant prediction has a higher score on the rows held back."""
+        """Whether a constant prediction has a higher held-out score, or both scores sum to <= 0."""
         return self.held_back < 0 or self.rank <= 0
 
     @property
     def is_right(self) -> bool:
-        """Whether every row that may be looked at is predicted, also those that were held back."""
+        """Whether the program predicts all training rows, including the held-out rows."""
         return self.fit >= 1.0 and self.held_back >= 1.0
 
 
 @dataclass(frozen=True)
 class Portfolio:
-    """Tries hypotheses in turn until one explains everything, and returns the best program."""
+    """Attempts in order, until a program explains everything; the best program is returned."""
 
     problem: WorldModelProblem
     fit: Dataset
     request: Request
     effort: Effort
     known: KnownStructure | None = None
-    """What was found in fewer rows by an agent that is learning: one that looks up itself what
-    rules do not explain, and does not wait for the best of all programs."""
+    """Structure found in fewer rows, if an agent learns while recording. Such an agent looks up
+    transitions without a rule itself, and accepts a program that is right in most rows."""
 
     def best(self) -> JudgedProgram | None:
-        """Return the best program that runs, other than the one that the move starts from."""
+        """Return the best running program, except the program of the request; None if none runs."""
         best: JudgedProgram | None = None
         waiting = list(self._attempts())
         while waiting and not (best is not None and self._is_enough(best)):
@@ -108,21 +108,21 @@ class Portfolio:
             size = AT_ONCE if best is not None else 1
             for proposal in proposals(waiting[:size], self.task):
                 waiting += proposal.more
-                found = self._judged(proposal)
-                if found is not None and (best is None or found.rank > best.rank):
-                    best = found
+                candidate = self._judged(proposal)
+                if candidate is not None and (best is None or candidate.rank > best.rank):
+                    best = candidate
             del waiting[:size]
         if best is not None and self.problem.contract == "memory" and best.is_worthless:
             return None
         return best
 
     def _is_enough(self, best: JudgedProgram) -> bool:
-        content = self.known is not None and best.exact >= MOST
-        return best.is_right or best.is_complete or content
+        suffices_for_learning = self.known is not None and best.exact >= ENOUGH_EXACT
+        return best.is_right or best.is_complete or suffices_for_learning
 
     @cached_property
     def task(self) -> InductionTask:
-        """What every attempt is given."""
+        """The task of every attempt."""
         mask = held_back(self.fit, self.request.seed)
         return InductionTask(
             self.fit,
@@ -135,7 +135,7 @@ class Portfolio:
         )
 
     def _attempts(self) -> Iterator[Attempt]:
-        """Yield what to try, the likeliest first."""
+        """Yield the attempts, the likeliest first."""
         move = self.request.move
         if self.problem.body is not None:
             yield BodyAttempt(self.problem.contract)
@@ -148,7 +148,7 @@ class Portfolio:
         yield from attempts(self.fit, self.problem.contract)
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
-        """Run a program on the fit part and score it, or return None if it fails."""
+        """Run a program on the training rows and score it; return None if it fails."""
         if self.known is not None:
             proposal = proposal._replace(program=forgetful(proposal.program, self.fit))
         if proposal.program in ("", self.request.move.program):
@@ -156,53 +156,55 @@ class Portfolio:
         predictions = self._predictions(proposal.program)
         if predictions is None:
             return None
-        whole, told = self.problem.metric.score(predictions, self.fit), self._told
+        whole, counted = self.problem.metric.score(predictions, self.fit), self._scored_rows
         right = self._right(
-            whole if told.all() else self.problem.metric.score(predictions[told], self.fit[told])
+            whole
+            if counted.all()
+            else self.problem.metric.score(predictions[counted], self.fit[counted])
         )
         above = 1.0 if whole.normalised is None else whole.normalised
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
-        mask, given = self.task.held_back & told, (proposal.contract, proposal.is_complete)
+        mask, given = self.task.held_back & counted, (proposal.contract, proposal.is_complete)
         if judged is None or not mask.any():
             return JudgedProgram(
                 proposal.program, 0.0, right, above, whole.exact, whole.reward, *given
             )
         checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
-        bonus = KNOWN_MORE if proposal.judged else 0.0
+        bonus = HELD_OUT_BONUS if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
         return JudgedProgram(
             proposal.program, held_back, right, above, whole.exact, whole.reward, *given, checked
         )
 
     @cached_property
-    def _told(self) -> np.ndarray:
-        """Mask of the rows that programs are chosen by: with memory not those that it begins in."""
+    def _scored_rows(self) -> np.ndarray:
+        """Mask of the rows for scores: with memory, without the first steps of an episode."""
         count = len(self.fit)
         if self.problem.contract != "memory":
             return np.ones(count, bool)
         episodes = self.fit.columns["episodes"]
-        told = np.zeros(count, bool)
-        told[BEGINS:] = episodes[BEGINS:] == episodes[:-BEGINS]
-        return told if told.any() else ~told
+        scored = np.zeros(count, bool)
+        scored[WARM_UP_STEPS:] = episodes[WARM_UP_STEPS:] == episodes[:-WARM_UP_STEPS]
+        return scored if scored.any() else ~scored
 
     def _right(self, score: Score) -> float:
-        """Return what programs are compared by: what is right, or the skill if that is asked for.
+        """Return the accuracy, or the skill if the metric has one.
 
-        It is below 0 for one that is worse than what is usual.
+        A negative skill is worse than the baseline.
         """
         return score.accuracy if score.skill is None else min(1.0, score.skill)
 
     def _predictions(self, program: str) -> Predictions | None:
-        """Run a program on the fit part; None when it fails."""
+        """Run a program on the training rows; return None if it fails."""
         model, draws = ProgramModel(program, self.problem.sandbox), self.problem.metric.draws
         predictions = model.predict(self.fit, seed=self.problem.seed, draws=draws)
         return predictions if predictions.failure is None else None
 
 
 def held_back(fit: Dataset, seed: int) -> np.ndarray:
-    """Return the mask of the rows that equations are not fitted to: whole trajectories.
+    """Return the mask of the held-out rows: whole trajectories if there are enough.
 
-    One that is most of the data is not among them.
+    A trajectory with most of the rows is not held out.
     """
     rng = np.random.default_rng([seed, len(fit)])
     episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
@@ -212,7 +214,7 @@ def held_back(fit: Dataset, seed: int) -> np.ndarray:
     held: list[int] = []
     count = 0
     for episode in rng.permutation(len(episodes)).tolist():
-        fits = count + sizes[episode] <= MOST_OVER * CHECK_SHARE * len(fit)
+        fits = count + sizes[episode] <= MAX_HELD_OUT_RATIO * CHECK_SHARE * len(fit)
         if count < CHECK_SHARE * len(fit) and fits:
             held.append(episodes[episode])
             count += int(sizes[episode])

@@ -1,4 +1,4 @@
-"""What was found in fewer rows of an environment: where a search begins once there are more."""
+"""The structure found in fewer rows of an environment, as the start of later searches."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from cwm_induction.mechanics.motion import Mechanics
 
 FEW_MORE, GROWN = 1.15, 2.0
-"""With so many times the rows one looks again, where what was found leaves something unexplained,
-and anyway: what looked likely may be so no more."""
+"""Growth factors of the number of rows since the last search. Above the first, search again if the
+known structure leaves rows unexplained. Above the second, search again in any case."""
 
 FEW = 2
-"""Rows that may be left unexplained by what is known: they say nothing of what they share."""
+"""Maximum number of rows that a known structure may leave unexplained without a new search."""
 
 EARLY = 40
-"""Rows below which everything is looked at again each time: they settle little, and it is quick."""
+"""Up to this number of rows, search again every time: few rows decide little, and it is quick."""
 
 
 @dataclass
 class KnownStructure:
-    """The structure of what was found; empty where nothing was.
+    """The structure found so far; empty if there is none.
 
-    It was looked for in `rows` rows last, and everywhere in `thorough` rows. `layouts` are readings
-    of whole numbers, `mechanics` is a mechanism.
+    `rows` is the number of rows at the last search, `thorough` at the last full search. `layouts`
+    are interpretations of whole numbers, `mechanics` is a mechanism.
     """
 
     rows: int = 0
@@ -34,9 +34,9 @@ class KnownStructure:
     mechanics: Mechanics | None = None
 
     def holds_for(self, rows: int) -> bool:
-        """Whether it is to be tried first for so many rows."""
+        """Return whether to try the structure first for the given number of rows."""
         return 0 < self.rows <= rows < GROWN * self.rows
 
     def is_fresh(self, rows: int) -> bool:
-        """Whether it was found in nearly as many rows, so that looking again would tell little."""
+        """Return whether the number of rows is less than 15 % larger than at the last search."""
         return 0 < self.rows <= rows < FEW_MORE * self.rows

@@ -1,7 +1,7 @@
 """Functions with one free inner constant, such as `exp(k / x)` or `x / (k + x)`, and products.
 
-An atom is such a function of one quantity. It brings a grid of constants that make sense for
-the values seen; `Products` multiplies atoms by other quantities.
+An atom is such a function of one quantity. Each shape of an atom has a grid of starting constants
+that suit the values in the data. `Products` multiplies atoms by other quantities.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +16,23 @@ from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.writing.rounding import literal
 
 Grid = Callable[[Array], Array]
-"""From the values of a quantity to constants to begin with; none where a function is senseless."""
+"""Maps the values of a quantity to starting constants, or to none if the function is unsuitable."""
 
 COST = 2.0
-"""What it costs to believe in an atom, as much as in a product of two quantities."""
+"""Description cost of an atom: the same as for a product of two quantities."""
 
 FEWEST_LEVELS = 20
-"""Different values below which a bend or a limit could be anything."""
+"""Minimum number of distinct values for bends and limits; fewer do not determine the position."""
 
 EVERY = slice(None)
 """All rows."""
 
 NONE = np.zeros(0)
-"""No constants: a function makes no sense for the values seen."""
+"""No starting constants: the function is unsuitable for the values."""
 
 
 class Part(NamedTuple):
-    """An expression in `{x}`, `{k}` and `{shifted}` (x - k), and the function that it writes.
+    """An expression in `{x}`, `{k}` and `{shifted}` (x - k), and the corresponding function.
 
     The function takes values and constants, which broadcast.
     """
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class AtomShape(NamedTuple):
-    """Expressions that share a constant, and the constants to begin with."""
+    """Expressions that share a constant, and the grid of starting constants."""
 
     parts: tuple[Part, ...]
     grid: Grid
@@ -50,42 +50,42 @@ class AtomShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Atom:
-    """A shape of a quantity."""
+    """A shape, applied to a quantity."""
 
     shape: AtomShape
     column: NamedColumn
 
     def values(self, constant: float, rows: Array | slice = EVERY) -> list[Array]:
-        """Return every part in some rows."""
+        """Return the values of every part in the given rows."""
         values, constants = self.column.values[rows], np.array(constant)
         with np.errstate(all="ignore"):
             return [part.function(values, constants) for part in self.shape.parts]
 
     def texts(self, constant: float) -> list[str]:
-        """Write every part."""
+        """Return the source text of every part."""
         shifted = f"{self.column.text} {'+' if constant < 0 else '-'} {literal(abs(constant))}"
         names = {"x": self.column.text, "k": literal(constant), "shifted": shifted}
         return [part.text.format(**names) for part in self.shape.parts]
 
 
 def atoms(columns: Sequence[NamedColumn]) -> list[tuple[Atom, Array]]:
-    """Return the shapes of some quantities that make sense, each with constants to begin with."""
-    found = []
+    """Return the suitable atoms of some quantities, each with starting constants."""
+    pairs = []
     for column in columns:
         for shape in SHAPES:
             with np.errstate(all="ignore"):
                 grid = shape.grid(column.values)
             if len(grid):
-                found.append((Atom(shape, column), grid))
-    return found
+                pairs.append((Atom(shape, column), grid))
+    return pairs
 
 
 @dataclass(frozen=True)
 class Products:
-    """Multiplies atoms by one and by every factor, in some rows and in the units of `scale`.
+    """Products of atoms with 1 and with every factor, for some rows and in units of `scale`.
 
-    With `weights` atoms and factors are given at several stages, one after another, and enter
-    as weighted means over these.
+    With `weights`, atoms and factors have values at several integration stages, one stage after
+    another, and each product is the weighted mean over the stages.
     """
 
     factors: Sequence[NamedColumn]
@@ -97,23 +97,23 @@ class Products:
         """Return the products of an atom with a constant (rows, products)."""
         values = np.stack(atom.values(constant, self._needed))
         parts = [values, *(values * factor for factor in self._values)]
-        found = np.stack(parts, 1).reshape(-1, values.shape[1])
+        products = np.stack(parts, 1).reshape(-1, values.shape[1])
         if self.weights is not None:
-            found = self.weights @ found.reshape(len(found), len(self.weights), -1)
-            found = found[:, self.rows]
-        scaled: Array = np.multiply(found.T, self.scale[:, None], order="C")
+            products = self.weights @ products.reshape(len(products), len(self.weights), -1)
+            products = products[:, self.rows]
+        scaled: Array = np.multiply(products.T, self.scale[:, None], order="C")
         return scaled
 
     def of_all(self, atoms: Sequence[Atom], constants: Sequence[float]) -> Array:
-        """Return the products of several atoms side by side, with 0 for what is not finite."""
-        found = [self.of(*pair) for pair in zip(atoms, constants, strict=True)]
-        group = np.column_stack([np.zeros((len(self.rows), 0)), *found])
+        """Return the products of several atoms (rows, products), with 0 for non-finite values."""
+        products = [self.of(*pair) for pair in zip(atoms, constants, strict=True)]
+        group = np.column_stack([np.zeros((len(self.rows), 0)), *products])
         finite = np.isfinite(group)
         return group if finite.all() else np.where(finite, group, 0.0)
 
     @property
     def _needed(self) -> Array | slice:
-        """The rows to compute: all where they are averaged over stages."""
+        """The rows to compute: all rows if products are averaged over stages."""
         return self.rows if self.weights is None else EVERY
 
     @cached_property
@@ -122,7 +122,7 @@ class Products:
 
 
 def _shape(grid: Grid, *texts: str) -> AtomShape:
-    """Return the shape of some expressions."""
+    """Return the shape with the given expressions and grid."""
     codes = [text.format(x="x", k="k", shifted="(x - k)") for text in texts]
     names = {"np": np, "max": np.maximum}
     functions = [eval(f"lambda x, k: {code}", names) for code in codes]  # noqa: S307  # see SHAPES
@@ -134,7 +134,7 @@ def _size(values: Array) -> float:
 
 
 def _rates(values: Array) -> Array:
-    """Return factors that make the values neither tiny nor huge."""
+    """Return factors that scale the mean absolute value to between 0.05 and 20."""
     grid: Array = np.geomspace(0.05, 20, 24) / _size(values)
     return grid
 
@@ -144,12 +144,12 @@ def _both_rates(values: Array) -> Array:
 
 
 def _multiples(low: float, high: float, power: int) -> Grid:
-    """Return multiples of a power of the size of the values."""
+    """Return a grid of multiples of a power of the mean absolute value."""
     return lambda values: np.asarray(np.geomspace(low, high, 24) * _size(values) ** power)
 
 
 def _activations(values: Array) -> Array:
-    """Return the numerators of quotients that stand in an exponent, of values away from 0."""
+    """Return numerators of exponents `k / x`; none if a value is close to 0."""
     if np.abs(values).min() < 0.02 * _size(values):
         return NONE
     rates = _multiples(0.1, 60, 1)(values)
@@ -157,12 +157,12 @@ def _activations(values: Array) -> Array:
 
 
 def _halves(values: Array) -> Array:
-    """Return points of half saturation of what is never negative."""
+    """Return points of half saturation; none if a value is negative."""
     return NONE if values.min() < 0 else _multiples(0.02, 50, 1)(values)
 
 
 def _frequencies(values: Array) -> Array:
-    """Return angular frequencies from a sixth of a wave over the range to ten waves."""
+    """Return angular frequencies: a sixth of a wave to ten waves over the range of the values."""
     grid: Array = np.arange(1, 61) * np.pi / 3 / float(np.ptp(values))
     return grid
 
@@ -174,12 +174,12 @@ def _slants(values: Array) -> Array:
 
 
 def _powers(values: Array) -> Array:
-    """Return exponents other than the usual ones."""
+    """Return exponents from -3 to 4, except -1, 0, 1 and 2; none if a value is not positive."""
     return NONE if values.min() <= 0 else np.delete(np.arange(-30, 41) / 10, [20, 30, 40, 50])
 
 
 def _knots(values: Array) -> Array:
-    """Return places between the values where something may bend."""
+    """Return quantiles of the distinct values, as positions of a bend."""
     levels = np.unique(values)
     if len(levels) < FEWEST_LEVELS:
         return NONE
@@ -188,7 +188,7 @@ def _knots(values: Array) -> Array:
 
 
 def _bounds(values: Array) -> Array:
-    """Return limits on both sides of zero."""
+    """Return limits for clipping symmetrically about zero."""
     if not values.min() < 0 < values.max() or len(np.unique(values)) < FEWEST_LEVELS:
         return NONE
     grid: Array = np.linspace(0.05, 0.97, 24) * min(-values.min(), values.max())
@@ -196,7 +196,7 @@ def _bounds(values: Array) -> Array:
 
 
 def _offsets(values: Array) -> Array:
-    """Return what can be added under a root or a logarithm."""
+    """Return offsets that make the argument of a root or a logarithm positive."""
     grid: Array = np.geomspace(0.003, 30, 24) * np.ptp(values) - values.min()
     return grid
 
@@ -218,4 +218,4 @@ SHAPES = (
     _shape(_rates, "np.arctan({k} * {x})"),
     _shape(_slants, "np.tan({k} * {x})"),
 )
-"""What is tried, in this order where several do as well."""
+"""All shapes; the first one is chosen if several fit equally well."""

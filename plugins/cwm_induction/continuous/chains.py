@@ -1,4 +1,4 @@
-"""Sparse equations for several variables, each allowed to use what is already explained."""
+"""Sparse equations for several variables; each equation may read explained next values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from cwm_induction.continuous.variables import Variable, needed
 from cwm_induction.effort import Share
 
 MOST_ROWS = 600
-"""Rows that an equation is fitted to; the others still check it."""
+"""Maximum number of rows for fitting an equation; the held-out rows check the equation."""
 
 TIGHT = (0.25, 1.0)
-"""Tolerances that are tried first, as shares of the largest rounding error: few approximations pass
-the smallest one."""
+"""Tolerances that are tried first, as shares of the largest rounding error. Few approximations pass
+the smallest tolerance."""
 
 FEWEST_ROWS = 12
-"""Rows below which an equation would be a guess."""
+"""Minimum number of rows for fitting an equation."""
 
 SEARCHES = {
     1: SearchLimits(size=3, eliminate=8),
@@ -28,11 +28,11 @@ SEARCHES = {
     3: SearchLimits(size=6, eliminate=14),
     4: SearchLimits(10, 24, 16, eliminate=20),
 }
-"""How far the regression searches at each level of the library."""
+"""Limits of the regression for each level of the library."""
 
 
 class _Attempt(NamedTuple):
-    """A formula, and whether it is right up to the rounding of stored values."""
+    """A formula, and whether its errors are within the rounding of stored values."""
 
     formula: Formula
     tight: bool
@@ -40,11 +40,10 @@ class _Attempt(NamedTuple):
 
 @dataclass
 class Chains:
-    """Explains the changes of variables by formulas that may read next values of one another.
+    """A search for formulas of the changes of variables, which may read other next values.
 
-    `level` is the largest library, 1 to 3 as in `terms.library`; for the
-    variables in `deeper` that is searched further. Those `elsewhere` have
-    another explanation already.
+    `level` is the largest library, 1 to 3 as in `terms.library`. Variables in `deeper` have a wider
+    search in the largest library. Variables in `elsewhere` already have another explanation.
     """
 
     samples: Samples
@@ -72,7 +71,7 @@ class Chains:
         return self.formulas
 
     def _next_formula(self) -> bool:
-        """Explain one more variable by explained ones, with the smallest library that will do."""
+        """Explain another variable by explained ones, with the smallest sufficient library."""
         for level in range(1, 5):
             for variable in self._unexplained():
                 if level > (4 if variable.name in self.deeper else self.level):
@@ -87,7 +86,7 @@ class Chains:
         return False
 
     def _accept_loose(self) -> bool:
-        """Take a formula that is right but not to the last digit, for want of a better one."""
+        """Accept a formula that is within the tolerance but not within the rounding errors."""
         for variable in self._unexplained():
             if variable.name in self._loose:
                 self.formulas[variable.name] = self._loose[variable.name]
@@ -95,17 +94,17 @@ class Chains:
         return False
 
     def _linked_formula(self) -> bool:
-        """Explain one variable by the next values of some that are yet to be explained."""
-        found = {}
+        """Explain a variable by next values of variables without an explanation."""
+        candidates = {}
         for variable in self._unexplained():
             chain = self._independent(variable, explained=False)
             attempt = self._attempt(variable, 1, chain)
             if attempt is not None:
-                found[variable.name] = attempt.formula
-        if not found:
+                candidates[variable.name] = attempt.formula
+        if not candidates:
             return False
-        cheapest = min(found, key=lambda name: found[name].cost)
-        self.formulas[cheapest] = found[cheapest]
+        cheapest = min(candidates, key=lambda name: candidates[name].cost)
+        self.formulas[cheapest] = candidates[cheapest]
         return True
 
     def _shorten(self) -> None:
@@ -121,7 +120,7 @@ class Chains:
     def _attempt(
         self, variable: Variable, level: int, chain: Sequence[Variable]
     ) -> _Attempt | None:
-        """Return a formula that also holds on the rows held back."""
+        """Return a formula that also holds in the held-out rows, or None."""
         usable = self.samples.smooth & variable.free
         rows = self._rows(usable & self.samples.learn)
         terms = self._terms(level, chain)
@@ -139,16 +138,16 @@ class Chains:
         return _Attempt(loose, tight=False) if self._holds(variable, loose, check) else None
 
     def _holds(self, variable: Variable, formula: Formula, check: Array) -> bool:
-        """Return whether a formula is right in the check rows, and at limits of whole numbers."""
+        """Return whether a formula holds in the check rows, and at the limits of whole numbers."""
         change = formula.values(len(self.samples))
         holds = variable.agrees(change, check)
-        if variable.is_whole:  # its limits are values like any other
+        if variable.is_whole:  # the limits of a whole number are ordinary values
             stuck = self.samples.smooth & ~variable.free
             holds = holds and variable.agrees(change, stuck, 0.97)
         return holds
 
     def _rows(self, usable: Array) -> Array:
-        """Choose rows to fit to, the same ones for the same mask."""
+        """Choose the rows for fitting; equal masks give equal rows."""
         rows = np.flatnonzero(usable)
         key = rows.tobytes()
         if key not in self._chosen:
@@ -157,7 +156,10 @@ class Chains:
         return self._chosen[key]
 
     def _possible(self, variable: Variable, terms: list[Term], rows: Array) -> bool:
-        """Whether all terms together come as near to the changes as a few of them would have to."""
+        """Return whether all terms together fit the changes within the tolerance.
+
+        If they do not, no subset of the terms does.
+        """
         if len(terms) > 0.9 * len(rows):
             return True
         key = (id(terms), rows.tobytes())
@@ -191,7 +193,10 @@ class Chains:
         return [v for v in self.variables if v.name not in known]
 
     def _independent(self, variable: Variable, explained: bool) -> list[Variable]:
-        """Return the moving variables whose next values do not depend on this one's."""
+        """Return the moving variables whose next values do not depend on the given variable.
+
+        If `explained`, return only variables that already have a formula.
+        """
         reads = {name: formula.names for name, formula in self.formulas.items()}
         return [
             other

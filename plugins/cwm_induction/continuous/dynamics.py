@@ -1,6 +1,6 @@
-"""How the variables change: equations, mechanisms, vector fields, regimes, approximations.
+"""Explain the changes of variables: equations, mechanisms, vector fields, laws, approximations.
 
-One family after another is tried on what is still unexplained, the simplest first.
+The families of explanations are tried in order on the unexplained variables, the simplest first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,33 +32,34 @@ from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 
-LONG = 8
-"""Terms beyond which an equation is given up for a mechanism that predicts as well."""
+MAX_TERMS = 8
+"""A mechanism that predicts equally well replaces equations with more terms than this."""
 
 LAWS_SHARE = 0.1
-"""Share of the work that one search for laws may take: the robust regressions take little."""
+"""Share of the work units for one search for laws, because robust regressions need little work."""
 
-BENT_SHARE = 0.3
-"""The same for laws with constants inside their terms."""
+INNER_CONSTANTS_SHARE = 0.3
+"""Share of the work units for one search for laws with constants inside their terms."""
 
 ALMOST = 0.9
 """Share of the check rows that laws must predict before other families are tried."""
 
 FEWEST_EXCEPTIONS = 2
-"""Wrong rows of an equation that start a search for further laws."""
+"""Minimum number of wrong rows of an equation that starts a search for further laws."""
 
 
 MOST_CASES = 8
-"""Cases of an approximation that are split further."""
+"""Cases of an approximation are split further only up to this number."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Which families of explanations to try, and how far.
+    """The families of explanations to try, and the extent of each search.
 
-    `level` is the largest library of terms. Parts are variables by name,
-    `reward` and `terminated`: those in `deeper` get larger libraries and more
-    regimes, those in `plain` the simplest explanation that always runs.
+    `level` is the largest library of terms. `deeper` and `plain` contain names
+    of variables, "reward" and "terminated". Parts in `deeper` get larger
+    libraries and more regimes. Parts in `plain` get the simplest explanation,
+    which always runs.
     """
 
     level: int = 3
@@ -79,17 +80,17 @@ class Explanations:
     kinematics: Kinematics | None = None
     flow: Flow | None = None
     is_known: bool = False
-    """Whether the mechanism is one that was found in fewer rows."""
+    """Whether the mechanism comes from a search in fewer rows."""
 
     @property
     def families(self) -> set[str]:
-        """Which families of explanations, beyond single equations, are in use."""
+        """The families of explanations in use, without single equations."""
         used = {"mechanics": self.mechanics is not None, "regimes": bool(self.laws)}
         return {name for name, is_used in used.items() if is_used}
 
     @property
     def reads(self) -> dict[str, set[str]]:
-        """The names that every explanation other than an approximation reads."""
+        """The names that each explanation reads, without approximations."""
         flow = self.flow
         return {
             **{name: formula.names for name, formula in self.formulas.items()},
@@ -99,19 +100,19 @@ class Explanations:
         }
 
     def change(self, name: str, count: int) -> Array | None:
-        """Return the change that a formula, or several and the rules among them, predict."""
-        found = self.laws.get(name) or self.formulas.get(name)
-        return found.values(count) if found else None
+        """Return the change of a variable that its laws or its formula predict, or None."""
+        explanation = self.laws.get(name) or self.formulas.get(name)
+        return explanation.values(count) if explanation else None
 
     @property
     def explained(self) -> set[str]:
-        """Names of the variables that have an explanation so far."""
+        """Names of the variables with an explanation."""
         return {*self.reads, *self.rough}
 
 
 @dataclass
 class Explainer:
-    """Tries one family of explanations after another on what is still unexplained."""
+    """A search that tries the families of explanations in order on unexplained variables."""
 
     samples: Samples
     variables: Sequence[Variable]
@@ -120,7 +121,7 @@ class Explainer:
     effort: Effort
     found: Explanations = field(default_factory=Explanations)
     known: Mechanics | None = None
-    """A mechanism that was found in fewer rows."""
+    """A mechanism from a search in fewer rows."""
 
     def explain(self) -> Explanations:
         """Explain every variable."""
@@ -129,7 +130,7 @@ class Explainer:
         if self.hypothesis.regimes:
             self._laws(least=ALMOST)
         if self.found.mechanics is not None:
-            self._places(self.found.mechanics)
+            self._positions(self.found.mechanics)
         if self.hypothesis.mechanics:
             self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
@@ -147,7 +148,7 @@ class Explainer:
         return self.found
 
     def _equations(self) -> None:
-        """Explain variables by equations, and whole numbers by rules, as long as that helps."""
+        """Explain variables by equations and whole numbers by laws, until neither finds more."""
         moving = [v for v in self.variables if v.name not in self.hypothesis.plain]
         effort = self.effort.share(0.5)
         known: set[str] = {""}
@@ -168,9 +169,10 @@ class Explainer:
             self._laws(least=ALMOST, whole=True)
 
     def _laws(self, least: float, *, whole: bool = False) -> None:
-        """Explain variables by laws that hold in parts of the rows, or whole numbers only.
+        """Explain variables by laws that hold in parts of the rows.
 
-        Laws must predict a share of the check rows, and more rows than an approximation.
+        Laws must predict the share `least` of the check rows; if it is 0, they must predict more
+        rows than an approximation. If `whole`, explain only variables that are whole numbers.
         """
         plain = self.hypothesis.plain
         names = [v.name for v in self._unexplained() if v.name not in plain]
@@ -178,16 +180,18 @@ class Explainer:
         if not names:
             return
         explainer = self._explainer()
-        found = dict(explainer.explain(names, least))
+        laws_by_name = dict(explainer.explain(names, least))
         if least == 0:
-            found = self._bent(explainer, names)
+            laws_by_name = self._with_inner_constants(explainer, names)
         for variable in self.variables:
-            laws = found.get(variable.name)
+            laws = laws_by_name.get(variable.name)
             if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
                 self.found.laws[variable.name] = laws
 
-    def _bent(self, explainer: LawExplainer, names: Sequence[str]) -> dict[str, GuardedLaws]:
-        """Look for laws with constants inside their terms where other laws predict too little."""
+    def _with_inner_constants(
+        self, explainer: LawExplainer, names: Sequence[str]
+    ) -> dict[str, GuardedLaws]:
+        """Search for laws with inner constants for variables whose laws predict too few rows."""
         found = explainer.found
         rights = {v.name: explainer.right(v, found.get(v.name)) for v in self.variables}
         weak = [name for name in names if rights[name] < ALMOST]
@@ -195,7 +199,7 @@ class Explainer:
             return found
         kept = {name: laws for name, laws in found.items() if name not in weak}
         further = replace(
-            explainer, bends=True, effort=self.effort.share(BENT_SHARE), found=dict(kept)
+            explainer, bends=True, effort=self.effort.share(INNER_CONSTANTS_SHARE), found=dict(kept)
         )
         further.explain(weak, 0.0)
         gain = sum(
@@ -207,17 +211,17 @@ class Explainer:
 
     def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
         columns = [v.column for v in self.variables]
-        rough = _rough(variable, self.samples, columns, self._inputs) or Formula((), ())
+        rough = _approximation(variable, self.samples, columns, self._inputs) or Formula((), ())
         check, rows = self.samples.smooth & ~self.samples.learn, len(self.samples)
-        changes = [found.values(rows) for found in (laws, rough)]
-        if self.samples.remembered:  # the score of memory is the size of errors
+        changes = [explanation.values(rows) for explanation in (laws, rough)]
+        if self.samples.remembered:  # programs with memory are scored by the sizes of errors
             errors = [float(np.abs(c - variable.change)[check].mean()) for c in changes]
             return errors[0] < errors[1]
         right = [int(variable.matches(change)[check].sum()) for change in changes]
         return right[0] > right[1]
 
     def _exceptions(self) -> None:
-        """Add further laws to an equation that is wrong in some rows, if these then are right."""
+        """Add laws to an equation that is wrong in some rows, if they fix half of the errors."""
         for variable in self.variables:
             formula = self.found.formulas.get(variable.name)
             if formula is None:
@@ -244,20 +248,20 @@ class Explainer:
         )
 
     def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
-        """Look for a vector field and an integrator that move everything that moves."""
+        """Search for a vector field and an integrator that explain all moving real variables."""
         moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
             others = [*self._inputs, *whole, *self._modes]
-            found = family(FlowData(moving, others, self.samples, self.effort.share(0.4)))
-            if found is not None:
-                self.found.flow = found
-                for name in found.names:
+            flow = family(FlowData(moving, others, self.samples, self.effort.share(0.4)))
+            if flow is not None:
+                self.found.flow = flow
+                for name in flow.names:
                     self.found.formulas.pop(name, None)
                     self.found.laws.pop(name, None)
 
     def _inner_constants(self) -> None:
-        """Explain variables by equations with constants inside a term, then others by these."""
+        """Explain variables by equations with inner constants, and then others by these."""
         effort = self.effort.share(0.3)
         columns = [variable.column for variable in self.variables]
         for steered in (True, False):
@@ -272,7 +276,7 @@ class Explainer:
                 self._equations()
 
     def _values(self) -> None:
-        """Explain variables whose value follows from the next values of others."""
+        """Explain variables whose next value is a function of other next values."""
         effort = self.effort.share(0.2)
         for variable in self._unexplained():
             if variable.name not in self.hypothesis.plain and not variable.is_whole:
@@ -280,8 +284,8 @@ class Explainer:
                 self.found.formulas.update({variable.name: formula} if formula else {})
 
     def _simpler_mechanism(self) -> None:
-        """Look for a mechanism, also in place of equations so long that they may be a mere fit."""
-        long = {n: f for n, f in self.found.formulas.items() if len(f.terms) > LONG}
+        """Search for a mechanism, which may also replace long equations that may be overfitted."""
+        long = {n: f for n, f in self.found.formulas.items() if len(f.terms) > MAX_TERMS}
         for name in long:
             del self.found.formulas[name]
         self._mechanism(least=0.97 if long else 0.8)
@@ -289,40 +293,40 @@ class Explainer:
         self.found.formulas |= {name: long[name] for name in left}
 
     def _known_mechanism(self) -> None:
-        """Take a mechanism that was found before, if it is as right as it was."""
+        """Accept the mechanism from fewer rows if it still predicts equally well."""
         if self.known is None or not self.hypothesis.mechanics:
             return
         joints, _ = joints_of(self.samples, self.variables)
-        inputs = {tuple(c.text for c in columns): columns for columns in self._pushes()}
+        inputs = {tuple(c.text for c in columns): columns for columns in self._candidate_inputs()}
         pushes = inputs.get(tuple(column.text for column in self.known.inputs))
         if pushes is not None:
             self.found.mechanics = again(self.known, self.samples, joints, pushes, self.effort)
             self.found.is_known = self.found.mechanics is not None
 
     def _mechanism(self, least: float) -> None:
-        """Look for a mechanism that moves something unexplained."""
+        """Search for a mechanism that explains more than the share `least` of the check rows."""
         joints, time = joints_of(self.samples, self.variables)
         joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
         if not joints:
             return
-        for inputs in self._pushes():
-            asked = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
+        for inputs in self._candidate_inputs():
+            name = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
             motion = Motion.of(joints, inputs, time)
             search = partial(fit, self.samples, joints, inputs, motion, self.rng)
-            found = self.effort.share(0.5).once(asked, self.rng, search)
+            mechanics = self.effort.share(0.5).once(name, self.rng, search)
             best = self.found.mechanics
             least = least if best is None else best.right
-            if found is not None and found.right > least:
-                self.found.mechanics = found
+            if mechanics is not None and mechanics.right > least:
+                self.found.mechanics = mechanics
             if self.found.mechanics is not None and self.found.mechanics.right > 0.9:
                 break
         if self.found.mechanics is not None:
-            for name in self.found.mechanics.names:
-                self.found.formulas.pop(name, None)
-            self._places(self.found.mechanics)
+            for moved in self.found.mechanics.names:
+                self.found.formulas.pop(moved, None)
+            self._positions(self.found.mechanics)
 
-    def _places(self, mechanics: Mechanics) -> None:
-        """Explain variables by where the parts of a mechanism are."""
+    def _positions(self, mechanics: Mechanics) -> None:
+        """Explain variables by the positions of a mechanism's parts."""
         self.found.kinematics = kinematics = Kinematics.of(mechanics)
         still = [variable.column for variable in self.variables if variable.still]
         for variable in self._unexplained():
@@ -331,20 +335,20 @@ class Explainer:
             if formula is not None:
                 self.found.formulas[variable.name] = formula
 
-    def _pushes(self) -> list[list[NamedColumn]]:
-        """Return what may push a mechanism: an action's number, or each action for itself."""
+    def _candidate_inputs(self) -> list[list[NamedColumn]]:
+        """Return candidate inputs of a mechanism: the action's number, or one indicator each."""
         if self.samples.action_space.kind != "discrete":
             return [self._inputs]
         single = indicators(self.samples.actions[:, 0])[1:]
         return [self._inputs[:1], single] if single else [self._inputs[:1]]
 
     def _approximations(self) -> None:
-        """Give every other variable a linear approximation, or let it stand still."""
+        """Approximate each unexplained variable, or predict no change for it."""
         columns = [variable.column for variable in self.variables]
         for variable in self._unexplained():
             plain = variable.name in self.hypothesis.plain
-            found = None if plain else _rough(variable, self.samples, columns, self._inputs)
-            self.found.rough[variable.name] = found or Formula((), ())
+            rough = None if plain else _approximation(variable, self.samples, columns, self._inputs)
+            self.found.rough[variable.name] = rough or Formula((), ())
 
     @property
     def _moved(self) -> list[str]:
@@ -365,31 +369,31 @@ class Explainer:
         return [v for v in self.variables if v.name not in self.found.explained]
 
     def _settled(self, variable: Variable) -> list[NamedColumn]:
-        """Return the next values that are known before this variable's."""
+        """Return the next values that can be computed before the variable's next value."""
         return settled(variable, self.variables, self.found.reads)
 
 
-def _rough(
+def _approximation(
     variable: Variable,
     samples: Samples,
     columns: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> Formula | None:
-    """Return a linear formula for a variable, None where standing still predicts more rows.
+    """Return a linear formula for a variable, or None if no change predicts more rows.
 
-    With a memory the formula has products and is always taken: programs with memory are scored by
-    the sizes of their errors.
+    With memory, the formula has products and is always accepted, because programs with memory are
+    scored by the sizes of errors.
     """
     check = samples.smooth & ~samples.learn
     if samples.remembered:
         target, rows = variable.change, (samples.smooth & samples.learn, check)
-        found = sparse(products(columns, inputs), target, *rows)
+        formula = sparse(products(columns, inputs), target, *rows)
         cases = cases_of(samples, columns)
         if len(cases) > 1:
             parts = by_cases(cases, products(columns, []), target, *rows)
-            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, found)]
-            found = parts if errors[0].mean() < errors[1].mean() else found
-        return found
+            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, formula)]
+            formula = parts if errors[0].mean() < errors[1].mean() else formula
+        return formula
     terms = library(columns, inputs, 1)
     formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
     moved = variable.matches(formula.values(len(samples)))[check].sum()
@@ -398,7 +402,7 @@ def _rough(
 
 
 def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
-    """Return the cases of a discrete action and of flags that are remembered."""
+    """Return a case for every combination of a discrete action and of remembered flags."""
     if samples.action_space.kind != "discrete":
         cases = [Term("1.0", np.ones(len(samples)), 1.0)]
     else:
@@ -419,17 +423,17 @@ def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
 
 
 def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> list[NamedColumn]:
-    """Return next values that rules give already, and columns that say which mode is on."""
+    """Return next values explained by rules, and indicator columns of modes."""
     late = {v.name for v in variables if v.name not in reads}
     ready = {name for name in ruled if not late & needed(name, reads)}
     then = [v.next_column for v in variables if v.name in ready]
     whole = [v.column for v in variables if not v.still and v.is_whole]
-    found = [*then]
+    columns = [*then]
     for text, values, _ in [*whole, *then]:
         levels = np.unique(values)
         if 3 <= len(levels) <= MAX_MODES:
-            found += [
+            columns += [
                 NamedColumn(f"({text} == {level:g})", (values == level).astype(float))
                 for level in levels.tolist()
             ]
-    return found
+    return columns

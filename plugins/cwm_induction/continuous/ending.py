@@ -1,4 +1,4 @@
-"""When an episode ends."""
+"""Learn the rule for the end of an episode."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,7 +14,7 @@ from cwm_induction.writing.rounding import is_whole_degrees
 
 
 class EndRule(NamedTuple):
-    """The rule for the end, and in how many rows an end was seen."""
+    """The rule for the end, and the number of terminal rows."""
 
     rule: ThresholdRule
     seen: int
@@ -26,39 +26,43 @@ class EndRule(NamedTuple):
 
 
 def ending(samples: Samples, variables: Sequence[Variable], terms: Sequence[Term] = ()) -> EndRule:
-    """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them.
+    """Learn the rule from all rows, because every row narrows the gaps around thresholds.
 
-    The `terms` of the reward may say where ends are.
+    The rule may also compare the `terms` of the reward.
     """
-    found = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
-    return EndRule(learn_rule(found, samples.terminated), int(samples.terminated.sum()))
+    candidates = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
+    return EndRule(learn_rule(candidates, samples.terminated), int(samples.terminated.sum()))
 
 
 def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
-    """Return the quantities that may decide, computed from what follows the step."""
-    found: list[Feature] = []
+    """Return the quantities that the rule may compare, computed from the next state."""
+    candidates: list[Feature] = []
     for variable in variables:
         degrees = is_whole_degrees(variable.high)
         label = f"{variable.name.upper()}_LIMIT"
-        dear = 1.2 if variable.is_angle else 0.0  # what winds around is compared by its height
+        extra = 1.2 if variable.is_angle else 0.0  # prefer cosines and sines of angles
         if np.ptp(variable.then) > 1e-9:
-            found.append(Feature(variable.next, variable.then, 1.0 + dear, degrees, label))
+            candidates.append(Feature(variable.next, variable.then, 1.0 + extra, degrees, label))
         if variable.then.min() < 0 < variable.then.max():
             symmetric = 0.8 if variable.low == -variable.high else 0.9
             size = np.abs(variable.then)
-            found.append(Feature(f"abs({variable.next})", size, symmetric + dear, degrees, label))
+            candidates.append(
+                Feature(f"abs({variable.next})", size, symmetric + extra, degrees, label)
+            )
     turned = sums_of_angles(variables)
     heights = [
         Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
     ]
     moving = [v.next_column for v in variables if not v.is_angle and not v.still]
     lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
-    found += _tip(variables)
-    return found + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]]
+    candidates += _tip_height(variables)
+    return candidates + [
+        Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]
+    ]
 
 
-def _tip(variables: Sequence[Variable]) -> list[Feature]:
-    """Return the height of the end of a chain of equal links, each turned against the last."""
+def _tip_height(variables: Sequence[Variable]) -> list[Feature]:
+    """Return the height of the tip of a chain of equal links with relative angles."""
     angles = [variable for variable in variables if variable.is_angle]
     if len(angles) < 2:
         return []
@@ -68,13 +72,13 @@ def _tip(variables: Sequence[Variable]) -> list[Feature]:
 
 
 def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:
-    """Return cosines and sines of angles and of sums of successive ones, after the step."""
+    """Return cosines and sines of angles, and of sums of angles, after the step."""
     angles = [variable for variable in variables if variable.is_angle]
-    found = []
+    terms = []
     for size in range(1, len(angles) + 1):
         for group in combinations(angles, size):
             text = " + ".join(variable.next for variable in group)
             total = np.sum([variable.then for variable in group], axis=0)
-            found.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
-            found.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
-    return found
+            terms.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
+            terms.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
+    return terms

@@ -1,8 +1,7 @@
 """Programs for observations that are one box of real numbers.
 
-`induce` finds how the variables behind an observation change, when an episode ends and what a
-step is worth; `write` turns that into the text of a program, which says of itself what is
-known and what the data leave open.
+`induce` finds laws for the changes of variables, for the end of an episode and for the reward.
+`write` returns the text of a program, whose docstring states which parts are approximations.
 """
 
 import re
@@ -29,12 +28,12 @@ from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import ProgramDraft, Statement
 
 DYNAMICS_SHARE = 0.9
-"""Share of the work that may be spent on the next observation; the rest is for the reward."""
+"""Share of the work units for the next observation; the remaining units are for the reward."""
 
 
 @dataclass(frozen=True)
 class SystemFindings:
-    """Everything that was found about an environment; `capped` when time ran out on the way."""
+    """The findings about an environment; `capped` if the search reached its time limit."""
 
     samples: Samples
     latents: Latents
@@ -53,9 +52,9 @@ def induce(
 ) -> SystemFindings:
     """Explain the transitions.
 
-    Equations are fitted to the rows that are to `learn` from; the others decide
-    which of them to believe. A mechanism that is `known` from fewer rows is not looked for
-    again as long as it is right, and one that is found is kept there.
+    Equations are fitted to the rows in `samples.learn`; the held-out rows select the equations. If
+    `known` has a mechanism from fewer rows that is still right, no other mechanism is searched. A
+    new mechanism is stored in `known`.
     """
     behind = latents(samples)
     before = known.mechanics if known and known.holds_for(len(samples)) else None
@@ -87,12 +86,12 @@ def write(findings: SystemFindings) -> str:
 
 @dataclass(frozen=True)
 class EquationsWriter:
-    """Turns findings into a program."""
+    """Writes findings as a program."""
 
     findings: SystemFindings
 
     def text(self) -> str:
-        """Write the program."""
+        """Return the source text of the program."""
         program, actions = self.program, self.findings.samples.action_space
         if actions.kind == "box" and len(actions.shape) != 1:
             program.statements.append(Statement("inputs = np.ravel(action)"))
@@ -110,7 +109,7 @@ class EquationsWriter:
 
     @cached_property
     def program(self) -> ProgramDraft:
-        """The program as it grows."""
+        """The draft of the program, which collects the statements."""
         kept = {v.next for v in self.findings.latents.variables if v.is_kept}
         components = ", ".join(c for c in self.findings.latents.components if c not in kept)
         shape = self.findings.samples.shape
@@ -124,42 +123,42 @@ class EquationsWriter:
         return MechanicsText(mechanics, self.program)
 
     def explained(self, name: str) -> str | None:
-        """Return the next value of a variable that is explained otherwise: here of none."""
+        """Return an expression that replaces a variable's equation; subclasses may override it."""
         return None
 
     def _change(self, variable: Variable) -> Iterator[Statement]:
         """Yield the statements that set a variable's next value."""
-        found, name = self.findings.dynamics, variable.name
-        if (otherwise := self.explained(name)) is not None:
-            yield self._assigned(variable, otherwise, "")
-        elif found.flow is not None and name in found.flow.names:
-            yield self._assigned(variable, found.flow.next_of(name), "")
-        elif found.mechanics is not None and name in found.mechanics.names:
+        dynamics, name = self.findings.dynamics, variable.name
+        if (replacement := self.explained(name)) is not None:
+            yield self._assigned(variable, replacement, "")
+        elif dynamics.flow is not None and name in dynamics.flow.names:
+            yield self._assigned(variable, dynamics.flow.next_of(name), "")
+        elif dynamics.mechanics is not None and name in dynamics.mechanics.names:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
-        elif name in found.laws:
+        elif name in dynamics.laws:
             yield from self._laws(variable)
         else:
-            formula = found.formulas.get(name) or found.rough.get(name) or Formula((), ())
+            formula = dynamics.formulas.get(name) or dynamics.rough.get(name) or Formula((), ())
             comment = (
-                "An approximation: no exact equation was found." if name in found.rough else ""
+                "An approximation: no exact equation was found." if name in dynamics.rough else ""
             )
             yield self._assigned(variable, formula.text(name), comment)
 
     def _laws(self, variable: Variable) -> Iterator[Statement]:
-        """Yield the cases that rules compare, then each rule with its law."""
-        found = self.findings.dynamics.laws[variable.name]
-        if not found.rules:
-            yield self._assigned(variable, found.formulas[0].text(variable.name), "")
+        """Yield the values of formulas that rules compare, and then the rules with their laws."""
+        laws = self.findings.dynamics.laws[variable.name]
+        if not laws.rules:
+            yield self._assigned(variable, laws.formulas[0].text(variable.name), "")
             return
-        chosen, names = f"{variable.name}_chosen", found.names
-        texts = [formula.text(variable.name) for formula in found.formulas]
+        chosen, names = f"{variable.name}_chosen", laws.names
+        texts = [formula.text(variable.name) for formula in laws.formulas]
         for index, text in enumerate(texts):
             case = case_name(variable.name, index)
             if case in names:
                 yield Statement(f"{case} = {text}")
                 texts[index] = case
         lines = []
-        for number, (rule, index) in enumerate(found.rules):
+        for number, (rule, index) in enumerate(laws.rules):
             lines.append(f"{'elif' if number else 'if'} {rule.text()}:")
             lines.append(f"    {chosen} = {texts[index]}")
         lines += ["else:", f"    {chosen} = {texts[0]}"]
@@ -167,7 +166,7 @@ class EquationsWriter:
         yield self._assigned(variable, chosen, "")
 
     def _assigned(self, variable: Variable, text: str, comment: str) -> Statement:
-        """Set the next value within its limits."""
+        """Return the assignment of the next value, within its cycle and its limits."""
         if variable.is_angle and self._read_as_number(variable):
             text = f"({text} + np.pi) % (2 * np.pi) - np.pi"
         if variable.cycle is not None:
@@ -175,7 +174,7 @@ class EquationsWriter:
         return Statement(f"{variable.next} = {self._clipped(variable, text)}", comment)
 
     def _clipped(self, variable: Variable, text: str) -> str:
-        """Keep an expression within the limits of its variable, unless an episode ends before."""
+        """Clip an expression to the limits of its variable, unless the episode ends before them."""
         ends = variable.next in self.findings.ending.variables and bool(variable.free.all())
         if variable.still or ends:
             return text
@@ -192,7 +191,7 @@ class EquationsWriter:
         return text
 
     def _read_as_number(self, variable: Variable) -> bool:
-        """Whether something reads an angle's next value other than through a sine or cosine."""
+        """Return whether an expression reads an angle's next value outside of sine and cosine."""
         findings = self.findings
         texts = [*findings.reward.texts, findings.ending.rule.text()]
         texts += [t.text for f in findings.dynamics.formulas.values() for t in f.terms]
@@ -200,7 +199,7 @@ class EquationsWriter:
         return any(variable.next in text for text in bare)
 
     def _ending(self) -> Statement:
-        """Write the rule for the end."""
+        """Return the statement for the end of the episode."""
 
         def named(feature: Feature, threshold: Threshold) -> str:
             return self.program.constant(feature.label, threshold.text, threshold.comment)
@@ -210,22 +209,22 @@ class EquationsWriter:
         return Statement(f"terminated = {text if rule.is_constant else f'bool({text})'}")
 
     def rewarded(self) -> Statement:
-        """Write the reward and the cases in which its formula does not hold alone."""
-        found = self.findings.reward
-        first = found.formula
+        """Return the statement for the reward: its first formula, then the rules with others."""
+        reward = self.findings.reward
+        first = reward.formula
         lines = [f"reward = {first.text()}"]
-        for number, (rule, index) in enumerate(found.laws.rules):
-            formula = found.laws.formulas[index]
+        for number, (rule, index) in enumerate(reward.laws.rules):
+            formula = reward.laws.formulas[index]
             lines.append(f"{'elif' if number else 'if'} {rule.text()}:")
             lines.append(f"    reward {_change(first, formula) or f'= {formula.text()}'}")
-        exact = found.right > 0.98
+        exact = reward.right > 0.98
         return Statement(
             "\n".join(lines), "" if exact else "An approximation: no exact formula was found."
         )
 
 
 def summary(findings: SystemFindings) -> list[str]:
-    """Return the paragraphs of the docstring, the first one a sentence on the whole."""
+    """Return the paragraphs of the program's docstring, the first one a summary sentence."""
     count = len(findings.samples)
     first = f"A world model induced from {count} transitions."
     paragraphs = [" ".join(_on_changes(findings)), _on_the_reward(findings)]
@@ -235,7 +234,7 @@ def summary(findings: SystemFindings) -> list[str]:
 
 
 def _on_changes(findings: SystemFindings) -> Iterator[str]:
-    """Yield sentences on how the variables change."""
+    """Yield sentences about the equations of the variables."""
     found = findings.dynamics
     exact = [v.name for v in findings.latents.variables if v.name in found.formulas]
     still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
@@ -263,18 +262,18 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
 
 
 def _on_the_reward(findings: SystemFindings) -> str:
-    """Return a warning if no formula explains the reward; the scores say how often it is right."""
+    """Return a warning if the laws predict at most 98 % of the rewards."""
     return "" if findings.reward.right > 0.98 else "The reward is an approximation."
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write names as a list in a sentence."""
+    """Join names with commas and "and"."""
     *most, last = list(names)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def _change(first: Formula, other: Formula) -> str:
-    """Write the step from one formula to another one as an assignment, if it is one term."""
+    """Return an augmented assignment from one formula to another, if one term differs; else ""."""
     weights = dict.fromkeys([t.text for t in (*first.terms, *other.terms)], 0.0)
     for formula, sign in ((first, -1.0), (other, 1.0)):
         for term, weight in zip(formula.terms, formula.weights, strict=True):
@@ -289,5 +288,5 @@ def _change(first: Formula, other: Formula) -> str:
 
 
 def _single(value: float) -> str:
-    """Write a bound that was kept in single precision with as few digits as give it back."""
+    """Return a literal of a bound, with the fewest digits if it is a single-precision number."""
     return repr(float(str(np.float32(value)))) if np.float32(value) == value else literal(value)

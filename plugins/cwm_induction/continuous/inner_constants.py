@@ -1,8 +1,8 @@
-"""Equations with a term that has a constant inside, found by variable projection.
+"""Equations with a constant inside a term, fitted by variable projection.
 
-For given inner constants the rest is linear (Golub and Pereyra, 1973): a grid
-of constants is scanned with all other terms present, the best are refined, and
-what is not needed is left out in the end.
+For given inner constants, the other parameters are linear (Golub and Pereyra, 1973). The search
+scans a grid of constants with all other terms present, refines the best constants, and finally
+removes unneeded terms.
 """
 
 import re
@@ -33,53 +33,54 @@ from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal
 
 MOST_ROWS = 300
-"""Rows that constants are fitted to: every one of them costs, and few constants need few."""
+"""Rows for fitting constants: about this many, because few constants need few rows."""
 
 FEWEST_ROWS = 20
-"""Rows below which an equation with a constant inside would be a guess."""
+"""Minimum number of rows for an equation with inner constants."""
 
 REFINED = 8
-"""How many of the shapes that look best have their constants refined."""
+"""Number of the best atoms in the scan whose constants are refined."""
 
 AT_ONCE = 8
-"""Constants that are tried together."""
+"""Number of constants whose decompositions are computed together."""
 
 MOST_ATOMS = 3
-"""Atoms after which the search ends."""
+"""Maximum number of atoms in an equation."""
 
 MOST_FACTORS = 10
-"""Quantities that an atom is multiplied by: each widens every decomposition."""
+"""Maximum number of factors of an atom, because each factor widens every decomposition."""
 
 CALL = 2e4
-"""What a small decomposition costs however small it is, in multiplications."""
+"""Fixed cost of a decomposition in multiplications, independent of its size."""
 
 CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
-"""How an input that is cut off at limits is written."""
+"""Source text of an input that is clipped to limits."""
 
 STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
-"""Exponents of a saturation to begin with, from flat to nearly a step."""
+"""Starting exponents of a saturation, from flat to almost a step."""
 
 HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles at which a saturation may be half, to begin with."""
+"""Quantiles of the data that are starting values for the point of half saturation."""
 
 
 class Inner(NamedTuple):
-    """Atoms with their constants."""
+    """Atoms, and the constant of each atom."""
 
     atoms: tuple[Atom, ...] = ()
     constants: tuple[float, ...] = ()
 
     def at(self, constants: Array) -> "Inner":
-        """Return the same atoms with other constants."""
+        """Return the atoms with new constants."""
         return Inner(self.atoms, tuple(constants.tolist()))
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Looks for atoms that, times some factors, complete a sum of the other terms.
+    """A search for atoms whose products with factors complete a sum of other terms.
 
-    With `weights` atoms and factors are given at several stages, one after another, and enter
-    as weighted means over these. `kept` says which of their products may be used.
+    With `weights`, atoms and factors have values at several integration stages, one stage after
+    another, and each product is the weighted mean over the stages. `kept` is a mask of the products
+    that may be used.
     """
 
     terms: Sequence[Term]
@@ -90,20 +91,20 @@ class Scan:
     kept: tuple[bool, ...] | None = None
 
     def formula(self, arguments: Sequence[NamedColumn]) -> Formula | None:
-        """Return a formula that has few inner constants, if there is an exact one."""
+        """Return an exact formula with few inner constants, or None."""
         if len(self._plain.rows) < FEWEST_ROWS:
             return None
-        room = int(self.target.rows.sum()) // 3  # more terms than that would fit anything
+        room = int(self.target.rows.sum()) // 3  # with more terms, the regression overfits
         scan = replace(self, terms=sorted(self.terms, key=lambda term: term.cost)[:room])
         candidates, inner = atoms(arguments), Inner()
         largest, size = scan.worst(inner)
         if largest <= 1:
             return scan.written(inner)
         for _ in range(MOST_ATOMS):
-            found = scan.ranked(inner, candidates)
-            if not found:
+            extensions = scan.ranked(inner, candidates)
+            if not extensions:
                 return None
-            inner, before = found[0], size
+            inner, before = extensions[0], size
             largest, size = scan.worst(inner)
             if largest <= 1:
                 return scan.written(inner)
@@ -114,7 +115,7 @@ class Scan:
     def ranked(
         self, inner: Inner, candidates: Sequence[tuple[Atom, Array]], patient: bool = False
     ) -> list[Inner]:
-        """Return the most promising extensions, best first; stop at an exact one if impatient."""
+        """Return extensions by one atom, the best first; unless `patient`, stop at an exact one."""
         plain = self._plain
         if inner.atoms:
             plain = plain.wider(self._group(inner))
@@ -128,18 +129,18 @@ class Scan:
             sizes = np.concatenate([plain.sizes(np.stack(part)) for part in parts])
             best = int(np.argmin(sizes))
             ranked.append((float(sizes[best]), index, float(grid[best])))
-        found: list[tuple[float, int, Inner]] = []
+        extensions: list[tuple[float, int, Inner]] = []
         for _, index, constant in sorted(ranked)[:REFINED]:
             wider = Inner((*inner.atoms, candidates[index][0]), (*inner.constants, constant))
             refined = self.refined(wider)
             largest, size = self.worst(refined)
-            found.append((size, index, refined))
+            extensions.append((size, index, refined))
             if largest <= 1 and not patient:
                 break
-        return [refined for *_, refined in sorted(found, key=lambda entry: entry[:2])]
+        return [refined for *_, refined in sorted(extensions, key=lambda entry: entry[:2])]
 
     def refined(self, inner: Inner) -> Inner:
-        """Improve the constants by Levenberg and Marquardt's method."""
+        """Improve the constants by the Levenberg-Marquardt method."""
         if not inner.constants:
             return inner
         start = np.array(inner.constants)
@@ -150,38 +151,38 @@ class Scan:
         return inner.at(descended(rest, start, self.effort))
 
     def worst(self, inner: Inner) -> tuple[float, float]:
-        """Return the largest residual and the size of all, in units of the tolerance."""
+        """Return the largest residual and the norm of all, in units of the tolerance."""
         rest = self._plain.left(self._group(inner))
         return float(np.abs(rest).max()), float(np.linalg.norm(rest))
 
     def expanded(self, inner: Inner) -> list[Term]:
-        """Return the atoms times every factor as terms."""
-        found = []
+        """Return the atoms, and their products with every factor, as terms."""
+        expanded = []
         for atom, constant in zip(inner.atoms, inner.constants, strict=True):
             for text, values in zip(atom.texts(constant), atom.values(constant), strict=True):
-                found.append(Term(text, self._mean(values), COST))
+                expanded.append(Term(text, self._mean(values), COST))
                 quotient = f"({text})" if " / (" in text else text
                 for factor in self.factors:
                     mean = self._mean(values * factor.values)
-                    found.append(Term(f"{quotient} * {factor.text}", mean, COST + 1))
-        return found if self.kept is None else list(compress(found, self.kept))
+                    expanded.append(Term(f"{quotient} * {factor.text}", mean, COST + 1))
+        return expanded if self.kept is None else list(compress(expanded, self.kept))
 
     def written(self, inner: Inner) -> Formula | None:
-        """Leave out what is not needed, refine the constants for what is left, and round them."""
+        """Remove unneeded terms, refine the constants of the other terms, and round them."""
         rows = self._plain.rows
         terms = distinct([*self.terms, *self.expanded(inner)])
         values, tolerance = self.target.values, self.target.tolerance
-        found = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
-        if found is None:
+        formula = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
+        if formula is None:
             return None
-        chosen = {term.text for term in found.terms}
+        chosen = {term.text for term in formula.terms}
         few = replace(
             self,
             terms=[term for term in self.terms if term.text in chosen],
             kept=tuple(term.text in chosen for term in self.expanded(inner)),
         )
         used = few.refined(inner)
-        limit = max(SLACK * few.worst(used)[0], 1e-2)  # less is far below the tolerance
+        limit = max(SLACK * few.worst(used)[0], 1e-2)  # 1e-2 is far below the tolerance
 
         def fits(constants: Array) -> bool:
             return few.worst(inner.at(constants))[0] <= limit
@@ -196,7 +197,7 @@ class Scan:
         return plain
 
     def _mean(self, values: Array) -> Array:
-        """Return the mean over the stages."""
+        """Return the weighted mean over the stages."""
         if self.weights is None:
             return values
         mean: Array = self.weights @ values.reshape(len(self.weights), -1)
@@ -207,7 +208,7 @@ class Scan:
         return Products(self.factors, self._plain.rows, self._plain.scale, self.weights)
 
     def _group(self, inner: Inner) -> Array:
-        """Return the products of some atoms and factors that may be used, in the rows in use."""
+        """Return the usable products of atoms and factors (rows, products)."""
         group = self._products.of_all(inner.atoms, inner.constants)
         if self.kept is not None:
             group = np.compress(self.kept, group, axis=1)
@@ -218,7 +219,7 @@ class Scan:
 
 
 class Known(NamedTuple):
-    """What an equation may read: values now, next values that are known already, and inputs."""
+    """Quantities that an equation may read: current values, explained next values, and inputs."""
 
     columns: Sequence[NamedColumn]
     chain: Sequence[NamedColumn]
@@ -228,10 +229,10 @@ class Known(NamedTuple):
 def equation(
     variable: Variable, samples: Samples, known: Known, effort: Share, *, steered: bool
 ) -> Formula | None:
-    """Return a formula with few inner constants that also holds on the rows held back.
+    """Return a formula with few inner constants that also holds in held-out rows, or None.
 
-    Constants stand inside any term, or where it is `steered` inside a function of an input,
-    times next values.
+    If `steered`, constants are inside functions of inputs, which are multiplied by next values.
+    Otherwise constants may be inside functions of any quantity.
     """
     usable = samples.smooth & variable.free
     target = Target(variable.change, variable.quarter, usable & samples.learn)
@@ -254,9 +255,10 @@ def equation(
 def derived(
     variable: Variable, samples: Samples, chain: Sequence[NamedColumn], effort: Share
 ) -> Formula | None:
-    """Return a change after which the value follows from the next values of others.
+    """Return the change of a variable whose next value depends on other next values, or None.
 
-    It is that value, which also holds in rows held back, less the one before.
+    The change is a formula for the next value minus the current value. The formula for the next
+    value also holds in held-out rows.
     """
     usable = samples.smooth & variable.free
     rows = np.flatnonzero(usable & samples.learn)
@@ -272,19 +274,19 @@ def derived(
 
 
 def factors(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[NamedColumn]:
-    """Return what a term with a constant inside may be multiplied by."""
-    found = []
+    """Return the factors of atoms: cosines and sines of angles, other quantities, and inputs."""
+    factors_of_columns = []
     for text, values, is_angle in columns:
         if is_angle:
-            found.append(NamedColumn(f"np.cos({text})", np.cos(values)))
-            found.append(NamedColumn(f"np.sin({text})", np.sin(values)))
+            factors_of_columns.append(NamedColumn(f"np.cos({text})", np.cos(values)))
+            factors_of_columns.append(NamedColumn(f"np.sin({text})", np.sin(values)))
         elif np.ptp(values) > 1e-9:
-            found.append(NamedColumn(text, values))
-    return [*found, *inputs][:MOST_FACTORS]
+            factors_of_columns.append(NamedColumn(text, values))
+    return [*factors_of_columns, *inputs][:MOST_FACTORS]
 
 
 def clipped(formulas: Iterable[Formula]) -> list[NamedColumn]:
-    """Return what equations read of actions that are cut off at limits."""
+    """Return the clipped inputs that formulas read."""
     terms = [term for formula in formulas for term in formula.terms]
     return [NamedColumn(t.text, t.values) for t in terms if CLIPPED.fullmatch(t.text)]
 
@@ -292,11 +294,11 @@ def clipped(formulas: Iterable[Formula]) -> list[NamedColumn]:
 def _value(
     target: Target, rows: Array, chain: Sequence[NamedColumn], effort: Share
 ) -> Formula | None:
-    """Return the first formula for a value that is exact where it is fitted."""
+    """Return the first formula for a value that is exact in the fitted rows, or None."""
     plain = distinct([*library(chain, [], 3), *hypotenuses(chain)])
-    found = exact(plain, target.values, target.tolerance, rows, effort, SearchLimits(4, 12, 10))
-    if found is not None:
-        return found
+    formula = exact(plain, target.values, target.tolerance, rows, effort, SearchLimits(4, 12, 10))
+    if formula is not None:
+        return formula
     for column in chain:
         saturation = _saturation(target, rows, column, effort)
         if saturation is not None:
@@ -306,7 +308,7 @@ def _value(
 
 
 def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share) -> Formula | None:
-    """Return a multiple of Hill's function, `x**n / (k**n + x**n)`, plus a constant."""
+    """Fit a multiple of Hill's function, `x**n / (k**n + x**n)`, plus a constant."""
     rows = rows[:: max(1, len(rows) // MOST_ROWS)]
     x, size = column.values, target.tolerance[rows]
     if x.min() < 0 or not effort.spend(2e5 * len(STEEPNESSES) * len(HALVES)):
@@ -337,5 +339,5 @@ def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share)
 
 
 def varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
-    """Return the columns with more than two values: of two, any function is linear."""
+    """Return columns with more than two values; for two values, every function is linear."""
     return [column for column in columns if len(np.unique(column.values)) > 2]

@@ -1,8 +1,8 @@
-"""Levenberg and Marquardt's method, with residuals computed for many parameter vectors at once.
+"""The Levenberg-Marquardt method, with residuals computed for many parameter vectors together.
 
-`scipy.optimize.least_squares` gives programs that are as accurate in 38 recorded systems, but
-14 of them, mechanisms among them, took 39 s rather than 32 s, and loading it takes 0.33 s of a
-core, a third of all that a small system needs.
+With `scipy.optimize.least_squares`, programs of 38 recorded systems are equally accurate. But 14
+systems, including mechanisms, took 39 s rather than 32 s. Loading it takes 0.33 s of a core, a
+third of the time for a small system.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,30 +15,35 @@ from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import rounded
 
 Residuals = Callable[[Array], Array]
-"""From parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
+"""Maps parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
 
-NEAR = 1e-3
-"""Residuals this small need not become smaller."""
+CONVERGED = 1e-3
+"""The iteration stops when all weighted residuals are below this value."""
 
 AT_ONCE = 16_000
-"""Residuals that are computed together: the arrays of more leave the cache."""
+"""Number of residuals that are computed together; larger arrays exceed the processor's cache."""
 
 RIGHT = 4.0
-"""Residuals up to this count as right, if a unit is a quarter of what a prediction may be off."""
+"""Residuals up to this are correct: a unit is a quarter of the largest error allowed."""
 
-CAUTIOUS = 1e6
-"""Damping at which a step is too short to help."""
+MAX_DAMPING = 1e6
+"""Damping above which the iteration stops, because steps are too short."""
 
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How long to iterate, how careful to start, and which rows to believe.
+    """Options for the number of iterations, the initial damping, and the selection of rows.
 
-    Those are a share of the rows, and of these the ones that are off by at
-    most `reach` times the median or within what counts as right. The end has come
-    after `patience` steps in a row that gain less than `least_gain`. Derivatives are
-    those of parameters of at least the `scale`. A residual costs `price` multiplications for
-    every parameter, if it does not count them itself.
+    Args:
+        iterations: Maximum number of iterations.
+        damping: Initial damping.
+        believed: Share of the rows, with the smallest residuals, that have weight 1.
+        reach: Rows also need a residual of at most this multiple of the median, or of at most
+            `RIGHT`, to have weight 1.
+        least_gain: Smallest relative decrease of the loss that counts as progress.
+        patience: Stop after this number of consecutive steps without progress.
+        scale: Finite differences treat smaller parameters as if they had this size.
+        price: Multiplications per residual and parameter; 0 if `residuals` counts them itself.
     """
 
     iterations: int = 30
@@ -54,14 +59,14 @@ class SolverOptions:
 def minimise(
     residuals: Residuals, start: Array, active: Array, effort: Share, options: SolverOptions
 ) -> Array:
-    """Return parameters with a smaller sum of squares; only the active ones move."""
+    """Return parameters with a smaller sum of squares; only the active ones change."""
     point, damping, stalled = start.copy(), options.damping, 0
     rest = residuals(point[None])[0]
     for iteration in range(options.iterations):
         if iteration % 3 == 0:
-            weights = _believed(rest, options)
+            weights = _row_weights(rest, options)
         loss = _loss(rest, weights)
-        if float(np.abs(weights * rest).max()) < NEAR:
+        if float(np.abs(weights * rest).max()) < CONVERGED:
             return point
         if not effort.spend(options.price * rest.size * len(active)):
             return point
@@ -73,7 +78,7 @@ def minimise(
             if _loss(trial, weights) < loss:
                 break
             damping *= 6
-            if damping > CAUTIOUS:
+            if damping > MAX_DAMPING:
                 return point
         stalled = stalled + 1 if _loss(trial, weights) > (1 - options.least_gain) * loss else 0
         point, rest, damping = moved, trial, max(damping / 8, 1e-12)
@@ -83,7 +88,7 @@ def minimise(
 
 
 def descended(residuals: Callable[[Array], Array], start: Array, effort: Share) -> Array:
-    """Return few parameters near the start with smaller residuals, which are one vector."""
+    """Minimise a vector of residuals over a few parameters, from a starting point."""
     options = SolverOptions(25, 1e-3, least_gain=1e-5, patience=1, scale=1e-6, price=0.0)
 
     def several(points: Array) -> Array:
@@ -95,9 +100,9 @@ def descended(residuals: Callable[[Array], Array], start: Array, effort: Share) 
 def shortened(
     point: Array, fits: Callable[[Array], bool], numbers: Iterable[int], most: int = 8
 ) -> Array:
-    """Round some numbers, one after another, to the fewest digits with which all still fits.
+    """Round numbers of a point, one after another, to the fewest digits that still fit.
 
-    One that needs more than the `most` digits stays as it is.
+    A number that needs more than `most` digits is not rounded.
     """
     for index in numbers:
         for digits in range(1, most + 1):
@@ -124,7 +129,10 @@ def slopes(
 
 
 def by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
-    """Return the active parameters, those that the fit would miss least first (Hassibi, 1993)."""
+    """Return the active parameters, sorted by the increase of the loss if they become 0.
+
+    The estimate is the saliency of the optimal brain surgeon (Hassibi, 1993).
+    """
     rest = residuals(point[None])[0]
     jacobian = slopes(residuals, point, rest, active).reshape(len(active), -1).T
     scale = 1 / (np.linalg.norm(jacobian, axis=0) + 1e-300)
@@ -135,8 +143,8 @@ def by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
     return order
 
 
-def _believed(rest: Array, options: SolverOptions) -> Array:
-    """Weigh the rows to believe 1 and the others 0."""
+def _row_weights(rest: Array, options: SolverOptions) -> Array:
+    """Return weights (rows, 1): 1 for the selected rows and 0 for outliers."""
     if options.believed == 1 and options.reach == np.inf:
         return np.ones((len(rest), 1))
     worst = np.abs(rest).max(1)
@@ -151,7 +159,7 @@ def _loss(rest: Array, weights: Array) -> float:
 
 
 def _step(jacobian: Array, rest: Array, weights: Array, damping: float) -> Array:
-    """Solve the damped normal equations; stay where they are singular."""
+    """Solve the damped normal equations; return a zero step if they are singular."""
     flat = jacobian.reshape(len(jacobian), -1)
     weighted = (jacobian * weights).reshape(len(jacobian), -1)
     normal, gradient = weighted @ flat.T, weighted @ rest.ravel()

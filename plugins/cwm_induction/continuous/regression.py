@@ -1,9 +1,9 @@
 """Equations with few terms that hold for every row, with numbers of few digits.
 
-`exact` looks for the few columns of a library that explain a target in every row: it adds
-columns to the best supports found so far, and where that finds nothing it leaves out columns
-of all. What is found is weighed by least squares and written with as few digits as the data
-allow.
+`exact` searches for a small support: a few columns of a library that explain a target in every row.
+A beam search adds columns to the best supports. If it fails, backward elimination removes columns
+from the full library. Least squares gives the weights, which are then rounded to as few digits as
+the data allow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,23 +19,22 @@ from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal, rounded
 
 SLACK = 2.0
-"""How much of its largest error an equation may lose to rounder numbers."""
+"""Rounding the weights may increase the largest error of an equation by this factor."""
 
 DEPENDENT = 3e-7
-"""A column that adds less than this to the ones before it is left out."""
+"""Columns with a smaller component orthogonal to the columns before them are left out."""
 
-SHORT = 1e-7
-"""How long a direction of unit columns has to be to count."""
+ZERO_SINGULAR_VALUE = 1e-7
+"""Singular values of unit columns up to this count as zero."""
 
-PRICE = 0.02
-"""What a unit of cost adds to the loss of a support: of about equal ones the cheaper counts."""
+COST_PENALTY = 0.02
+"""Relative increase of a support's loss per unit of cost, to prefer cheap supports."""
 
+MAX_CHEAP_COST = 1.5
+"""Maximum cost of terms that may replace costlier ones: plain quantities, sines and cosines."""
 
-CHEAP = 1.5
-"""Cost of the terms that are exchanged for costlier ones: plain quantities, sines and cosines."""
-
-MAX_CHEAP = 60
-"""Number of such terms: all pairs are tried."""
+MAX_CHEAP_TERMS = 60
+"""Maximum number of cheap terms, because all pairs are tried."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,22 @@ class Formula:
 
     @property
     def cost(self) -> float:
-        """What it costs to believe in this formula."""
+        """Sum of the description costs of the terms."""
         return sum(term.cost for term in self.terms)
 
     def less(self, term: Term) -> "Formula":
-        """Return the formula less a term."""
+        """Return the formula minus a term."""
         return Formula((*self.terms, term), (*self.weights, -1.0))
 
     def values(self, rows: int) -> Array:
-        """Return the sum in every row."""
+        """Return the value of the sum in every row."""
         total = np.zeros(rows)
         for term, weight in zip(self.terms, self.weights, strict=True):
             total += weight * term.values
         return total
 
     def text(self, start: str = "") -> str:
-        """Write the sum, after another summand if there is one; the constant stands last."""
+        """Return the source text of the sum, added to `start`, with the constant last."""
         weights = {start: 1.0} if start else {}
         for term, weight in zip(self.terms, self.weights, strict=True):
             total = weights.get(term.text, 0.0) + weight
@@ -85,11 +84,11 @@ class Formula:
 FEWEST_OF_CASE = 12
 """Minimum number of rows of a case with its own approximation."""
 
-WORTH = 0.97
-"""Share of the error that one more term of an approximation may leave at most."""
+MAX_ERROR_RATIO = 0.97
+"""A longer approximation must reduce the error to less than this share."""
 
 SPARSE_TERMS = 16
-"""Terms of an approximation; more would predict little better and be hard to read."""
+"""Maximum number of terms of an approximation; more would gain little and be hard to read."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,10 @@ class Target:
 
 
 class Projection(NamedTuple):
-    """Some rows of a target in units of its tolerance, and what plain terms leave of it there.
+    """The residual of a target after projecting out some terms, in units of the tolerance.
 
-    `scale` is one over the tolerance; `basis` holds the directions of the terms.
+    `scale` is 1 / tolerance, `basis` an orthonormal basis of the terms, and `rest` the residual,
+    all in the given rows.
     """
 
     rows: Array
@@ -114,7 +114,7 @@ class Projection(NamedTuple):
 
     @classmethod
     def of(cls, terms: Sequence[Term], target: Target, most: int) -> "Projection":
-        """Project about the `most` rows of the target."""
+        """Project the target in evenly spaced rows: all, or `most` to twice as many."""
         rows = np.flatnonzero(target.rows)
         rows = rows[:: max(1, len(rows) // most)]
         scale = 1 / target.tolerance[rows]
@@ -125,31 +125,38 @@ class Projection(NamedTuple):
         return cls(rows, scale, basis, wanted - basis @ (basis.T @ wanted))
 
     def left(self, group: Array) -> Array:
-        """Return what some more columns, in the same units, leave of the target."""
+        """Return the residual after projecting out further columns, in the same units."""
         if not group.size:
             return self.rest
-        added = _directions(_apart(self.basis, group), SHORT)
+        added = _directions(_without_projection(self.basis, group), ZERO_SINGULAR_VALUE)
         left: Array = self.rest - added @ (added.T @ self.rest)
         return left
 
     def wider(self, group: Array) -> "Projection":
-        """Return the same with some more columns, in the same units."""
-        added = _directions(_apart(self.basis, group), SHORT)
+        """Return the projection with further columns, in the same units."""
+        added = _directions(_without_projection(self.basis, group), ZERO_SINGULAR_VALUE)
         return self._replace(basis=np.column_stack([self.basis, added]), rest=self.left(group))
 
     def sizes(self, groups: Array) -> Array:
-        """Return how much each group of columns leaves of the rest, infinite for no numbers."""
+        """Return the norm of the residual after adding each group of columns.
+
+        The norm is infinite for groups with non-finite values.
+        """
         sizes, finite = np.full(len(groups), np.inf), np.isfinite(groups).all((1, 2))
-        left, lengths, _ = np.linalg.svd(_apart(self.basis, groups[finite]), full_matrices=False)
-        found = [own[:, length > SHORT] for own, length in zip(left, lengths, strict=True)]
-        sizes[finite] = [np.linalg.norm(self.rest - own @ (own.T @ self.rest)) for own in found]
+        left, lengths, _ = np.linalg.svd(
+            _without_projection(self.basis, groups[finite]), full_matrices=False
+        )
+        bases = [
+            own[:, length > ZERO_SINGULAR_VALUE] for own, length in zip(left, lengths, strict=True)
+        ]
+        sizes[finite] = [np.linalg.norm(self.rest - own @ (own.T @ self.rest)) for own in bases]
         return sizes
 
 
 class SearchLimits(NamedTuple):
-    """How far a regression searches: most terms, states kept, extensions of each.
+    """Limits of a regression: maximum number of terms, beam width, and extensions per state.
 
-    Where that finds nothing, all terms but up to `eliminate` are eliminated.
+    If the beam search fails, backward elimination keeps at most `eliminate` terms; 0 disables it.
     """
 
     size: int = 6
@@ -159,7 +166,7 @@ class SearchLimits(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A support, an orthonormal basis of its columns in two parts, and what these leave."""
+    """A support, an orthonormal basis of its columns in two parts, and the residual."""
 
     support: tuple[int, ...]
     earlier: Array
@@ -169,7 +176,7 @@ class _State(NamedTuple):
 
 
 STANDARD = SearchLimits()
-"""The usual limits: formulas of up to six terms."""
+"""Default limits: formulas of up to six terms."""
 
 
 def exact(
@@ -180,7 +187,10 @@ def exact(
     effort: Share,
     search: SearchLimits = STANDARD,
 ) -> Formula | None:
-    """Return the cheapest formula within tolerance of the target in every given row."""
+    """Search for a cheap formula within tolerance of the target in every given row.
+
+    Return None if the search finds none.
+    """
     matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
     wanted = target[rows] / tolerance[rows]
     costs = np.array([term.cost for term in terms])
@@ -197,7 +207,7 @@ def exact(
 
 
 def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) -> Formula:
-    """Weigh the given terms by least squares and make the numbers short."""
+    """Fit the weights of terms by least squares, and round them to few digits."""
     if not terms:
         return Formula((), ())
     matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
@@ -207,10 +217,10 @@ def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) 
 
 
 def snapped(matrix: Array, target: Array) -> Array:
-    """Solve for weights with as few digits as leave the largest error where it is.
+    """Solve for weights with few digits.
 
-    The weights are fixed one after another, those that count most first, and the free ones
-    are fitted again every time.
+    The largest error may grow by the factor `SLACK`. The weights are rounded one after another, the
+    most influential first. The remaining weights are fitted again after each one.
     """
     weights = solve(matrix, target)
     limit = max(SLACK * _worst(matrix, weights, target), 1e-3)  # less is far below any tolerance
@@ -231,14 +241,14 @@ def snapped(matrix: Array, target: Array) -> Array:
 
 
 def solve(matrix: Array, target: Array) -> Array:
-    """Solve a least-squares problem whose columns may differ much in size."""
+    """Solve a least-squares problem after scaling the columns to unit length."""
     scale = np.linalg.norm(matrix, axis=0) + 1e-300
     solution: Array = np.linalg.lstsq(matrix / scale, target, rcond=None)[0] / scale
     return solution
 
 
 def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
-    """Return a ridge regression on the terms, or nothing if that does not help the check rows."""
+    """Fit a ridge regression; return an empty formula if it does not help the check rows."""
     matrix = np.stack([term.values for term in terms], 1)
     scale = matrix[learn].std(0) + 1e-9
     scaled = matrix / scale
@@ -253,9 +263,10 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
 
 
 def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
-    """Return a regression on the few terms that explain most of a target.
+    """Fit a regression on a few terms that explain most of a target.
 
-    Their number is the one with the smallest error in the check rows.
+    The number of terms minimises the error in the check rows; a longer formula must reduce the
+    error by more than 3 %.
     """
     matrix = np.stack([term.values for term in terms], 1)
     unit = matrix[learn] / (np.linalg.norm(matrix[learn], axis=0) + 1e-300)
@@ -268,7 +279,7 @@ def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> 
         weights = np.linalg.lstsq(matrix[learn][:, chosen[:size]], target[learn], rcond=1e-8)[0]
         weights = np.array([rounded(float(weight), 6) for weight in weights])
         error = float(np.abs(matrix[check][:, chosen[:size]] @ weights - target[check]).mean())
-        if error < WORTH * least:
+        if error < MAX_ERROR_RATIO * least:
             kept = tuple(terms[i] for i in chosen[:size])
             best, least = Formula(kept, tuple(weights.tolist())), error
     return best
@@ -281,15 +292,19 @@ def by_cases(
     learn: Array,
     check: Array,
 ) -> Formula:
-    """Return a sum of separate sparse regressions for cases, each a condition as a term."""
+    """Fit a sparse regression for each case, and return the sum over the cases.
+
+    A case is a term that is 1 in its rows and 0 elsewhere. Cases with few rows use the regression
+    over all rows.
+    """
     parts: list[Term] = []
     weights: list[float] = []
     for case in cases:
         rows = case.values > 0
         is_rare = (rows & learn).sum() < FEWEST_OF_CASE or not (rows & check).any()
         seen = np.ones(len(rows), bool) if is_rare else rows
-        found = sparse(terms, target, learn & seen, check & seen)
-        for term, weight in zip(found.terms, found.weights, strict=True):
+        fit = sparse(terms, target, learn & seen, check & seen)
+        for term, weight in zip(fit.terms, fit.weights, strict=True):
             text = case.text if term.text == ONE else f"{case.text} * {term.text}"
             parts.append(Term(text, case.values * term.values, case.cost + term.cost))
             weights.append(weight)
@@ -297,7 +312,11 @@ def by_cases(
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
-    """Add the column of unit length that explains most of the rest, while that gains enough."""
+    """Select columns of unit length by orthogonal least squares (Chen et al., 1989).
+
+    Stop after `most` columns, or if the next one explains less than the share `gain` of the
+    remaining sum of squares.
+    """
     chosen: list[int] = []
     remaining, rest = unit.copy(), target
     while len(chosen) < most:
@@ -315,14 +334,14 @@ def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
 
 
 def orthonormal(matrix: Array, least: float = 1e-10) -> Array:
-    """Return an orthonormal basis of the columns, without directions that are too short."""
+    """Return an orthonormal basis of the columns, for singular values above `least`."""
     return _directions(matrix / (np.linalg.norm(matrix, axis=0) + 1e-300), least)
 
 
 def _support(
     matrix: Array, target: Array, costs: Array, effort: Share, search: SearchLimits
 ) -> tuple[int, ...] | None:
-    """Search for the cheapest columns that explain the target to within 1 in every row."""
+    """Search for a cheap support that explains the target to within 1 in every row."""
     if np.abs(target).max(initial=0) <= 1:
         return ()
     norms = np.linalg.norm(matrix, axis=0)
@@ -345,12 +364,13 @@ def _support(
 def _exchanged(
     matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Exchange two columns for two cheap ones that explain the target as well, if there are any.
+    """Replace two columns by two cheap ones, if these also explain the target.
 
-    Sums of costly columns can come so close to cheap ones that the search meets them first.
+    Sums of costly columns can approximate sums of cheap ones closely, and the search may find the
+    costly ones first.
     """
-    others = [i for i in np.flatnonzero(costs <= CHEAP).tolist() if i not in support]
-    cheap = sorted(others, key=lambda i: costs[i])[:MAX_CHEAP]
+    others = [i for i in np.flatnonzero(costs <= MAX_CHEAP_COST).tolist() if i not in support]
+    cheap = sorted(others, key=lambda i: costs[i])[:MAX_CHEAP_TERMS]
     best = support
     for pair in combinations(support, 2):
         kept = [i for i in support if i not in pair]
@@ -363,26 +383,26 @@ def _exchanged(
         squares = np.diag(products)[:, None] + np.diag(products) - 2 * overlap * products
         left = rest @ rest - squares / np.maximum(1 - overlap**2, DEPENDENT)
         for i, j in np.argwhere(np.triu(left <= len(target), 1)).tolist():
-            found = tuple(sorted((*kept, cheap[i], cheap[j])))
-            cost = costs[list(found)].sum()
+            trial = tuple(sorted((*kept, cheap[i], cheap[j])))
+            cost = costs[list(trial)].sum()
             if cost < costs[list(best)].sum() - 1e-9:
-                chosen = matrix[:, list(found)]
+                chosen = matrix[:, list(trial)]
                 if _worst(chosen, solve(chosen, target), target) <= 1:
-                    best = found
+                    best = trial
     return best
 
 
 def _extended(
     unit: Array, states: Sequence[_State], costs: Array, search: SearchLimits
 ) -> list[_State]:
-    """Return the supports with one more column, best first."""
+    """Return the states with one more column, the best first."""
     found: dict[tuple[int, ...], _State] = {}
     for state in states:
         basis = np.column_stack([state.earlier, state.latest])
         remaining = basis @ (basis.T @ unit)
         np.subtract(unit, remaining, out=remaining)
         norms = np.einsum("ij,ij->j", remaining, remaining)
-        fresh = norms > 1e-11  # the square of what a unit column has to add
+        fresh = norms > 1e-11  # squared norm of the new component of a unit column
         gain = np.where(fresh, (remaining.T @ state.rest) ** 2 / np.where(fresh, norms, 1), -1.0)
         best = np.argsort(-gain, kind="stable")[: search.branch]
         every = {tuple(sorted((*state.support, i))): i for i in best[gain[best] > 0].tolist()}
@@ -399,12 +419,12 @@ def _extended(
 def _grown(
     basis: Array, rest: Array, supports: Sequence[tuple[int, ...]], directions: Array, costs: Array
 ) -> Iterator[_State]:
-    """Add each direction to a basis, orthogonalised twice for the sake of small residuals."""
+    """Yield states with each direction added, orthogonalised twice for exact small residuals."""
     directions = directions - (basis @ (basis.T @ directions[..., None]))[..., 0]
     directions /= np.sqrt(_dots(directions, directions))
     rests = rest - directions * _dots(directions, np.broadcast_to(rest, directions.shape))
     rests = rests - directions * _dots(directions, rests)
-    penalties = 1 + PRICE * costs[np.array(supports)].sum(axis=1)
+    penalties = 1 + COST_PENALTY * costs[np.array(supports)].sum(axis=1)
     ranks = _dots(rests, rests)[:, 0] * penalties
     for support, direction, left, rank in zip(supports, directions, rests, ranks, strict=True):
         yield _State(support, basis, direction, left, float(rank))
@@ -419,10 +439,11 @@ def _dots(first: Array, second: Array) -> Array:
 def _eliminated(
     matrix: Array, target: Array, costs: Array, effort: Share, most: int
 ) -> tuple[int, ...] | None:
-    """Return at most so many columns that explain the target to within 1 in every row.
+    """Eliminate columns until at most `most` explain the target to within 1 in every row.
 
-    All columns are fitted, then the one missed least is left out (Hassibi, 1993), again and
-    again; the updates lose digits, so all is solved anew after ten of them or a fifth less.
+    Start from all independent columns. Repeatedly remove the column whose removal increases the
+    loss least (Hassibi, 1993). The updates lose digits, so the regression is solved again after ten
+    updates, or after a fifth of the columns is removed.
     """
     rows = len(target)
     active = _independent(matrix, costs)
@@ -448,7 +469,7 @@ def _eliminated(
 
 
 def _independent(matrix: Array, costs: Array) -> Array:
-    """Return columns that do not depend on each other, the cheap ones rather than the costly."""
+    """Return linearly independent columns, preferring cheap ones."""
     norms = np.linalg.norm(matrix, axis=0)
     order = np.argsort(costs, kind="stable")
     order = order[norms[order] > 0]
@@ -470,7 +491,10 @@ def _solved(matrix: Array, target: Array) -> tuple[Array, Array, float]:
 def _without_least(
     active: Array, weights: Array, inverse: Array
 ) -> tuple[Array, Array, Array, float]:
-    """Leave out the column that is missed least; return how much more is left unexplained."""
+    """Remove the column whose removal increases the loss least.
+
+    Return the remaining columns, weights, inverse normal matrix, and the increase of the loss.
+    """
     rises = weights**2 / np.diag(inverse)
     least = int(np.argmin(rises))
     pull = inverse[:, least] / inverse[least, least]
@@ -481,14 +505,14 @@ def _without_least(
 
 
 def _directions(matrix: Array, least: float) -> Array:
-    """Return an orthonormal basis of the directions in which columns are long enough."""
+    """Return the left singular vectors with singular values above `least`."""
     left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
     basis: Array = left[:, sizes > least]
     return basis
 
 
-def _apart(basis: Array, group: Array) -> Array:
-    """Return columns of unit length, also of several groups, without their part in a basis."""
+def _without_projection(basis: Array, group: Array) -> Array:
+    """Return unit columns (..., rows, columns) minus their projections on a basis."""
     group = group / (np.linalg.norm(group, axis=-2, keepdims=True) + 1e-300)
     group = group - basis @ (basis.T @ group)
     apart: Array = group - basis @ (basis.T @ group)

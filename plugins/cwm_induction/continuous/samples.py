@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 class Remembered(NamedTuple):
-    """A component that nobody sees: its name, and how far the values that stand for it are off."""
+    """A hidden component: its name, and the error of its estimated values."""
 
     name: str
     noise: float
@@ -23,10 +23,9 @@ class Remembered(NamedTuple):
 class Samples:
     """Rows of a dataset whose observations are one box of real numbers.
 
-    `grain` is the relative rounding of stored observations. `learn` marks the
-    rows that equations are fitted to; the others of `smooth` check them. What
-    follows a terminal row has no consequence, so those rows serve the rules
-    for the end and the reward only.
+    `grain` is the relative rounding of stored observations. `learn` is the mask of the rows for
+    fitting equations; the other `smooth` rows check the equations. The observation after a terminal
+    row has no consequences, so only rules for the end and the reward use terminal rows.
     """
 
     before: Array
@@ -41,11 +40,11 @@ class Samples:
     shape: tuple[int, ...]
     action_space: Space
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
-    """Components, by number, that nobody sees."""
+    """Hidden components, by index."""
 
     @classmethod
     def of(cls, data: Dataset, held_back: Array) -> Self:
-        """Flatten the columns; the rows held back are not fitted to."""
+        """Flatten the columns of a dataset; `held_back` is the mask of the held-out rows."""
         space, count = data.observation_space, len(data)
         stored = data.columns["observations"]
         return cls(
@@ -67,5 +66,5 @@ class Samples:
 
     @property
     def smooth(self) -> Array:
-        """Mask of the rows whose next observation matters."""
+        """Mask of the rows that are not terminal."""
         return ~self.terminated

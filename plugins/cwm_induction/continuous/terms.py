@@ -1,4 +1,4 @@
-"""The terms that equations may be made of: generic functions of what is seen and done."""
+"""Terms of equations: generic functions of observed quantities and of actions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, combinations_with_replacement, pairwise
@@ -12,7 +12,7 @@ from cwm_induction.writing.statements import mentioned
 
 
 class NamedColumn(NamedTuple):
-    """A quantity that a program has a name for, with its value in every row."""
+    """A named quantity of a program, with its value in every row."""
 
     text: str
     values: Array
@@ -20,7 +20,7 @@ class NamedColumn(NamedTuple):
 
 
 class Term(NamedTuple):
-    """An expression, its value in every row, and what it costs to believe in it."""
+    """An expression, its value in every row, and its description cost."""
 
     text: str
     values: Array
@@ -33,7 +33,7 @@ class Term(NamedTuple):
 
 
 MOST_TERMS = 4_000
-"""Of more terms than this only the cheapest are tried: to compare all would take too much room."""
+"""Maximum number of terms, the cheapest first: comparing more would take too much memory."""
 
 MOST_SQUARED = 16
 """Maximum number of columns for an approximation with products of two columns."""
@@ -80,7 +80,7 @@ def products(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> l
 
 
 def waves(columns: Iterable[NamedColumn]) -> Iterator[Term]:
-    """Yield sines and cosines of whole multiples."""
+    """Yield sines and cosines of whole multiples of the columns."""
     for text, values, is_angle in columns:
         for multiple in (1, 2) if is_angle else (1, 2, 3):
             inner = text if multiple == 1 else f"{multiple} * {text}"
@@ -95,7 +95,7 @@ def product(first: NamedColumn, second: NamedColumn, cost: float = 2.0) -> Term:
 
 
 def product_text(first: NamedColumn, second: NamedColumn) -> str:
-    """Write a product, a square as a power."""
+    """Return the source text of a product; a square is written as a power."""
     same = first.text == second.text
     return f"{first.text}**2" if same else f"{first.text} * {second.text}"
 
@@ -114,7 +114,7 @@ def distinct(terms: Iterable[Term]) -> list[Term]:
 
 
 def _cheapest(terms: list[Term]) -> list[Term]:
-    """Return as many terms as can be compared, in the order in which they came."""
+    """Return the cheapest `MOST_TERMS` terms, in the original order."""
     order = sorted(range(len(terms)), key=lambda index: terms[index].cost)
     return [terms[index] for index in sorted(order[:MOST_TERMS])]
 
@@ -189,7 +189,7 @@ def _wave_products(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]
 
 
 def hypotenuses(columns: Sequence[NamedColumn]) -> Iterator[Term]:
-    """Yield the lengths of pairs of quantities, and of differences between neighbouring pairs."""
+    """Yield lengths of pairs of quantities, and of differences between neighbouring pairs."""
     for first, second in combinations(columns, 2):
         values = np.hypot(first.values, second.values)
         yield Term(f"np.hypot({first.text}, {second.text})", values, 1.5)

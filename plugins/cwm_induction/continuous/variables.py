@@ -1,8 +1,8 @@
-"""The variables behind an observation, the columns that actions enter equations as.
+"""The variables behind an observation, and the input columns of actions.
 
-An angle stands behind a pair of cosine and sine; what begins again where it ends has a cycle;
-other numbers have limits. What follows of one variable may be read to explain another, as long
-as nothing is needed before it is known.
+A pair of a cosine and a sine gives an angle. A number that wraps around has a cycle; other numbers
+may have limits. The explanation of a variable may read the next value of another variable, unless
+the dependencies form a cycle.
 """
 
 from collections import Counter
@@ -18,31 +18,41 @@ from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.writing.rounding import literal
 
 MATCH = 1e-5
-"""The tolerance, absolute and relative, within which a prediction counts as right."""
+"""Absolute and relative tolerance of a correct prediction."""
 
 WIDE = 1e6
-"""A declared range as wide as this says nothing: neither a limit nor a cycle."""
+"""Declared ranges of at least this width are ignored: they give neither limits nor a cycle."""
 
 USUAL_CHANGE = 0.35
-"""Largest usual change of a real number with a cycle, as a share of the cycle: the velocity of a
-ball that bounces changes by more."""
+"""Largest change of a real number inside its cycle, as a share of the cycle's length. The velocity
+of a bouncing ball changes by more, so it has no cycle."""
 
 LENGTHS = (2 * np.pi, 1.0, np.pi, 2.0, 360.0, 24.0, 12.0, 60.0, 7.0, 10.0, 100.0, 365.0)
-"""Lengths of the usual cycles."""
+"""Common lengths of cycles."""
 
 Reads = Mapping[str, set[str]]
-"""The names that the explanation of every explained variable reads."""
+"""For every explained variable, the names that its explanation reads."""
 
 
 @dataclass(frozen=True)
 class Variable:
     """A quantity that changes from step to step.
 
-    `source` computes it from an observation. `low` and `high` are limits that
-    it does not leave, which are `declared` when the observation space says so;
-    `piles` are further values that many rows share. `free` marks the rows that
-    reach none of these. Of what nobody sees the values are off by `noise`. With a `cycle` the
-    variable is kept within it, and the change is the one that it takes on the short way round.
+    Args:
+        name: Name in programs.
+        source: Expression that computes the value from an observation.
+        now: Values before the step.
+        then: Values after the step.
+        change: Differences `then - now`; with a cycle, by at most half of its length.
+        free: Mask of the rows whose next value is neither a limit nor one of the `piles`.
+        grain: Relative rounding of stored values.
+        noise: Error of the estimated values of a hidden variable, 0 for observed ones.
+        piles: Values inside the limits that at least three rows share exactly.
+        is_angle: Whether the variable is an angle in radians.
+        low: Lower limit.
+        high: Upper limit.
+        declared: Whether the limits come from the observation space.
+        cycle: The cycle that next values are wrapped into.
     """
 
     name: str
@@ -77,7 +87,7 @@ class Variable:
 
     @property
     def rounding(self) -> Array:
-        """How far a right prediction may be off because stored values are rounded."""
+        """Largest error of an exact prediction due to the rounding of stored values."""
         sizes = np.abs(self.now) + np.abs(self.then) + np.abs(self.change).max()
         sizes = sizes + (2.0 if self.is_angle else 0.0)
         sizes = sizes + (self.cycle.length if self.cycle else 0.0)
@@ -86,7 +96,7 @@ class Variable:
 
     @property
     def quarter(self) -> Array:
-        """A quarter of the error that still counts as right."""
+        """A quarter of the largest error of a correct prediction, plus the noise."""
         tolerance: Array = 0.25 * MATCH * (1 + np.abs(self.then)) + self.noise
         return tolerance
 
@@ -97,17 +107,17 @@ class Variable:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the program around the equations updates the variable."""
+        """Whether a memory outside the equations updates the variable."""
         return self.noise > 0 and self.still
 
     @property
     def is_whole(self) -> bool:
-        """Whether the variable only takes whole numbers."""
+        """Whether all values are whole numbers."""
         seen = np.concatenate([self.now, self.then])
         return bool((seen == np.round(seen)).all())
 
     def matches(self, change: Array) -> Array:
-        """Mask of the rows in which this change would count as right."""
+        """Return the mask of the rows that the given change predicts correctly."""
         then = np.clip(self.now + change, self.low, self.high)
         off = then - self.then
         off = wrapped(off) if self.is_angle else off
@@ -116,20 +126,20 @@ class Variable:
         return right
 
     def agrees(self, change: Array, rows: Array, least: float = 0.98) -> bool:
-        """Whether this change would count as right in most of some rows, if there are any."""
+        """Return whether a change predicts the share `least` of some rows, or there are none."""
         right = self.matches(change)[rows]
         return right.size == 0 or bool(right.mean() >= least)
 
 
 @dataclass(frozen=True)
 class Latents:
-    """The variables of an observation, and each component of it in terms of their next values."""
+    """The variables of an observation, and an expression for each component of the next one."""
 
     variables: tuple[Variable, ...]
     components: tuple[str, ...]
 
     def owner(self, component: int) -> str:
-        """Name of the variable behind a component of the observation."""
+        """Return the name of the variable behind a component of the observation."""
         text = self.components[component]
         return next(v.name for v in self.variables if v.next in text)
 
@@ -155,7 +165,7 @@ def latents(samples: Samples) -> Latents:
 
 
 def inputs_of(samples: Samples) -> list[NamedColumn]:
-    """Return the columns that actions enter equations as."""
+    """Return the input columns of the actions."""
     space, values = samples.action_space, samples.actions
     if space.kind != "discrete":
         flat = "action" if len(space.shape) == 1 else "inputs"
@@ -164,7 +174,7 @@ def inputs_of(samples: Samples) -> list[NamedColumn]:
 
 
 def indicators(actions: Array) -> list[NamedColumn]:
-    """Return a column per action that says whether it was taken; none for two actions."""
+    """Return an indicator column for each action; none if there are at most two actions."""
     levels = np.unique(actions).astype(int).tolist()
     if len(levels) <= 2:
         return []
@@ -174,19 +184,19 @@ def indicators(actions: Array) -> list[NamedColumn]:
 
 
 def needed(name: str, reads: Reads) -> set[str]:
-    """Return the variables whose next values are needed for this one's."""
-    found: set[str] = set()
+    """Return the variables whose next values a variable depends on, directly or indirectly."""
+    dependencies: set[str] = set()
     waiting = [name]
     while waiting:
         names = reads.get(waiting.pop(), set())
-        fresh = {n.removesuffix("_next") for n in names if n.endswith("_next")} - found
+        fresh = {n.removesuffix("_next") for n in names if n.endswith("_next")} - dependencies
         waiting += fresh
-        found |= fresh
-    return found
+        dependencies |= fresh
+    return dependencies
 
 
 def settled(variable: Variable, variables: Sequence[Variable], reads: Reads) -> list[NamedColumn]:
-    """Return the next values that are known before this variable's."""
+    """Return the next values that can be computed before the variable's next value."""
     late = {v.name for v in variables if v.name not in reads} | {variable.name}
     return [
         other.next_column
@@ -196,7 +206,7 @@ def settled(variable: Variable, variables: Sequence[Variable], reads: Reads) -> 
 
 
 def wrapped(angle: Array) -> Array:
-    """Return angles in [-pi, pi)."""
+    """Wrap angles to [-pi, pi)."""
     turned: Array = (angle + np.pi) % (2 * np.pi) - np.pi
     return turned
 
@@ -208,12 +218,12 @@ class Cycle(NamedTuple):
     length: float
 
     def short(self, change: Array) -> Array:
-        """Return changes by at most half a cycle that lead to the same place."""
+        """Return the equivalent changes of at most half a cycle."""
         turned: Array = change - self.length * np.round(change / self.length)
         return turned
 
     def text(self, expression: str) -> str:
-        """Write an expression, brought back into the cycle."""
+        """Return the source text of an expression, wrapped into the cycle."""
         length = _in_turns(self.length)
         if self.start == 0:
             return f"({expression}) % {length}"
@@ -224,9 +234,9 @@ class Cycle(NamedTuple):
 
 
 def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
-    """Return the cycle that makes every large change a small one, if there is one.
+    """Return the cycle that turns every large change into a small one, or None.
 
-    A range declared as one turn is a cycle though nothing came round.
+    A declared range of one turn is a cycle even if no row wraps around.
     """
     change = then - now
     least, most = float(min(now.min(), then.min())), float(max(now.max(), then.max()))
@@ -248,7 +258,7 @@ def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
 
 
 def _circles(samples: Samples) -> list[tuple[int, int]]:
-    """Return the pairs of components that lie on the unit circle."""
+    """Return the pairs of components whose squares sum to 1 in every row."""
     rows = np.concatenate([samples.before, samples.after])
     moving = [i for i in range(rows.shape[1]) if np.ptp(rows[:, i]) > 1e-9]
     bounded = [i for i in moving if np.abs(rows[:, i]).max() < 1 + 1e-5]
@@ -261,7 +271,7 @@ def _circles(samples: Samples) -> list[tuple[int, int]]:
 
 
 def _oriented(samples: Samples, pair: tuple[int, int], single: list[int]) -> tuple[int, int]:
-    """Order a pair as (cosine, sine) so that some velocity turns the angle forwards."""
+    """Order a pair as (cosine, sine) so that the angle's change correlates with a velocity."""
     speeds = [samples.before[:, i] + samples.after[:, i] for i in single]
     speeds = [speed for speed in speeds if np.ptp(speed) > 1e-9]
 
@@ -282,7 +292,7 @@ def _angle(samples: Samples, name: str, cosine: int, sine: int) -> Variable:
 
 
 def _number(samples: Samples, index: int) -> Variable:
-    """Return a component as it is, within its cycle or its limits."""
+    """Return a component as a variable with its cycle or its limits."""
     now, then = samples.before[:, index], samples.after[:, index]
     free = np.ones(len(samples), bool)
     unseen = samples.remembered.get(index)
@@ -292,12 +302,12 @@ def _number(samples: Samples, index: int) -> Variable:
     cycle = None if unseen else cycle_of(now, then, samples.low[index], samples.high[index])
     if cycle is not None:
         return replace(variable, change=cycle.short(variable.change), cycle=cycle)
-    found = _limited(variable, samples.low[index], samples.high[index])
-    return replace(found, declared=found.declared and not unseen)
+    limited = _limited(variable, samples.low[index], samples.high[index])
+    return replace(limited, declared=limited.declared and not unseen)
 
 
 def _limited(variable: Variable, low: float, high: float) -> Variable:
-    """Give a variable the limits that the space declares, or at which values pile up."""
+    """Set the limits of a variable: the declared ones, or extreme values that recur exactly."""
     declared = bool(np.isfinite([low, high]).all() and high - low < WIDE)
     piles = _piles(variable.then)
     if not declared:
@@ -310,14 +320,14 @@ def _limited(variable: Variable, low: float, high: float) -> Variable:
 
 
 def _piles(values: Array) -> list[float]:
-    """Return the values that many rows share exactly, where most rows differ."""
+    """Return the values that at least three rows share; none if many such values exist."""
     count = Counter(values.tolist())
     piles = sorted(value for value, rows in count.items() if rows >= 3)
-    return piles if len(count) > 20 and len(piles) <= 6 else []  # few of many are no labels
+    return piles if len(count) > 20 and len(piles) <= 6 else []  # few values may be labels
 
 
 def _cycles(least: float, most: float, low: float, high: float) -> Iterator[Cycle]:
-    """Yield cycles that may hold all values, the declared one first."""
+    """Yield candidate cycles, the declared one first."""
     whole = _whole(least, most)
     if np.isfinite([low, high]).all() and high - low < WIDE:
         yield _declared(low, high - low + (1 if whole else 0))
@@ -333,7 +343,7 @@ def _whole(least: float, most: float) -> bool:
 
 
 def _declared(start: float, length: float) -> Cycle:
-    """Return a cycle whose bounds were kept in single precision."""
+    """Return a declared cycle, with multiples of pi or seven digits instead of single precision."""
     turns = round(length / np.pi)
     if turns and abs(length / np.pi - turns) < 1e-6:
         half = round(start / np.pi) * np.pi
@@ -342,7 +352,7 @@ def _declared(start: float, length: float) -> Cycle:
 
 
 def _in_turns(length: float) -> str:
-    """Write a length, multiples of pi as such."""
+    """Return a literal of a length, or an expression if it is a multiple of pi."""
     turns = round(length / np.pi)
     if turns and abs(length / np.pi - turns) < 1e-9:
         return "np.pi" if turns == 1 else f"({turns} * np.pi)"

@@ -1,4 +1,4 @@
-"""Rules over objects: what stands before the agent, what it carries, and what a mission names."""
+"""Rules over objects, such as the object in front of the agent or the object that it carries."""
 
 from cwm_induction.objects.experience import Experience
 from cwm_induction.objects.inducing import (

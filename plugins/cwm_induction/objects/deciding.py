@@ -1,6 +1,7 @@
-"""When a rule applies: the shortest conditions that hold where it must and nowhere else.
+"""Find the shortest condition that separates the rows of a rule from all other rows.
 
-A condition is a sum of products over properties of a situation, such as `front.kind == "door"`.
+A condition is a disjunction of conjunctions of tests, such as `front.kind == "door"`. This module
+uses the names of Boolean algebra: a product is a conjunction, a literal is a test.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,26 +12,26 @@ import numpy as np
 
 Array = np.ndarray
 
-DENIED = 0.6
-"""What "is not" costs beyond "is": it says something of all that was never seen."""
+NEGATION_COST = 0.6
+"""Extra cost of `!=` compared with `==`, because `!=` also holds for values without data."""
 
-WIDEST = 14
-"""Pairs of properties that a third one is looked for to."""
+MAX_PAIRS = 14
+"""Maximum number of pairs of literals that are extended by a third literal."""
 
-PARTS = 8
-"""Products that a condition may have: with more it retells the rows."""
+MAX_PRODUCTS = 8
+"""Maximum number of products of a condition; more products would overfit single rows."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """Something that can be said of a situation: an expression, and what it costs."""
+    """A property of a situation: an expression and its cost."""
 
     text: str
     cost: float
 
 
 class PropertyTest(NamedTuple):
-    """A property that has a value, or has it not; of true and false the value says it all."""
+    """A test that a property has a value, or that it does not have the value if not `holds`."""
 
     text: str
     value: Any
@@ -44,24 +45,24 @@ class PropertyTest(NamedTuple):
 
 Product = tuple[PropertyTest, ...]
 Scored = tuple[tuple[int, ...], float, float]
-"""Literals by number, how many wanted rows they cover, and what they cost."""
+"""Indices of literals, number of wanted rows that they cover, and cost."""
 
 
 @dataclass(frozen=True)
 class DecidingCondition:
-    """A sum of products; one product without literals holds everywhere."""
+    """A disjunction of products; a product without literals always holds."""
 
     products: tuple[Product, ...]
 
     def __str__(self) -> str:
-        """Write the condition, as short as it goes; "" where it always holds."""
+        """Return the shortest source text of the condition, or "" if it always holds."""
         grouped: dict[tuple[str, Product], list[Any]] = {}
         for product in self.products:
             if not product:
                 return ""
             first, *rest = product
-            told = first.holds and not isinstance(first.value, bool)
-            key = (first.text, tuple(rest)) if told else ("", product)
+            is_equality = first.holds and not isinstance(first.value, bool)
+            key = (first.text, tuple(rest)) if is_equality else ("", product)
             grouped.setdefault(key, []).append(first.value)
         texts = []
         for (text, others), values in grouped.items():
@@ -71,7 +72,7 @@ class DecidingCondition:
 
 
 class DecidingCases:
-    """The properties of some rows, and the conditions that tell some of them from others."""
+    """Properties of rows, and a search for conditions that separate two groups of rows."""
 
     def __init__(self, columns: Mapping[Property, Sequence[Any]], rank: int = 0) -> None:
         self.rank = rank
@@ -88,7 +89,7 @@ class DecidingCases:
                 for holds in (True, False):
                     self.literals.append(PropertyTest(each.text, value, holds))
                     masks.append(mask if holds else ~mask)
-                    costs.append(each.cost + (0 if holds else DENIED))
+                    costs.append(each.cost + (0 if holds else NEGATION_COST))
         size = len(next(iter(columns.values()))) if columns else 0
         self.masks = np.array(masks, np.bool_).reshape(len(masks), size)
         self.costs = np.array(costs)
@@ -96,19 +97,22 @@ class DecidingCases:
     def condition(
         self, wanted: Array, refused: Array, keys: Sequence[tuple[str, ...]] = ()
     ) -> tuple[DecidingCondition, float]:
-        """Return a condition that holds in no refused row, and in as many wanted ones as it can.
+        """Return a condition that holds in wanted rows but in no refused row, and its cost.
 
-        With `keys`, properties, all values of some of them together are spoken of by themselves:
-        nothing is said of values that were not wanted yet. What is cheapest is taken; also its
-        cost.
+        Args:
+            wanted: Mask of the rows to cover; the greedy search covers the most at each step.
+            refused: Mask of the rows that the condition must not cover.
+            keys: Groups of properties. Each product then begins with a test of all properties of
+                one group, so that the condition does not hold for values that no wanted row has.
+                The group that leaves the fewest wanted rows is chosen, then the cheapest one.
         """
         if not keys:
             return self._products(wanted, refused)
-        found = [self._keyed(key, wanted, refused) for key in keys]
-        return min(found, key=lambda each: (self._left(each[0], wanted), each[1]))
+        candidates = [self._keyed(key, wanted, refused) for key in keys]
+        return min(candidates, key=lambda each: (self._uncovered(each[0], wanted), each[1]))
 
     def holds(self, condition: DecidingCondition, rows: int) -> Array:
-        """Return the mask of the rows in which a condition holds."""
+        """Return a mask that is true for each row if the condition holds."""
         mask = np.zeros(rows, np.bool_)
         for product in condition.products:
             part = np.ones(rows, np.bool_)
@@ -117,13 +121,13 @@ class DecidingCases:
             mask |= part
         return mask
 
-    def _left(self, condition: DecidingCondition, wanted: Array) -> int:
+    def _uncovered(self, condition: DecidingCondition, wanted: Array) -> int:
         return int((wanted & ~self.holds(condition, len(wanted))).sum())
 
     def _keyed(
         self, keys: tuple[str, ...], wanted: Array, refused: Array
     ) -> tuple[DecidingCondition, float]:
-        """Return a condition that begins with the values of some properties."""
+        """Return a condition whose products begin with tests of the key properties."""
         columns, products, cost = [self.values[key] for key in keys], [], 0.0
         for values in sorted(set(zip(*(each[wanted] for each in columns), strict=True)), key=str):
             parts = [column == value for column, value in zip(columns, values, strict=True)]
@@ -135,12 +139,12 @@ class DecidingCases:
         return DecidingCondition(tuple(products)), cost
 
     def _products(self, wanted: Array, refused: Array) -> tuple[DecidingCondition, float]:
-        """Return products that cover the wanted rows one after the other, the most at first."""
+        """Return products that cover the wanted rows greedily, the largest share first."""
         if not refused.any():
             return DecidingCondition(((),)), 0.0
         products: list[Product] = []
         left, cost = wanted.copy(), 0.0
-        while left.any() and len(products) < PARTS:
+        while left.any() and len(products) < MAX_PRODUCTS:
             best = self._product(left, refused)
             if best is None:
                 break
@@ -151,37 +155,40 @@ class DecidingCases:
         return DecidingCondition(tuple(products)), cost
 
     def _product(self, wanted: Array, refused: Array) -> tuple[tuple[int, ...], float] | None:
-        """Return the product of up to three literals that covers most wanted rows and no other."""
+        """Return the product of up to three literals that covers most wanted rows.
+
+        The product covers no refused row. Equal products are sorted by cost; `rank` selects one.
+        """
         good = self.masks[:, wanted].astype(np.float32)
         bad = self.masks[:, refused].astype(np.float32)
         hits, misses = good.sum(1), bad.sum(1)
         alone = np.flatnonzero((misses == 0) & (hits > 0)).tolist()
-        found: list[Scored] = [((i,), float(hits[i]), float(self.costs[i])) for i in alone]
+        candidates: list[Scored] = [((i,), float(hits[i]), float(self.costs[i])) for i in alone]
         most = hits.max(initial=0)
-        if not any(count == most for _, count, _ in found):
+        if not any(count == most for _, count, _ in candidates):
             both, wrong = good @ good.T, bad @ bad.T
             price = self.costs[:, None] + self.costs
             pairs = np.argwhere(np.triu((wrong == 0) & (both > 0), 1))
-            found += [((i, j), float(both[i, j]), price[i, j]) for i, j in pairs.tolist()]
-            if not any(count == most for _, count, _ in found):
-                found += self._triples(good, bad, both, wrong)
-        if not found:
+            candidates += [((i, j), float(both[i, j]), price[i, j]) for i, j in pairs.tolist()]
+            if not any(count == most for _, count, _ in candidates):
+                candidates += self._triples(good, bad, both, wrong)
+        if not candidates:
             return None
-        found.sort(key=lambda each: (-each[1], each[2]))
-        alike = [each for each in found if each[1] == found[0][1]]
+        candidates.sort(key=lambda each: (-each[1], each[2]))
+        alike = [each for each in candidates if each[1] == candidates[0][1]]
         indices, _, cost = alike[min(self.rank, len(alike) - 1)]
         return indices, cost
 
     def _triples(self, good: Array, bad: Array, both: Array, wrong: Array) -> list[Scored]:
-        """Return products of three literals, from the pairs that leave the fewest refused rows."""
+        """Return products of three literals, built from the pairs with the fewest refused rows."""
         order = np.lexsort((wrong.ravel(), -both.ravel()))
-        found: list[Scored] = []
-        firsts = [divmod(int(index), len(both)) for index in order[: 40 * WIDEST]]
+        triples: list[Scored] = []
+        firsts = [divmod(int(index), len(both)) for index in order[: 40 * MAX_PAIRS]]
         firsts = sorted((pair for pair in firsts if pair[0] < pair[1]), key=lambda p: wrong[p])
-        for i, j in firsts[:WIDEST]:
+        for i, j in firsts[:MAX_PAIRS]:
             hits = good @ (good[i] * good[j])
             misses = bad @ (bad[i] * bad[j])
             for k in np.flatnonzero((misses == 0) & (hits > 0)).tolist():
                 cost = self.costs[i] + self.costs[j] + self.costs[k]
-                found.append(((i, j, k), float(hits[k]), float(cost)))
-        return found
+                triples.append(((i, j, k), float(hits[k]), float(cost)))
+        return triples

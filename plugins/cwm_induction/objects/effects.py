@@ -1,4 +1,4 @@
-"""What actions do to objects: an effect on a thing that plays a part, under a condition."""
+"""Rules for the effects of actions on objects: an effect on the object in a role, if it applies."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cwm_induction.objects.words import Language
 PLACE = ("x", "y")
 
 KEYS = (("front.kind",), ("here.kind",), ("held.kind",))
-"""What a rule may speak of first: of other kinds it says nothing, and so nothing happens."""
+"""Properties that a careful rule tests first; objects of kinds without data stay unchanged."""
 
-GOING = {"front": (("front.kind", "beyond.kind"),)}
-"""The same for things that go a step: what is where they go counts."""
+STEP_KEYS = {"front": (("front.kind", "beyond.kind"),)}
+"""First properties for an object that moves one step: they include the kind at its target."""
 
-JUMPING = (("here.kind", "there.kind"),)
-"""The same for things that go to where another one is."""
+JUMP_KEYS = (("here.kind", "there.kind"),)
+"""First properties for an object that moves to the position of another object."""
 
 
 class ObjectEffect(NamedTuple):
-    """Fields of the thing in a role, and the expressions they become; none: it vanishes."""
+    """New values of fields of the object in a role; without fields, the object is removed."""
 
     role: str
     fields: tuple[str, ...]
@@ -33,7 +33,7 @@ class ObjectEffect(NamedTuple):
 
 
 class ObjectRule(NamedTuple):
-    """What some actions do under a condition."""
+    """The effect of actions under a condition."""
 
     actions: tuple[int, ...]
     condition: DecidingCondition
@@ -41,7 +41,7 @@ class ObjectRule(NamedTuple):
 
 
 class EffectGroup(NamedTuple):
-    """Actions with rules in common, and the transitions that they were seen in."""
+    """Actions with common rules, and the transitions with these actions."""
 
     actions: tuple[int, ...]
     rows: list[int]
@@ -50,9 +50,12 @@ class EffectGroup(NamedTuple):
 
 
 def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[ObjectRule]:
-    """Return rules that say what changes; `careful` ones say nothing of what was never seen.
+    """Fit rules for the changes of objects.
 
-    Of conditions that fit alike the cheapest is taken, or one further behind by `rank`.
+    Args:
+        seen: The transitions to explain.
+        careful: Whether rules apply only to kinds of objects that occur in the data.
+        rank: Among conditions that fit equally well, take the cheapest (0), the next (1), ...
     """
     rules: list[ObjectRule] = []
     scenes = seen.scenes()
@@ -64,34 +67,39 @@ def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[
         changes = _changes(seen, rows)
         if not any(changes):
             continue
-        mine = [scenes[n] for n in rows]
-        situations = DecidingCases(seen.columns(seen.of_situations(), mine), rank)
-        group = EffectGroup(actions, rows, mine, situations)
-        pushed: list[ObjectRule] = []  # the agent last: where it goes depends on what gives way
-        for role, mask in sorted(_played(seen, group, changes), key=lambda one: one[0] == "agent"):
-            pushed += _fit_role(seen, group, role, mask, told=pushed, careful=careful)
-        rules += pushed
+        chosen = [scenes[n] for n in rows]
+        situations = DecidingCases(seen.columns(seen.of_situations(), chosen), rank)
+        group = EffectGroup(actions, rows, chosen, situations)
+        group_rules: list[ObjectRule] = []
+        # The agent comes last: its target depends on the objects that move out of its path.
+        changing = _changing_roles(seen, group, changes)
+        for role, mask in sorted(changing, key=lambda one: one[0] == "agent"):
+            group_rules += _fit_role(seen, group, role, mask, others=group_rules, careful=careful)
+        rules += group_rules
     return rules
 
 
 def _changes(seen: Experience, rows: Sequence[int]) -> list[set[int]]:
-    """Return the slots that changed in each row, but for what follows from being carried."""
-    found = []
+    """Return the changed slots of each row, ignoring the position of a carried object."""
+    changes = []
     for number in rows:
         row = seen.rows[number]
         pairs = enumerate(zip(row.before, row.after, strict=True))
-        found.append(
+        changes.append(
             {
                 slot
                 for slot, (one, two) in pairs
                 if one is not two and differing(seen.language, one, two)
             }
         )
-    return found
+    return changes
 
 
 def differing(language: Language, one: Any, two: Any) -> list[str]:
-    """Return the fields in which a thing differs afterwards; what is carried has no place."""
+    """Return the fields of an object that a transition changes; ["gone"] if it is removed.
+
+    The position of an object that is carried after the transition does not count.
+    """
     free = language.schema.classes[0]
     if two.kind == free:
         return [] if one.kind == free else ["gone"]
@@ -101,12 +109,12 @@ def differing(language: Language, one: Any, two: Any) -> list[str]:
     return fields
 
 
-def _played(
+def _changing_roles(
     seen: Experience, group: EffectGroup, changes: list[set[int]]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the roles whose things change, the most often changing first, with their rows.
+    """Yield the roles whose objects change, the most frequent first, with a mask of their rows.
 
-    A row counts for a role if its thing is there and no earlier role has changed it.
+    A row belongs to a role if the role's object exists and no earlier role has changed it.
     """
     left = [set(each) for each in changes]
     slots = {role: np.array([scene[role].slot for scene in group.scenes]) for role in seen.roles}
@@ -136,10 +144,10 @@ def _fit_role(
     role: str,
     mask: np.ndarray,
     *,
-    told: Sequence[ObjectRule],
+    others: Sequence[ObjectRule],
     careful: bool,
 ) -> list[ObjectRule]:
-    """Return the rules for the things in a role; conditions of other rules are tried first."""
+    """Return the rules for objects in a role; conditions of the `others` are tried first."""
     before = [scene[role] for scene in group.scenes]
     after = [
         seen.rows[number].after[thing.slot] if there else thing
@@ -154,7 +162,7 @@ def _fit_role(
     for part in parts:
         wanted = np.array([bool(set(part) & set(each)) for each in differs]) & mask
         known = mask & (~gone if part != ("gone",) else mask)
-        if part == PLACE and seen.language.carries:  # what is carried is where the agent is
+        if part == PLACE and seen.language.carries:  # carried objects share the agent's position
             known &= ~np.array([bool(two.held) for two in after])
         effects = _effects(seen, role, part, after, wanted)
         explained = [_explains(seen, group, effect, after, known) for effect in effects]
@@ -163,9 +171,9 @@ def _fit_role(
             best = int(np.argmax([(each & left).sum() for each in explained]))
             if not (explained[best] & left).any():
                 break
-            effect, mine = effects.pop(best), explained.pop(best)
-            must, never = mine & wanted & left, known & ~mine
-            condition = _told(group.situations, [*rules, *told], must, never)
+            effect, matches = effects.pop(best), explained.pop(best)
+            must, never = matches & wanted & left, known & ~matches
+            condition = _reused(group.situations, [*rules, *others], must, never)
             rest = must & ~group.situations.holds(condition, len(must))
             if rest.any():
                 keys = _keys(effect, bool(never.any())) if careful else ()
@@ -173,14 +181,17 @@ def _fit_role(
                 condition = DecidingCondition((*more.products, *condition.products))
             if condition.products:
                 rules.append(ObjectRule(group.actions, condition, effect))
-            left &= ~mine
+            left &= ~matches
     return rules
 
 
-def _told(
+def _reused(
     situations: DecidingCases, rules: Sequence[ObjectRule], must: np.ndarray, never: np.ndarray
 ) -> DecidingCondition:
-    """Return what conditions of other rules say of this effect: one thing gives way to another."""
+    """Return the conditions of other rules that fit this effect.
+
+    Such rules often fire together: one object moves out of the path of another one.
+    """
     products: list[Product] = []
     left = must.copy()
     for rule in rules:
@@ -192,11 +203,11 @@ def _told(
 
 
 def _keys(effect: ObjectEffect, refused: bool) -> Sequence[tuple[str, ...]]:
-    """Return what a careful rule speaks of first."""
+    """Return the groups of properties that a careful rule tests first."""
     if any("dx" in value for value in effect.values):
-        return GOING.get(effect.role, KEYS[:1])
+        return STEP_KEYS.get(effect.role, KEYS[:1])
     if effect.fields == PLACE:
-        return JUMPING
+        return JUMP_KEYS
     if effect.role in ("front", "beyond", "here", "held", "other", "there"):
         return ((f"{effect.role}.kind",),)
     return KEYS if refused or effect.role != "agent" else ()
@@ -205,37 +216,37 @@ def _keys(effect: ObjectEffect, refused: bool) -> Sequence[tuple[str, ...]]:
 def _effects(
     seen: Experience, role: str, part: tuple[str, ...], after: list[Any], wanted: np.ndarray
 ) -> list[ObjectEffect]:
-    """Return what may have happened to some fields, what generalises best first."""
+    """Return candidate effects on the fields in `part`, the most general first."""
     if part == ("gone",):
         return [ObjectEffect(role, (), ())]
     others = [name for name in seen.roles if name != role]
     rows = np.flatnonzero(wanted).tolist()
-    found: list[tuple[str, ...]] = []
+    candidates: list[tuple[str, ...]] = []
     if part == PLACE:
         for times in ("", "2 * "):
-            found.append(tuple(f"{role}.{axis} + {times}d{axis}" for axis in PLACE))
-        found += [tuple(f"{other}.{axis}" for axis in PLACE) for other in others]
-        found += sorted({(repr(after[n].x), repr(after[n].y)) for n in rows})
+            candidates.append(tuple(f"{role}.{axis} + {times}d{axis}" for axis in PLACE))
+        candidates += [tuple(f"{other}.{axis}" for axis in PLACE) for other in others]
+        candidates += sorted({(repr(after[n].x), repr(after[n].y)) for n in rows})
     else:
         [name] = part
         values = sorted({getattr(after[n], name) for n in rows}, key=str)
         if name == "direction" and seen.language.faces:
             count = len(seen.language.schema.directions)
-            found += [
+            candidates += [
                 (f"turned({role}.direction, {k if k < count - 1 else -1})",)
                 for k in range(1, count)
             ]
         elif values and not isinstance(values[0], str) and name != "held":
-            found += [(f"{role}.{name} {sign} {k}",) for k in (1, 2, 3) for sign in "+-"]
-        found += [(repr(value),) for value in values]
-        found += [(f"{other}.{name}",) for other in others]
-    return [ObjectEffect(role, part, values) for values in found]
+            candidates += [(f"{role}.{name} {sign} {k}",) for k in (1, 2, 3) for sign in "+-"]
+        candidates += [(repr(value),) for value in values]
+        candidates += [(f"{other}.{name}",) for other in others]
+    return [ObjectEffect(role, part, values) for values in candidates]
 
 
 def _explains(
     seen: Experience, group: EffectGroup, effect: ObjectEffect, after: list[Any], known: np.ndarray
 ) -> np.ndarray:
-    """Return the mask of the rows in which an effect gives what came about."""
+    """Return a mask of the known rows whose outcome equals the effect."""
     if not effect.fields:
         free = seen.language.schema.classes[0]
         gone: np.ndarray = np.array([two.kind == free for two in after]) & known
@@ -270,8 +281,8 @@ def write_transition(seen: Experience, rules: Sequence[ObjectRule]) -> str:
         by_actions.setdefault(actions, {}).setdefault(condition, []).append(text)
     for number, (actions, conditions) in enumerate(by_actions.items()):
         is_moves = bool(seen.moves) and set(actions) == set(seen.moves)
-        asked = "action in MOVES" if is_moves else f"action == {actions[0]}"
-        lines.append(f"    {'el' * bool(number)}if {asked}:")
+        test = "action in MOVES" if is_moves else f"action == {actions[0]}"
+        lines.append(f"    {'el' * bool(number)}if {test}:")
         for condition, texts in conditions.items():
             indent = " " * 8
             if condition:
@@ -297,10 +308,10 @@ def write_transition(seen: Experience, rules: Sequence[ObjectRule]) -> str:
 
 
 def needed(roles: dict[str, str], text: str) -> dict[str, str]:
-    """Return the roles that a text speaks of, and those that these need, in order."""
+    """Return the roles that a text mentions, with the roles that they depend on, in order."""
     wanted: set[str] = set()
     for name in reversed(roles):
-        told = " ".join([text, *(roles[each] for each in wanted)])
-        if re.search(rf"(?<![\w'\".]){name}(?![\w'\"(]|=[^=])", told):
+        code = " ".join([text, *(roles[each] for each in wanted)])
+        if re.search(rf"(?<![\w'\".]){name}(?![\w'\"(]|=[^=])", code):
             wanted.add(name)
     return {name: roles[name] for name in roles if name in wanted}

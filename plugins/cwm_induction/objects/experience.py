@@ -1,4 +1,4 @@
-"""What was experienced, in things and the parts they play, and what can be said of it."""
+"""Transitions of objects, the roles of objects, and the properties that rules can test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from cwm_cli.data.objects import MISSION, OBJECTS, ObjectSchema
 from cwm_induction.objects.deciding import Property
 from cwm_induction.objects.words import ROLES, Language, State
 
-FEW = 6
-"""Values that a number may have for rules to speak of them one by one."""
-
 
 class Experienced(NamedTuple):
-    """One transition between states, on some mission."""
+    """A transition between two states during a mission."""
 
     mission: str
     before: State
@@ -32,15 +29,15 @@ class Experienced(NamedTuple):
 
 @lru_cache(4096)
 def compiled(text: str) -> CodeType:
-    """Return an expression of ours as code."""
+    """Compile an expression of a rule."""
     return compile(text, "<rule>", "eval")
 
 
 @dataclass(frozen=True)
 class Experience:
-    """Transitions between states, and the words to speak of them.
+    """Transitions between states, and the language for rules about the transitions.
 
-    `moves` are the directions that actions move the agent in, where it faces none.
+    `moves` maps actions to the direction of the agent's step, if the agent has no facing direction.
     """
 
     language: Language
@@ -54,8 +51,8 @@ class Experience:
         columns = data.columns
         tables = columns[f"observations.{OBJECTS}"], columns[f"next_observations.{OBJECTS}"]
         missions, actions = columns[f"observations.{MISSION}"].tolist(), columns["actions"].tolist()
-        told = columns["rewards"].tolist(), columns["terminations"].tolist()
-        rows = list(zip(missions, tables[0], actions, tables[1], *told, strict=True))
+        outcomes = columns["rewards"].tolist(), columns["terminations"].tolist()
+        rows = list(zip(missions, tables[0], actions, tables[1], *outcomes, strict=True))
         return cls.read(schema, rows)
 
     @classmethod
@@ -87,18 +84,18 @@ class Experience:
         return cls(Language(schema, flat, naming, size), seen, moves)
 
     def part(self, rows: Iterable[int]) -> Experience:
-        """Return some of the transitions."""
+        """Return the transitions with the given row numbers."""
         return Experience(self.language, [self.rows[row] for row in rows], self.moves)
 
     @cached_property
     def kinds(self) -> list[str]:
-        """The classes that were seen, the agent's aside."""
+        """Classes of objects in the data, without the agent's class."""
         seen = {thing.kind for row in self.rows for thing in (*row.before[1:], *row.after[1:])}
         return [kind for kind in self.language.schema.classes[1:] if kind in seen]
 
     @cached_property
     def single(self) -> list[str]:
-        """The classes of which there never is more than one object, and which change."""
+        """Classes that change and never have more than one object in a state."""
         most: dict[str, int] = {}
         changing = set()
         for row in self.rows:
@@ -113,7 +110,7 @@ class Experience:
 
     @cached_property
     def changing(self) -> list[str]:
-        """The fields with names that change, the direction aside."""
+        """Fields with named values that change, without the direction."""
         return [name for name in self._named if name not in self.language.naming]
 
     @cached_property
@@ -125,14 +122,14 @@ class Experience:
 
     @cached_property
     def roles(self) -> dict[str, str]:
-        """The parts that things play, by name, as expressions over a state."""
+        """The roles of objects: expressions over a state, by name."""
         single = {f"the_{name_of(kind)}": f"the(state, {kind!r})" for kind in self.single}
         return ROLES | single
 
     def scenes(self, after: bool = False) -> list[dict[str, Any]]:
-        """Return what the names in rules stand for in each transition.
+        """Return the values of the names in rules, for each transition.
 
-        Things play their parts in the state before, or in the one after.
+        Objects have their roles in the state before the action, or after it if `after`.
         """
         space = self.language.space
         codes = {name: compiled(text) for name, text in self.roles.items()}
@@ -148,7 +145,7 @@ class Experience:
         return scenes
 
     def way(self, state: State, action: int) -> tuple[int, int]:
-        """Return the direction that an action has in a state."""
+        """Return the step (dx, dy) of an action in a state."""
         if self.language.faces:
             way: tuple[int, int] = self.language.space["DIRECTIONS"].get(state[0].direction, (0, 0))
             return way
@@ -157,7 +154,7 @@ class Experience:
     def columns(
         self, properties: Sequence[Property], scenes: Sequence[Mapping[str, Any]]
     ) -> dict[Property, list[Any]]:
-        """Return what properties are in some scenes."""
+        """Return the values of properties in the scenes."""
         space = self.language.space
         return {
             each: [eval(code, space, scene) for scene in scenes]  # noqa: S307  # ours
@@ -166,53 +163,56 @@ class Experience:
         }
 
     def of_situations(self) -> list[Property]:
-        """Return what rules of change can speak of."""
+        """Return the properties that rules of changes can test."""
         costs = {"front": 1.0, "held": 1.3, "beyond": 1.5, "here": 1.6, "there": 1.7, "other": 2.0}
-        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        properties = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
         for name in self.changing:
-            found += [Property(f"{role}.{name}", cost + 0.2) for role, cost in costs.items()]
-            found += [Property(f"the_{name_of(kind)}.{name}", 3.0) for kind in self.single]
-            found.append(Property(f"agent.{name}", 2.0))
+            properties += [Property(f"{role}.{name}", cost + 0.2) for role, cost in costs.items()]
+            properties += [Property(f"the_{name_of(kind)}.{name}", 3.0) for kind in self.single]
+            properties.append(Property(f"agent.{name}", 2.0))
         for name in self.language.naming:
-            found.append(Property(f"front.{name} == held.{name}", 1.4))
-            found.append(Property(f"here.{name} == held.{name}", 1.8))
-            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+            properties.append(Property(f"front.{name} == held.{name}", 1.4))
+            properties.append(Property(f"here.{name} == held.{name}", 1.8))
+            properties += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
         if self.language.faces:
-            found.append(Property("agent.direction", 4.0))
-        return found
+            properties.append(Property("agent.direction", 4.0))
+        return properties
 
     def of_outcomes(self) -> list[Property]:
-        """Return what rules of reward can speak of: the state after a step, and the mission."""
+        """Return the properties that rules of the reward can test.
+
+        They describe the state after a step, and the mission.
+        """
         costs = {"here": 1.0, "held": 1.1, "front": 1.5, "there": 3.0, "beyond": 3.0}
-        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
-        found += [
+        properties = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        properties += [
             Property(f"named({role}, mission)", costs[role]) for role in ("held", "here", "front")
         ]
         for name in self.changing:
-            found += [Property(f"{role}.{name}", cost + 0.3) for role, cost in costs.items()]
+            properties += [Property(f"{role}.{name}", cost + 0.3) for role, cost in costs.items()]
             for kind in self.kinds:
                 values = {getattr(thing, name) for row in self.rows for thing in row.after
                           if thing.kind == kind}  # fmt: skip
                 if len(values) > 1:
-                    found += [Property(f"some(after, {kind!r}, {name}={value!r})", 1.4)
+                    properties += [Property(f"some(after, {kind!r}, {name}={value!r})", 1.4)
                               for value in sorted(values)]  # fmt: skip
         for one, two in _over(self.language, self.rows):
             counted = f"count_on(after, {one!r}, {two!r})"
-            found.append(Property(f"{counted} - {counted.replace('after', 'state')}", 1.2))
-            found.append(Property(f"all_on(after, {one!r}, {two!r})", 1.3))
+            properties.append(Property(f"{counted} - {counted.replace('after', 'state')}", 1.2))
+            properties.append(Property(f"all_on(after, {one!r}, {two!r})", 1.3))
         for name in self.language.naming:
-            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
-        found += [Property("carried(state).kind", 2.0), Property("after == state", 2.5)]
-        return [*found, Property("action", 2.5)]
+            properties += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+        properties += [Property("carried(state).kind", 2.0), Property("after == state", 2.5)]
+        return [*properties, Property("action", 2.5)]
 
 
 def name_of(kind: str) -> str:
-    """Return a class as part of an identifier."""
+    """Convert the name of a class to a part of an identifier."""
     return "".join(letter if letter.isalnum() else "_" for letter in kind.lower())
 
 
 def _flat(language: Language, rows: Sequence[Experienced]) -> set[str]:
-    """Return the classes that never change, and that others lie on."""
+    """Return the classes that never change and share positions with other classes."""
     changing = {
         one.kind
         for row in rows
@@ -224,8 +224,11 @@ def _flat(language: Language, rows: Sequence[Experienced]) -> set[str]:
 
 
 def _over(language: Language, rows: Sequence[Experienced]) -> list[tuple[str, str]]:
-    """Return classes of which one object was seen where one of another is, the agent aside."""
-    found = set()
+    """Return pairs of classes whose objects shared a position, without the agent.
+
+    The second class of a pair never changes.
+    """
+    pairs = set()
     free = language.schema.classes[0]
     for state in {id(state): state for row in rows for state in (row.before, row.after)}.values():
         cells: dict[tuple[int, int], list[str]] = {}
@@ -233,18 +236,18 @@ def _over(language: Language, rows: Sequence[Experienced]) -> list[tuple[str, st
             if thing.kind != free and not (language.carries and thing.held):
                 cells.setdefault((thing.x, thing.y), []).append(thing.kind)
         for kinds in cells.values():
-            found |= {(one, two) for one in kinds for two in kinds if one != two}
+            pairs |= {(one, two) for one in kinds for two in kinds if one != two}
     changing = {
         one.kind
         for row in rows
         for one, two in zip(row.before, row.after, strict=True)
         if one != two
     }
-    return sorted((one, two) for one, two in found if two not in changing)
+    return sorted((one, two) for one, two in pairs if two not in changing)
 
 
 def _naming(schema: ObjectSchema, rows: Sequence[Experienced]) -> set[str]:
-    """Return the fields with names of which objects keep their value."""
+    """Return the fields with named values that objects never change."""
     names = {each.name for each in schema.fields if each.values} - {"direction", "held"}
     for row in rows:
         for one, two in zip(row.before, row.after, strict=True):
@@ -254,7 +257,7 @@ def _naming(schema: ObjectSchema, rows: Sequence[Experienced]) -> set[str]:
 
 
 def _moves(rows: Sequence[Experienced]) -> dict[int, tuple[int, int]]:
-    """Return the direction of each action by which the agent only ever goes one step that way."""
+    """Return the direction of each action whose most frequent movement is a single step."""
     ways: dict[int, list[tuple[int, int]]] = {}
     for row in rows:
         way = row.after[0].x - row.before[0].x, row.after[0].y - row.before[0].y

@@ -1,4 +1,4 @@
-"""Programs of objects from transitions: what actions do, and apart from it what steps are worth."""
+"""Induce programs of objects from transitions, with separate rules for effects and rewards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cwm_induction.objects.experience import Experience
 from cwm_induction.objects.rewards import fit_outcomes, write_reward
 
 RANKS = 3
-"""Conditions that fit alike, of which variants take one each."""
+"""Number of equally good conditions that variants choose from."""
 
 MOST_KNOWN = 4000
-"""States that a program keeps: some megabytes."""
+"""Maximum number of states in a program's cache: a few megabytes."""
 
 ENVIRONMENT = '''\
 class Environment:
@@ -87,12 +87,12 @@ class Environment(Rules):
         return {{"mission": self.mission, "objects": table}}, gained, done
 '''
 
-BEGINS = RECALLED[: RECALLED.index(",")]
-"""Where what is looked up begins."""
+TABLE_START = RECALLED[: RECALLED.index(",")]
+"""Text at the beginning of a program's lookup table."""
 
 
 def supports(data: Dataset) -> bool:
-    """Whether the observations of a dataset are objects in places, and its actions few numbers."""
+    """Return whether a dataset has objects with positions, and discrete actions."""
     fields = {name for name, _ in data.metadata.get("objects", {}).get("fields", ())}
     return {"x", "y"} <= fields and data.action_space.kind == "discrete"
 
@@ -100,8 +100,8 @@ def supports(data: Dataset) -> bool:
 def induce(data: Dataset, *, variant: int = 0) -> str:
     """Return a program that explains transitions of a dataset that `supports` accepts.
 
-    Variant 0 says nothing of what was never seen; every second one says as much as the
-    rows allow; the others take conditions that are further from the shortest.
+    Rules of even variants apply only to kinds of objects that occur in the data; rules of odd
+    variants generalise unless a row contradicts them. Higher variants take costlier conditions.
     """
     seen = Experience.of(data)
     careful, rank = variant % 2 == 0, (variant // 2) % RANKS
@@ -110,7 +110,7 @@ def induce(data: Dataset, *, variant: int = 0) -> str:
 
 
 def composed(seen: Experience, transition: str, reward: str) -> str:
-    """Return the program made of two functions; what they do not explain it looks up."""
+    """Return a program with two functions, and a table of their wrongly predicted transitions."""
     about = f"Rules over objects, induced from {len(seen.rows)} transitions."
     world = ENVIRONMENT.format(about=about, most=MOST_KNOWN)
     moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""
@@ -124,32 +124,32 @@ def composed(seen: Experience, transition: str, reward: str) -> str:
 
 
 def forgetful(program: str) -> str:
-    """Return a program without what it looks up because no rule explains it."""
-    return program.partition(BEGINS)[0]
+    """Return a program without its table of transitions that no rule explains."""
+    return program.partition(TABLE_START)[0]
 
 
 def transition_program(seen: Experience, *, careful: bool = True, rank: int = 0) -> str:
-    """Return the function `transition(state, action)` by itself."""
+    """Return the source text of the function `transition(state, action)`."""
     return write_transition(seen, fit_rules(seen, careful=careful, rank=rank))
 
 
 def reward_program(seen: Experience, *, rank: int = 0) -> str:
-    """Return the function `reward(mission, state, action, after)` by itself."""
+    """Return the source text of the function `reward(mission, state, action, after)`."""
     return write_reward(seen, fit_outcomes(seen, rank=rank))
 
 
 def _used(prelude: str, rules: str) -> str:
-    """Return the prelude without functions that nothing calls."""
+    """Return the prelude without unused functions."""
     tree = ast.parse(prelude)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines = prelude.splitlines()
     wanted: set[str] = set()
-    asked: list[ast.AST] = [ast.parse(rules)]
-    while asked:
-        names = {node.id for node in ast.walk(asked.pop()) if isinstance(node, ast.Name)}
+    pending: list[ast.AST] = [ast.parse(rules)]
+    while pending:
+        names = {node.id for node in ast.walk(pending.pop()) if isinstance(node, ast.Name)}
         for name in names & set(functions) - wanted:
             wanted.add(name)
-            asked.append(functions[name])
+            pending.append(functions[name])
     for name, node in reversed(functions.items()):
         if name not in wanted:
             del lines[node.lineno - 1 : (node.end_lineno or node.lineno) + 2]
@@ -157,7 +157,10 @@ def _used(prelude: str, rules: str) -> str:
 
 
 def _unexplained(seen: Experience, program: str) -> dict[Any, Any]:
-    """Return what a program of ours does not explain, as changed rows, reward and end."""
+    """Return the transitions that a program predicts wrongly.
+
+    Keys are action and checksum; values are changed rows, reward and end.
+    """
     space: dict[str, Any] = {}
     exec(compile(program, "<program>", "exec"), space)  # noqa: S102  # ours
     world, recalled = space["Environment"](), {}

@@ -1,4 +1,4 @@
-"""What a step is worth and whether it is the last: rules over objects, and a mission's words."""
+"""Rules for the reward and the end of an episode, over objects and words of the mission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RewardAndEnd(NamedTuple):
 
 
 class RewardRules(NamedTuple):
-    """Outcomes under their conditions, and the one of all other steps."""
+    """Outcomes with their conditions, and the outcome if no condition holds."""
 
     rules: list[tuple[DecidingCondition, RewardAndEnd]]
     otherwise: RewardAndEnd
@@ -29,8 +29,8 @@ class RewardRules(NamedTuple):
 def fit_outcomes(seen: Experience, *, rank: int = 0) -> RewardRules:
     """Return rules for rewards and ends, the rarest outcomes first.
 
-    They speak of the state after a step and of what the mission names, so that they hold
-    on other missions too.
+    The rules test the state after a step and the objects that the mission names, so that they
+    also hold for other missions.
     """
     outcomes = [RewardAndEnd(row.reward, row.done) for row in seen.rows]
     [(otherwise, _), *others] = Counter(outcomes).most_common() or [(RewardAndEnd(0.0, False), 0)]

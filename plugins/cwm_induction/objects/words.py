@@ -1,7 +1,8 @@
-"""The words that programs of objects are written in: text that runs here and in the programs alike.
+"""Helper functions for programs of objects; the induction and the programs run the same text.
 
-A state is a tuple of things, in which every thing has its slot. Rules speak of a few things by
-the part they play: the agent, what it carries, what stands before it, behind that, beneath it.
+A state is a tuple of objects, each with a fixed slot. Rules refer to objects by their roles: the
+agent, its load, the object in front of the agent, the object behind that one, and the object
+beneath the agent.
 """
 
 from collections.abc import Iterable
@@ -127,7 +128,7 @@ def remove(after, thing):
     if thing.slot >= 0:
         after[thing.slot] = NOTHING._replace(slot=thing.slot)
 '''
-"""What every program begins with; the functions that one does not use are left out of it."""
+"""Text at the beginning of every program; unused functions are removed."""
 
 ROLES = {
     "agent": "state[0]",
@@ -138,16 +139,19 @@ ROLES = {
     "other": "twin(state, here)",
     "there": "on(state, other)",
 }
-"""The parts that things play, each defined by those before it."""
+"""Roles of objects; the expression of a role may use earlier roles."""
 
 State = tuple[Any, ...]
 
 
 class Language:
-    """The words for one schema, with what the data says of its classes and fields.
+    """The helper functions for one object schema.
 
-    `flat` are the classes that lie beneath others, `naming` the fields that missions tell
-    objects apart by: those with names that never change. `size` is one beyond the largest x and y.
+    Args:
+        schema: Classes and fields of the objects.
+        flat: Classes beneath other objects.
+        naming: Fields that distinguish objects in missions: named values that never change.
+        size: The largest x and y, plus 1.
     """
 
     def __init__(
@@ -192,6 +196,6 @@ class Language:
         )
 
     def state(self, table: np.ndarray) -> State:
-        """Return the things of a table."""
+        """Return the objects in a table."""
         decoded = self.space["decoded"]
         return tuple(decoded(slot, row) for slot, row in enumerate(np.asarray(table).tolist()))

@@ -1,1 +1,1 @@
-"""Formulas for rewards, and the cases in which they do not hold alone; `reward` is the face."""
+"""Formulas and rules for rewards; the entry point is `reward.reward_of`."""

@@ -1,7 +1,7 @@
-"""What a step is worth.
+"""Find laws for the reward.
 
-A reward is one formula and the cases in which it does not hold alone. Formulas are tried in an
-order, the likeliest first, until one explains nearly every row with its cases.
+A reward is a formula, with rules for the rows that need another formula. The search tries formulas
+in order, the likeliest first. It stops when a formula and its rules explain almost every row.
 """
 
 import re
@@ -31,30 +31,30 @@ from cwm_induction.rules import Feature, as_features
 from cwm_induction.writing.rounding import literal
 
 MOST_VALUES = 6
-"""Rewards of at most this many values are chosen by rules."""
+"""Rules alone may explain rewards with at most this many distinct values."""
 
 EXACT = 0.98
-"""Share of rows in which an explanation of the reward has to be right to be believed."""
+"""An explanation of the reward is accepted if it predicts more than this share of rows."""
 
 SHORT = 16.0
-"""Cost of an explanation after which no shorter one is looked for: about eight terms and tests."""
+"""Maximum cost of an accepted explanation that ends the search: about eight terms and tests."""
 
 USEFUL = 0.3
-"""Share of rows in which an explanation has to be right to be worth more than an approximation."""
+"""An explanation that predicts more than this share of rows is preferred to an approximation."""
 
 END_WEIGHT = 3.0
-"""Weight of the last row of an episode, whose reward is often rare and large."""
+"""Weight of a terminal row, because its reward is often rare and large."""
 
 UNITS = 700.0
-"""Work that one family of formulas may cost."""
+"""Work units for one family of formulas."""
 
-BENT = 1.3e8
-"""Operations that it costs to try every shape of one quantity."""
+SCAN_OPERATIONS = 1.3e8
+"""Operations for trying every shape of one quantity."""
 
 
 @dataclass(frozen=True)
 class Reward:
-    """Laws of the reward, and the share of rows that they predict."""
+    """Laws of the reward, and the share of rows that the laws predict."""
 
     laws: GuardedLaws
     right: float = 1.0
@@ -70,24 +70,27 @@ class Reward:
 
     @property
     def is_constant(self) -> bool:
-        """Return whether every reward seen was the same."""
+        """Return whether the laws are one constant without rules."""
         return all(term.text == ONE for term in self.formula.terms) and not self.laws.rules
 
     def gain(self, rows: int) -> float:
-        """Return the number of rows explained, less the length of the description."""
+        """Return the number of predicted rows minus the cost of the laws."""
         return self.right * rows - self.laws.cost
 
     @property
     def places(self) -> list[Term]:
-        """Return functions of the next state that the formula reads, and distances in it."""
+        """Return the formula's terms of the next state that are distances or waves.
+
+        Distances also include those written as sums of squares.
+        """
         terms = [t for t in self.formula.terms if _is_place(t)]
         return [*terms, *distances_in(self.formula)]
 
     @property
     def texts(self) -> list[str]:
         """Return all expressions of the reward."""
-        found = [term.text for formula in self.laws.formulas for term in formula.terms]
-        return [*found, *(rule.text() for rule, _ in self.laws.rules)]
+        terms = [term.text for formula in self.laws.formulas for term in formula.terms]
+        return [*terms, *(rule.text() for rule, _ in self.laws.rules)]
 
 
 def reward_of(
@@ -99,9 +102,9 @@ def reward_of(
     level: int = 3,
     kinematics: Kinematics | None = None,
 ) -> Reward:
-    """Explain the rewards; `level` 4 searches further for formulas."""
+    """Explain the rewards by laws; `level` 4 widens the search for formulas."""
     context = RewardContext(samples, variables, inputs)
-    best = _with_rules(context, [_commonest(samples)], effort)
+    best = _with_rules(context, [_most_common_value(samples)], effort)
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
     best = max(best, _from_laws(context, effort), key=lambda reward: reward.gain(len(samples)))
@@ -110,21 +113,21 @@ def reward_of(
     search = SearchLimits(10, 24, 16) if level > 3 else SearchLimits()
     formulas = _Formulas(context, effort, search, kinematics, quick=best.right > EXACT)
     for formula in formulas:
-        found = _with_rules(context, [formula], effort)
-        best = max(best, found, key=lambda reward: reward.gain(len(samples)))
-        if found.right > EXACT:
+        candidate = _with_rules(context, [formula], effort)
+        best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
+        if candidate.right > EXACT:
             return best
     if best.right > USEFUL:
         return best
-    plain = Reward(GuardedLaws((_commonest(samples),)), 0.0)
-    return min(plain, _roughly(context), key=lambda found: _error(context, found))
+    plain = Reward(GuardedLaws((_most_common_value(samples),)), 0.0)
+    return min(plain, _approximate(context), key=lambda reward: _error(context, reward))
 
 
-Found = Formula | None
+MaybeFormula = Formula | None
 
 
 def _from_laws(context: RewardContext, effort: Share) -> Reward:
-    """Look for laws that hold in parts of the rows."""
+    """Search for laws that hold in parts of the rows."""
     samples, columns = context.samples, [*context.now, *context.then]
     libraries = context.law_libraries()
     sets, part = row_sets(samples, columns, context.inputs), effort.whole.share(0.2)
@@ -138,19 +141,19 @@ def _from_laws(context: RewardContext, effort: Share) -> Reward:
     )
     laws = search.laws()
     if not laws:
-        return Reward(GuardedLaws((_commonest(samples),)), 0.0)
+        return Reward(GuardedLaws((_most_common_value(samples),)), 0.0)
     features = _features(context, [law.formula for law in laws])
-    return _judged(context, guarded(laws, features, np.ones(len(samples), bool), part))
+    return _scored(context, guarded(laws, features, np.ones(len(samples), bool), part))
 
 
 def _with_rules(context: RewardContext, formulas: Sequence[Formula], effort: Share) -> Reward:
-    """Add laws that differ from the formulas by one term, where the formulas do not hold."""
+    """Add laws, for rows without a formula that holds, that differ from a formula by one term."""
     unknown, base = _unknown(context), context.base()
     nothing = np.zeros((len(context.samples), 0))
     search = LawSearch(unknown, [], base, RowSets(nothing), np.random.default_rng(0), effort)
     laws = search.laws(formulas) or [unknown.law(formulas[0])]
     features = _features(context, [law.formula for law in laws])
-    return _judged(context, guarded(laws, features, np.ones(len(nothing), bool), effort))
+    return _scored(context, guarded(laws, features, np.ones(len(nothing), bool), effort))
 
 
 def _unknown(context: RewardContext) -> Unknown:
@@ -161,14 +164,14 @@ def _unknown(context: RewardContext) -> Unknown:
 
 
 def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Feature]:
-    """Return the quantities that rules about the reward may compare."""
+    """Return the quantities that rules of the reward may compare with thresholds."""
     moving = [v for v in context.variables if not v.still]
     changes = [
         Feature(f"{v.next} - {v.name}", v.then - v.now, 1.8) for v in moving if not v.is_angle
     ]
     terms = {t.text: Feature(t.text, t.values, 1.4) for f in formulas for t in f.terms}
     later = rule_features([v.next_column for v in moving], context.inputs)
-    found = [
+    features = [
         Feature("terminated", context.samples.terminated.astype(float), 0.5),
         *later,
         *as_features([v.column for v in moving], 1.2),
@@ -177,12 +180,12 @@ def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Featu
         *_differences(formulas),
         *end_features(context.samples, context.variables),
     ]
-    unique = {feature.text: feature for feature in reversed(found) if feature.text != ONE}
+    unique = {feature.text: feature for feature in reversed(features) if feature.text != ONE}
     return [feature for feature in unique.values() if np.ptp(feature.values) > 0]
 
 
 def _differences(formulas: Sequence[Formula]) -> Iterator[Feature]:
-    """Yield short differences of two formulas, which say which one is larger."""
+    """Yield short differences of two formulas; their sign shows which formula is larger."""
     for first, second in combinations(formulas, 2):
         weights = (*first.weights, *(-weight for weight in second.weights))
         both = Formula((*first.terms, *second.terms), weights)
@@ -205,25 +208,27 @@ class _Formulas:
     quick: bool
 
     def __iter__(self) -> Iterator[Formula]:
-        """Yield formulas that may explain the reward."""
+        """Yield candidate formulas for the reward."""
         families = [self._changes, self._sums, self._places, self._distances]
-        for family in families if self.quick else [*families, self._functions, self._bent]:
+        for family in (
+            families if self.quick else [*families, self._functions, self._with_inner_constants]
+        ):
             yield from (formula for formula in family() if formula is not None)
 
-    def _changes(self) -> Iterator[Found]:
-        """Yield a sum that has a change in it, which the end of an episode may cut short."""
+    def _changes(self) -> Iterator[MaybeFormula]:
+        """Yield a sum with the change of a variable; the end of an episode may shorten it."""
         terms = self.context.changes()
         formula = formula_in(self.context, terms, self._part(1), SearchLimits(4))
         if formula is not None and any(" - " in term.text for term in formula.terms):
             yield formula
 
-    def _sums(self) -> Iterator[Found]:
+    def _sums(self) -> Iterator[MaybeFormula]:
         part = self._part(2)
         for terms in self._libraries:
             yield formula_in(self.context, terms, part, self.search)
 
-    def _places(self) -> Iterator[Found]:
-        """Yield formulas in the places of the parts of a mechanism."""
+    def _places(self) -> Iterator[MaybeFormula]:
+        """Yield formulas of the positions of a mechanism's parts."""
         if self.kinematics is None:
             return
         samples, known = self.context.samples, self.kinematics.right
@@ -231,17 +236,17 @@ class _Formulas:
         for terms in self.kinematics.costs(self.context.inputs, samples.rewards, rows):
             yield formula_in(self.context, terms, self.effort, BACKWARD, known)
 
-    def _distances(self) -> Iterator[Found]:
+    def _distances(self) -> Iterator[MaybeFormula]:
         part = self._part(2)
         for shape in SHAPES:
             for terms in Distances(self.context, self._libraries[1], part, shape).libraries():
                 yield formula_in(self.context, terms, part, self.search)
 
-    def _functions(self) -> Iterator[Found]:
+    def _functions(self) -> Iterator[MaybeFormula]:
         libraries = [self._libraries[1], self._libraries[4]]
         return linked(self.context, libraries, self._part(1), self.search)
 
-    def _bent(self) -> Iterator[Found]:
+    def _with_inner_constants(self) -> Iterator[MaybeFormula]:
         """Yield formulas with constants inside their terms."""
         samples, inputs, part = self.context.samples, self.context.inputs, self._part(2)
         rows = samples.smooth & samples.learn
@@ -249,7 +254,7 @@ class _Formulas:
         for columns in (self.context.then, self.context.now):
             terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
             arguments = varied([*columns, *inputs])[:MOST_COLUMNS]
-            if not part.spend(BENT * len(arguments)):
+            if not part.spend(SCAN_OPERATIONS * len(arguments)):
                 return
             yield Scan(terms, (), target, part).formula(arguments)
 
@@ -258,11 +263,11 @@ class _Formulas:
         return list(self.context.libraries())
 
     def _part(self, families: int) -> Share:
-        """Return what some families may spend."""
+        """Return the work budget of several families."""
         return Share(self.effort.whole, min(self.effort.units, families * UNITS))
 
 
-def _commonest(samples: Samples) -> Formula:
+def _most_common_value(samples: Samples) -> Formula:
     (value, _), *_ = Counter(np.round(samples.rewards, 9).tolist()).most_common(1)
     return _constant(value, len(samples))
 
@@ -271,27 +276,27 @@ def _constant(value: float, rows: int) -> Formula:
     return Formula((Term(ONE, np.ones(rows), 1.0),), (float(literal(value)),))
 
 
-def _roughly(context: RewardContext) -> Reward:
-    """Return a linear formula of few terms for what has no exact one."""
+def _approximate(context: RewardContext) -> Reward:
+    """Return a linear approximation with few terms, for rewards without an exact formula."""
     columns = [*(v.column for v in context.variables), *context.then]
     formula = approximation(context.samples, library(columns, context.inputs, 1))
     if not formula.terms:
         formula = _constant(float(np.median(context.samples.rewards)), len(context.samples))
-    return _judged(context, GuardedLaws((formula,)))
+    return _scored(context, GuardedLaws((formula,)))
 
 
-def _judged(context: RewardContext, laws: GuardedLaws) -> Reward:
+def _scored(context: RewardContext, laws: GuardedLaws) -> Reward:
     rewards = context.samples.rewards
     error = np.abs(laws.values(len(rewards)) - rewards)
     return Reward(laws, float((error <= MATCH * (1 + np.abs(rewards))).mean()))
 
 
-def _error(context: RewardContext, found: Reward) -> float:
-    return float(np.abs(found.values(len(context.samples)) - context.samples.rewards).mean())
+def _error(context: RewardContext, reward: Reward) -> float:
+    return float(np.abs(reward.values(len(context.samples)) - context.samples.rewards).mean())
 
 
 def _is_place(term: Term) -> bool:
-    """Whether a term is a distance or a wave of what follows a step."""
+    """Return whether a term is a distance or a wave of the next state."""
     inner = term.text[term.text.find("(") + 1 : -1]
     shaped = re.fullmatch(r"(abs|np\.(hypot|sqrt|cos|sin))\(.*\)", term.text)
     own = {name for name in term.names if name not in ("np", "abs")}

@@ -1,4 +1,4 @@
-"""The terms that rewards are usually made of."""
+"""Sets of terms that rewards often consist of."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +27,12 @@ from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_COLUMNS = 8
-"""Of more quantities than this no lengths and no full library are tried."""
+"""Lengths and the full library are tried only for at most this many quantities."""
 
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What a reward may depend on: values now and after the step, and the inputs."""
+    """The quantities of a reward: variables before and after the step, and the inputs."""
 
     samples: Samples
     variables: Sequence[Variable]
@@ -40,35 +40,35 @@ class RewardContext:
 
     @property
     def tolerance(self) -> Array:
-        """A quarter of the error of a reward that still counts as right."""
+        """A quarter of the largest error of a correct prediction, for every row."""
         tolerance: Array = 0.25 * MATCH * (1 + np.abs(self.samples.rewards))
         return tolerance
 
     @property
     def now(self) -> list[NamedColumn]:
-        """Values before the step."""
+        """Columns of all variables before the step."""
         return [v.column for v in self.variables]
 
     @property
     def then(self) -> list[NamedColumn]:
-        """Values after the step of what moves."""
+        """Columns of the moving variables after the step."""
         return [v.next_column for v in self.variables if not v.still]
 
     @property
     def places(self) -> list[Variable]:
-        """What moves along a line."""
+        """Moving variables that are not angles."""
         return [v for v in self.variables if not v.is_angle and not v.still]
 
     def base(self) -> list[Term]:
-        """Return the constant and the usual costs of inputs."""
-        found = [*library([], self.inputs, 1), *_powers(self.inputs)]
+        """Return the constant and common costs of inputs."""
+        terms = [*library([], self.inputs, 1), *_powers(self.inputs)]
         if self.samples.action_space.kind == "box" and len(self.inputs) > 1:
             effort = np.sum([column.values**2 for column in self.inputs], axis=0)
-            found.append(Term("np.sum(np.square(action))", effort, 1.0))
-        return distinct(found)
+            terms.append(Term("np.sum(np.square(action))", effort, 1.0))
+        return distinct(terms)
 
     def libraries(self) -> Iterator[list[Term]]:
-        """Yield sets of terms, the likeliest first: costs are mostly squares and distances."""
+        """Yield sets of terms, the likeliest first: costs are often squares and distances."""
         base, now, then = self.base(), self.now, self.then
         yield distinct([*base, *_powers(now)])
         yield distinct([*base, *_powers(then)])
@@ -84,13 +84,16 @@ class RewardContext:
                 yield distinct([*base, *_powers(columns), *library(columns, self.inputs, 3)])
 
     def changes(self) -> list[Term]:
-        """Return changes along lines and values after the step."""
-        found = [
+        """Return changes of positions, and values after the step.
+
+        Variables that are angles or have a cycle have no change term.
+        """
+        differences = [
             Term(f"({v.next} - {v.name})", v.then - v.now, 0.8)
             for v in self.places
             if v.cycle is None
         ]
-        return distinct([*found, *library(self.then, [], 1)])
+        return distinct([*differences, *library(self.then, [], 1)])
 
     def law_libraries(self) -> list[list[Term]]:
         """Return sets of terms for laws that hold in parts of the rows, the smallest first."""
@@ -103,19 +106,19 @@ class RewardContext:
         return [later, distinct([*later, *gaps, *_powers(self.now)]), self.mixed()]
 
     def mixed(self) -> list[Term]:
-        """Return powers of both values, their products with the inputs, and lengths."""
+        """Return powers of values before and after the step, products with inputs, and lengths."""
         now, then = self.now, self.then
         crossed = [product(given, column, 1.5) for given in self.inputs for column in [*now, *then]]
         sizes = [Term(f"abs({text})", np.abs(values), 1.8) for text, values, _ in crossed]
-        found = [*self.base(), *_powers(now), *_powers(then), *crossed, *sizes]
+        terms = [*self.base(), *_powers(now), *_powers(then), *crossed, *sizes]
         if len(self.places) <= MOST_COLUMNS:
             for columns in ([v.next_column for v in self.places], [v.column for v in self.places]):
-                found += hypotenuses(columns)
-        return distinct(found)
+                terms += hypotenuses(columns)
+        return distinct(terms)
 
 
 def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
-    """Return the columns, their squares and their sizes."""
+    """Return the columns, their squares and their absolute values."""
     plain = [Term(text, values, 1.0) for text, values, _ in columns]
     squares = [Term(f"{text}**2", values**2, 1.0) for text, values, _ in columns]
     sizes = [Term(f"abs({text})", np.abs(values), 1.2) for text, values, _ in columns]
@@ -123,22 +126,25 @@ def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
 
 
 MOST_ROWS = 300
-"""Rows that points are fitted to: few coordinates need few."""
+"""Number of rows for fitting a point: it has few coordinates, so few rows are enough."""
 
 MOST_PLACES = 8
-"""Coordinates that points are looked for in, two at a time; three only of five."""
+"""Points are searched in this many coordinates, at most two at a time.
 
-REFINED = 3
-"""Points to begin with that are refined."""
+Three at a time are tried only if there are at most five coordinates.
+"""
 
-START = 4e5
-"""What it costs to try a point, however few the rows are."""
+MAX_REFINED = 3
+"""Number of starting points that are refined."""
+
+POINT_OPERATIONS = 4e5
+"""Fixed number of operations for trying a point, independent of the number of rows."""
 
 
 class DistanceShape(NamedTuple):
-    """What is made of a squared distance, which may have a rate, and where to look for points.
+    """A function of a squared distance, with starting values of its rate and of the point.
 
-    `grid` gives the points to begin with along every coordinate, by the number of coordinates.
+    `grid` has the number of starting points per coordinate, for one coordinate, two, and so on.
     """
 
     text: str
@@ -153,14 +159,14 @@ SHAPES = (
         "np.exp(-{} * {})", lambda square, rate: np.exp(-abs(rate) * square), (2.0, 20.0), (15, 5)
     ),
 )
-"""Distances themselves, and bumps; rates are relative to the spread of the coordinates."""
+"""Plain distances, and bumps whose rates are relative to the spread of the coordinates."""
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Looks for a point such that the distances from it, now and then, complete other terms.
+    """A search for a point whose distances before and after the step complete other terms.
 
-    A place is a point, followed by a rate if the shape has one.
+    The array `point` has the coordinates, followed by a rate if the shape has rates.
     """
 
     context: RewardContext
@@ -169,15 +175,15 @@ class Distances:
     shape: DistanceShape
 
     def libraries(self) -> Iterator[list[Term]]:
-        """Yield the terms with the distances from the best point, for every few coordinates."""
-        if self._plain.rows.size < 20:
+        """Yield the terms and the distances from a fitting point, for each group of coordinates."""
+        if self._projection.rows.size < 20:
             return
         for places in self._groups():
             point = self._best(places)
             if point is not None:
                 fits = partial(self._fits, places)
                 short = shortened(point, fits, range(len(point)))
-                yield [*self.terms, *self._measured(places, short)]
+                yield [*self.terms, *self._distance_terms(places, short)]
 
     def _groups(self) -> Iterator[tuple[Variable, ...]]:
         places = [v for v in self.context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
@@ -185,35 +191,41 @@ class Distances:
             yield from combinations(places, size)
 
     def _best(self, places: Sequence[Variable]) -> Array | None:
-        """Return a point from which the distances leave nothing unexplained."""
+        """Return a point whose distances and the other terms explain all rows, or None."""
         axes = [_axis(variable, self.shape.grid[len(places) - 1]) for variable in places]
         if self.shape.rates:
             spread = float(sum(np.ptp(variable.then) ** 2 for variable in places))
             axes.append([rate / spread for rate in self.shape.rates])
         starts = [np.array(point) for point in itertools.product(*axes)]
-        if not self.effort.spend(len(starts) * (4.0 * self._plain.basis.size + START)):
+        if not self.effort.spend(
+            len(starts) * (4.0 * self._projection.basis.size + POINT_OPERATIONS)
+        ):
             return None
-        sizes = [float(np.linalg.norm(self._left(places, start))) for start in starts]
-        for index in np.argsort(sizes, kind="stable")[:REFINED].tolist():
+        sizes = [float(np.linalg.norm(self._residual(places, start))) for start in starts]
+        for index in np.argsort(sizes, kind="stable")[:MAX_REFINED].tolist():
             steps = 25.0 * (len(axes) + 1)
-            if not self.effort.spend(steps * (4.0 * self._plain.basis.size + START)):
+            if not self.effort.spend(
+                steps * (4.0 * self._projection.basis.size + POINT_OPERATIONS)
+            ):
                 return None
-            point = descended(lambda point: self._left(places, point), starts[index], self.effort)
+            point = descended(
+                lambda point: self._residual(places, point), starts[index], self.effort
+            )
             if self._fits(places, point):
                 return point
         return None
 
     def _fits(self, places: Sequence[Variable], point: Array) -> bool:
-        return bool(np.abs(self._left(places, point)).max() <= 1)
+        return bool(np.abs(self._residual(places, point)).max() <= 1)
 
-    def _left(self, places: Sequence[Variable], point: Array) -> Array:
-        """Return what the distances from a point leave, in units of the tolerance."""
-        rows, scale = self._plain.rows, self._plain.scale
+    def _residual(self, places: Sequence[Variable], point: Array) -> Array:
+        """Return the residual after adding the distances, in units of the tolerance."""
+        rows, scale = self._projection.rows, self._projection.scale
         group = np.stack([values[rows] for values in self._values(places, point)], 1)
-        return self._plain.left(group * scale[:, None])
+        return self._projection.left(group * scale[:, None])
 
-    def _measured(self, places: Sequence[Variable], point: Array) -> list[Term]:
-        """Return the shapes of the distances after and before a step from a point as terms."""
+    def _distance_terms(self, places: Sequence[Variable], point: Array) -> list[Term]:
+        """Return terms for the distances from a point after and before the step."""
         names = [v.next for v in places], [v.name for v in places]
         texts = [self._text(part, point) for part in names]
         cost = 1.5 + 0.5 * len(point)
@@ -235,21 +247,24 @@ class Distances:
         then = np.stack([v.then for v in places]) - center
         now = np.stack([v.now for v in places]) - center
         with np.errstate(all="ignore"):
-            found = [self.shape.function((part**2).sum(0), point[-1]) for part in (then, now)]
-        return [np.nan_to_num(part, posinf=0.0) for part in found]
+            shaped = [self.shape.function((part**2).sum(0), point[-1]) for part in (then, now)]
+        return [np.nan_to_num(part, posinf=0.0) for part in shaped]
 
     @cached_property
-    def _plain(self) -> Projection:
+    def _projection(self) -> Projection:
         samples, tolerance = self.context.samples, 2 * self.context.tolerance
         target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
         return Projection.of(self.terms, target, MOST_ROWS)
 
 
 def distances_in(formula: Formula) -> list[Term]:
-    """Return the distances whose squares are equally weighted parts of a formula."""
+    """Return distances in the next state that a formula contains as sums of squares.
+
+    The squares of two or three coordinates must have equal weights.
+    """
     parts = {t.text: (w, t.values) for t, w in zip(formula.terms, formula.weights, strict=True)}
     names = [text.removesuffix("**2") for text in parts if text.endswith("_next**2")]
-    found = []
+    distances = []
     for group in (pair for size in (2, 3) for pair in combinations(names[:6], size)):
         squares = [parts[f"{name}**2"] for name in group]
         weight = squares[0][0]
@@ -259,8 +274,8 @@ def distances_in(formula: Formula) -> list[Term]:
         point = np.array([rounded(-slope / (2 * weight), 6) for slope, _ in lines])
         inner = np.sum([square for _, square in squares], axis=0) + float(point @ point)
         inner = inner - sum(2 * c * line for c, (_, line) in zip(point, lines, strict=True))
-        found.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
-    return found
+        distances.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
+    return distances
 
 
 def _text(names: Sequence[str], point: Array) -> str:
@@ -273,7 +288,7 @@ def _text(names: Sequence[str], point: Array) -> str:
 
 
 def shifted_text(text: str, value: float) -> str:
-    """Write a quantity less a number."""
+    """Return the source text of a quantity minus a number."""
     return f"{text} {'+' if value < 0 else '-'} {literal(abs(value))}" if value else text
 
 

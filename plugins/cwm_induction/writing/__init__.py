@@ -1,1 +1,1 @@
-"""How programs are put into words: statements in order, names, numbers, line breaks."""
+"""Write programs as source text: ordered statements, names, numbers and line breaks."""

@@ -1,8 +1,7 @@
-"""What a program gets once it is found: names for its variables, a remark, lines of a width.
+"""Finish the text of a program: rename variables, add a remark, and break long lines.
 
-Names come from what the environment's description says. They are given to a program that
-is written already, so that nothing that is predicted can depend on them. Long lines are
-broken where a person would: before operators, after commas.
+Names come from the environment's description. They replace the names of a finished program, so
+predictions cannot depend on them. Long lines are broken before operators and after commas.
 """
 
 import ast
@@ -13,17 +12,17 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-LONGEST = 32
-"""Characters of a name at most; what is described at more length keeps its number."""
+MAX_NAME_LENGTH = 32
+"""Maximum number of characters of a name; a variable with a longer one keeps its number."""
 
-LINE = 96
-"""Characters of a line at most."""
+LINE_WIDTH = 96
+"""Maximum number of characters of a line."""
 
 DOCSTRING_WIDTH = 92
-"""Characters of a docstring's line, without its indentation."""
+"""Maximum number of characters of a docstring line, without its indentation."""
 
 OPERATORS = ((" or ",), (" and ",), (" + ", " - "))
-"""Between what an expression may be broken, the weakest bond first."""
+"""Operators before which an expression may be broken, in order of increasing precedence."""
 
 _VARIABLE = re.compile(r"\bx(\d+)(?!\d)")
 _READ = re.compile(r"^ +(\w+) = observation\[(\d+)\]$", re.MULTILINE)
@@ -35,7 +34,7 @@ _REMARK = re.compile(r'\n\n    It predicts .*?\n    """', re.DOTALL)
 
 
 def renamed(program: str, documented: Sequence[str]) -> str:
-    """Give variables the names of their components; all of them or, when they clash, none."""
+    """Rename variables after their documented components; if names clash, rename none."""
     named = {int(number) for number in _VARIABLE.findall(program)}
     names = {f"x{n}": identifier(documented[n]) for n in sorted(named) if n < len(documented)}
     for angle, sine, cosine in _ANGLE.findall(program):
@@ -51,7 +50,7 @@ def renamed(program: str, documented: Sequence[str]) -> str:
 
 
 def unnamed(program: str) -> str:
-    """Undo `renamed`: give variables the names that they are found under."""
+    """Undo `renamed`: restore the numbered names of variables and angles."""
     names = {name: f"x{number}" for name, number in _READ.findall(program)}
     angles = [angle for angle, _, _ in _ANGLE.findall(program)]
     names |= {angle: f"angle{number}" for number, angle in enumerate(angles)}
@@ -59,7 +58,7 @@ def unnamed(program: str) -> str:
 
 
 def _replaced(program: str, names: Mapping[str, str]) -> str:
-    """Replace names of variables, of their next values and of the constants that belong to them."""
+    """Replace names of variables, of their next values, and of their constants."""
     if not names:
         return program
     constants = {old.upper(): new.upper() for old, new in names.items()}
@@ -75,19 +74,19 @@ def identifier(text: str) -> str:
     """Turn a description such as "velocity of the cart along x" into `cart_velocity`."""
     plain = re.sub(r"\(.*?\)|\[.*?\]|\*\*|`|\$", " ", text.replace("\\", " ")).lower()
     phrases = re.split(rf"\b(?:{_PREPOSITIONS})\b", plain)
-    found = [re.findall(r"[a-z0-9]+", phrase) for phrase in phrases]
-    words = [[word for word in phrase if word not in _SMALL] for phrase in found]
+    split = [re.findall(r"[a-z0-9]+", phrase) for phrase in phrases]
+    words = [[word for word in phrase if word not in _SMALL] for phrase in split]
     words = [phrase for phrase in words if phrase]
     if not words:
         return ""
     chosen = "_".join([*(words[1] if len(words) > 1 else []), *words[0]])
-    usable = chosen.isidentifier() and len(chosen) <= LONGEST and chosen.isascii()
+    usable = chosen.isidentifier() and len(chosen) <= MAX_NAME_LENGTH and chosen.isascii()
     reserved = keyword.iskeyword(chosen) or chosen in dir(builtins)
     return chosen if usable and not reserved else ""
 
 
 def remarked(program: str, remark: str) -> str:
-    """Add a paragraph to the docstring of the first class of a program, and fill long lines."""
+    """Add a paragraph to the docstring of a program's first class, and rewrap long lines."""
     tree = ast.parse(program)
     owner = next(node for node in tree.body if isinstance(node, ast.ClassDef))
     docstring = owner.body[0]
@@ -103,25 +102,25 @@ def remarked(program: str, remark: str) -> str:
 
 
 def _refilled(paragraph: str) -> str:
-    """Fill the lines of a paragraph anew if one of them is too long."""
+    """Rewrap a paragraph if it has a line that is too long."""
     if max(map(len, paragraph.splitlines()), default=0) <= DOCSTRING_WIDTH + 4:
         return paragraph
     return textwrap.indent(textwrap.fill(" ".join(paragraph.split()), DOCSTRING_WIDTH), "    ")
 
 
 def unremarked(program: str) -> str:
-    """Undo `remarked`, but for where the docstring ends."""
+    """Undo `remarked`, except for the position of the closing quotes of the docstring."""
     return _REMARK.sub('\n    """', program, count=1)
 
 
 def broken(program: str) -> str:
-    """Break statements that are longer than a line; the program stays the same."""
+    """Break long statements over several lines without changing the program's syntax tree."""
     text = "\n".join(part for line in program.splitlines() for part in _broken(line)) + "\n"
     return text if _same(text, program) else program
 
 
 def _same(text: str, program: str) -> bool:
-    """Whether a text with other line breaks is the program still."""
+    """Return whether a text has the same syntax tree as the program."""
     try:
         return ast.dump(ast.parse(text)) == ast.dump(ast.parse(program))
     except (SyntaxError, ValueError):
@@ -129,20 +128,20 @@ def _same(text: str, program: str) -> bool:
 
 
 def _broken(line: str) -> Iterator[str]:
-    """Yield the parts of a line, or the line itself if it is short or of another form."""
+    """Yield the parts of a line, or the line itself if it is short or cannot be broken."""
     indent = line[: len(line) - len(line.lstrip())]
     lead, expression, end = _statement(line.strip())
-    if len(line) <= LINE or not expression or "#" in expression:
+    if len(line) <= LINE_WIDTH or not expression or "#" in expression:
         yield line
         return
-    first, *others = _laid(expression, indent, inside=False)
+    first, *others = _wrapped(expression, indent, inside=False)
     *between, last = [indent + lead + first.lstrip(), *others]
     yield from between
     yield last + end
 
 
 def _statement(text: str) -> tuple[str, str, str]:
-    """Split a statement into what comes before an expression, the expression, and its end."""
+    """Split a statement into its prefix, its expression and its suffix; all empty if unknown."""
     for word in ("if ", "elif "):
         if text.startswith(word) and text.endswith(":"):
             return word, text[len(word) : -1], ":"
@@ -155,9 +154,9 @@ def _statement(text: str) -> tuple[str, str, str]:
     return (f"{target} = ", expression, "") if plain else ("", "", "")
 
 
-def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[str]:
-    """Yield the lines of an expression, `inside` brackets or not, with a comma behind it."""
-    if inside and len(indent) + len(text) < LINE:
+def _wrapped(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[str]:
+    """Yield the lines of an expression, `inside` brackets or not, followed by `comma`."""
+    if inside and len(indent) + len(text) < LINE_WIDTH:
         yield indent + text + comma
         return
     items = list(split_outside(text, (", ",)))
@@ -165,13 +164,13 @@ def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[
     parts = next((split for split in splits if len(split) > 1), [])
     if not inside and (len(items) > 1 or parts):
         yield f"{indent}("
-        yield from _laid(text, indent + "    ", inside=True)
+        yield from _wrapped(text, indent + "    ", inside=True)
         yield f"{indent})"
     elif len(items) > 1:
         for item in items:
-            yield from _laid(item, indent, inside=True, comma=",")
+            yield from _wrapped(item, indent, inside=True, comma=",")
     elif parts:
-        *lines, last = _filled(parts, LINE - len(indent) - 1)
+        *lines, last = _filled(parts, LINE_WIDTH - len(indent) - 1)
         for line in lines:
             yield from _fitted(line, indent, "")
         yield from _fitted(last, indent, comma)
@@ -180,26 +179,29 @@ def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[
 
 
 def _fitted(text: str, indent: str, comma: str) -> Iterator[str]:
-    """Yield a line, unwrapped if it is long by itself."""
-    if len(indent) + len(text) < LINE:
+    """Yield a line; unwrap its last brackets if it is too long."""
+    if len(indent) + len(text) < LINE_WIDTH:
         yield indent + text + comma
     else:
         yield from _unwrapped(text, indent, comma)
 
 
 def _unwrapped(text: str, indent: str, comma: str) -> Iterator[str]:
-    """Yield a call or a display with what is in its last brackets on lines of its own."""
+    """Yield a call or a display, with the content of its last brackets on separate lines."""
     start = _opening(text)
     if start is None:
         yield indent + text + comma
         return
     yield indent + text[: start + 1]
-    yield from _laid(text[start + 1 : -1], indent + "    ", inside=True)
+    yield from _wrapped(text[start + 1 : -1], indent + "    ", inside=True)
     yield indent + text[-1] + comma
 
 
 def _opening(text: str) -> int | None:
-    """Return where the bracket opens that the last character closes."""
+    """Return the position of the bracket that the last character closes.
+
+    Return None if the last character closes no bracket.
+    """
     depth = 0
     for place in range(len(text) - 1, -1, -1):
         depth += (text[place] in ")]}") - (text[place] in "([{")
@@ -209,7 +211,7 @@ def _opening(text: str) -> int | None:
 
 
 def split_outside(text: str, marks: tuple[str, ...]) -> Iterator[str]:
-    """Yield what stands between marks outside brackets; an operator begins the next part."""
+    """Yield the parts between marks outside brackets; an operator begins the next part."""
     depth, start = 0, 0
     for place, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -221,7 +223,7 @@ def split_outside(text: str, marks: tuple[str, ...]) -> Iterator[str]:
 
 
 def _filled(parts: list[str], width: int) -> Iterator[str]:
-    """Put as many parts on each line as there is room for."""
+    """Join parts into lines that are as long as the width allows."""
     line = ""
     for part in parts:
         if line and len(line) + 1 + len(part) > width:

@@ -1,9 +1,9 @@
-"""The simplest numbers that the data allow."""
+"""Write numbers with as few digits as the data allow."""
 
 import math
 
 MOST_DIGITS = 9
-"""Significant digits of a number that no shorter one can stand for."""
+"""Maximum number of significant digits of a literal."""
 
 
 def rounded(value: float, digits: int) -> float:
@@ -20,7 +20,7 @@ def literal(value: float) -> str:
 def simplest_between(low: float, high: float) -> float:
     """Return the number strictly between two others that takes the fewest digits to write."""
     if not low < high:
-        raise ValueError(f"nothing lies between {low} and {high}")
+        raise ValueError(f"no number is strictly between {low} and {high}")
     if low < 0 < high:
         return 0.0
     top = math.floor(math.log10(max(abs(low), abs(high))))
@@ -44,13 +44,19 @@ def whole_degrees_between(low: float, high: float) -> int | None:
 
 
 def is_whole_degrees(value: float) -> bool:
-    """Whether a bound, kept in single precision, is a whole number of degrees below a full turn."""
+    """Return whether a bound in radians is 1 to 359 whole degrees, of either sign.
+
+    The relative tolerance is 1e-5, because bounds are stored in single precision.
+    """
     degrees = math.degrees(abs(value)) if math.isfinite(value) else 0.0
     return 0.5 < degrees < 360 and abs(degrees - round(degrees)) < 1e-5 * degrees
 
 
 def _first_multiple(low: float, multiple: int, exponent: int) -> float:
-    """Return the least multiple of `multiple * 10**exponent` above `low`, free of binary dust."""
+    """Return the least multiple of `multiple * 10**exponent` above `low`.
+
+    The number is parsed from decimal text to avoid binary rounding errors.
+    """
     unit = 10.0**exponent
     count = math.floor(low / (unit * multiple)) + 1
     return float(f"{count * multiple}e{exponent}")

@@ -1,8 +1,8 @@
-"""From what was found to the text of a program.
+"""Write a program from statements in any order.
 
-Statements are gathered in any order, with the names that they read and set
-taken from their syntax. Emission sorts them, leaves out what no result needs,
-and refuses a program that reads a name before it is set.
+The syntax of each statement shows which names it reads and sets. The writer
+sorts the statements and leaves out unneeded ones. It raises an error if a
+program reads a name before setting it.
 """
 
 import ast
@@ -20,35 +20,35 @@ GIVEN = frozenset(dir(builtins)) | {"np", "self", "observation", "action"}
 
 
 class EmissionError(CwmError):
-    """Statements that cannot be put in order, or that read what nothing sets."""
+    """Statements that cannot be sorted, or that read a name that no statement sets."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A piece of a function's body; it alone sets the names that it sets."""
+    """A piece of a function's body; no other statement may set the same names."""
 
     text: str
     comment: str = ""
 
     @cached_property
     def sets(self) -> frozenset[str]:
-        """Names that are set whichever way the code goes."""
+        """Names that the code sets on every branch."""
         return frozenset(_flow(ast.parse(self.text).body)[1])
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """Names that are read before the code itself has set them."""
+        """Names that the code reads before setting them itself."""
         return frozenset(_flow(ast.parse(self.text).body)[0])
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines, the comment above them."""
+        """Return the lines of the comment, followed by the lines of code."""
         return [*(f"# {line}" for line in self.comment.splitlines()), *self.text.splitlines()]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number with a name; `text` is what a person would write for it."""
+    """A named number; `text` is its source text, such as `np.pi / 2`."""
 
     name: str
     text: str
@@ -57,7 +57,7 @@ class Constant:
 
 @dataclass
 class ProgramDraft:
-    """A world model in pieces.
+    """The parts of a program that have yet to be written as text.
 
     `result` is the expression of the next observation; `reward` and
     `terminated` are names that statements set.
@@ -71,7 +71,7 @@ class ProgramDraft:
     methods: list[str] = field(default_factory=list)
 
     def constant(self, name: str, text: str, comment: str = "") -> str:
-        """Name a number and return the name, one of its own if another number has it."""
+        """Add a named number; return its name, with a suffix if another number has the name."""
         taken = {constant.name: constant.text for constant in self.constants}
         unique, number = name, 2
         while unique in taken and taken[unique] != text:
@@ -81,7 +81,7 @@ class ProgramDraft:
         return unique
 
     def text(self) -> str:
-        """Write the program."""
+        """Return the source text of the program."""
         body = ordered(self._needed(), self._known_outside())
         check_names(body, self._known_outside(), [self.result, "reward", "terminated"])
         step = [line for statement in body for line in statement.lines]
@@ -140,7 +140,7 @@ def set_state(self, observation):
 
 
 def ordered(statements: Sequence[Statement], known: Iterable[str] = ()) -> list[Statement]:
-    """Sort statements so that names are set before they are read, keeping the order otherwise."""
+    """Sort statements so that names are set before use; keep the order otherwise."""
     waiting, result, available = list(statements), [], set(known)
     unset = {name for statement in statements for name in statement.sets}
     while waiting:
@@ -157,7 +157,7 @@ def ordered(statements: Sequence[Statement], known: Iterable[str] = ()) -> list[
 def check_names(
     statements: Iterable[Statement], known: Iterable[str], results: Iterable[str]
 ) -> None:
-    """Refuse names that are read before they are set, or set twice."""
+    """Raise an error if a name is read before it is set, or set twice."""
     available: set[str] = set(known)
     assigned: set[str] = set()
     for statement in statements:
@@ -172,12 +172,12 @@ def check_names(
 
 
 def mentioned(text: str) -> set[str]:
-    """Return every name in some code, or in a line of it."""
+    """Return every name in a piece of code, which may be incomplete."""
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
 
 
 def _flow(body: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
-    """Return the names that code reads before it sets them, and those that it surely sets."""
+    """Return the names that code reads before setting them, and the names that it always sets."""
     reads: set[str] = set()
     sets: set[str] = set()
     for node in body:
@@ -215,7 +215,7 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def _called(method: str, lines: Iterable[str]) -> bool:
-    """Whether some line calls the method."""
+    """Return whether a line calls the method."""
     name = method.removeprefix("def ").split("(")[0]
     return any(f"self.{name}(" in line for line in lines)
 
