@@ -147,16 +147,18 @@ class EquationsWriter:
     def _laws(self, variable: Variable) -> Iterator[Statement]:
         """Yield the values of formulas that rules compare, and then the rules with their laws."""
         laws = self.findings.dynamics.laws[variable.name]
-        if not laws.rules:
-            yield self._assigned(variable, laws.formulas[0].text(variable.name), "")
-            return
-        chosen, names = f"{variable.name}_chosen", laws.names
+        every = self.findings.dynamics.laws.values()
+        names = {name for other in every for name in other.names}
         texts = [formula.text(variable.name) for formula in laws.formulas]
         for index, text in enumerate(texts):
             case = case_name(variable.name, index)
             if case in names:
                 yield Statement(f"{case} = {text}")
                 texts[index] = case
+        if not laws.rules:
+            yield self._assigned(variable, texts[0], "")
+            return
+        chosen = f"{variable.name}_chosen"
         lines = []
         for number, (rule, index) in enumerate(laws.rules):
             lines.append(f"{'elif' if number else 'if'} {rule.text()}:")

@@ -16,7 +16,7 @@ from cwm_induction.effort import Share
 from cwm_induction.laws.consensus import Library, Unknown
 from cwm_induction.laws.features import case_features, case_name, law_libraries, rule_features
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
-from cwm_induction.rules import Feature
+from cwm_induction.rules import Feature, as_features
 
 MAX_MODES = 6
 """A whole number with at most this many values is a mode: each value may have its own laws."""
@@ -29,6 +29,9 @@ LINKED = 0.85
 
 LINK_COST = 2.5
 """Cost of such a linear formula at most: two terms."""
+
+SOLVER_ERROR = 1e-9
+"""Error of the robust regression, relative to the largest change: more than double precision."""
 
 PATCHWORK = {0.97: 0.15, 0.0: 0.06}
 """Cost of laws per row, by the share of check rows that they predict. Costlier laws may approximate
@@ -141,6 +144,9 @@ class LawExplainer:
         formulas = [law.formula for law in laws]
         features += case_features(variable.column, moving, formulas)
         features += self._consequences(variable, formulas)
+        for other in chain:
+            if other.name in self.found:
+                features += as_features(list(cases_of(other, self.found[other.name])), 1.2)
         return guarded(laws, features, unknown.rows, self.effort)
 
     def _consequences(self, variable: Variable, formulas: Sequence[Formula]) -> Iterator[Feature]:
@@ -178,6 +184,13 @@ class LawExplainer:
         return scan.formula(varied(columns))
 
 
+def cases_of(variable: Variable, laws: GuardedLaws) -> Iterator[NamedColumn]:
+    """Yield the next value of a variable by each of its laws."""
+    for index, formula in enumerate(laws.formulas):
+        values = variable.now + formula.values(len(variable.now))
+        yield NamedColumn(case_name(variable.name, index), values)
+
+
 def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:
     """Return the change of a variable as a quantity to explain, given some next values.
 
@@ -189,7 +202,7 @@ def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable]
     then = variable.then
     inside = (then > variable.low) & (then < variable.high)
     fit = samples.smooth & samples.learn
-    tolerance = 0.25 * variable.rounding
+    tolerance = 0.25 * variable.rounding + SOLVER_ERROR * np.abs(variable.change).max()
     for other in settled:
         ratio = variable.change.std() / (other.change.std() + 1e-300)
         tolerance = tolerance + samples.grain * ratio * np.abs(other.then)
