@@ -20,7 +20,7 @@ COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
 """Helper of the program: random counts have many unlikely values."""
 
 MAX_BITS = 8.5
-"""Bits per transition up to which a program lists its outcomes: at most 256 count."""
+"""A program lists its outcomes up to this number of bits per transition: at most 256 outcomes."""
 
 PROBABILITIES = "Predicts the probabilities of all outcomes."
 

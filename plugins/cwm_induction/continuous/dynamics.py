@@ -12,7 +12,7 @@ import numpy as np
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import Known, derived, equation
 from cwm_induction.continuous.regression import Formula, approximate, by_cases, sparse
-from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, library, products
 from cwm_induction.continuous.variables import (
     Reads,
@@ -46,7 +46,6 @@ ALMOST = 0.9
 
 FEWEST_EXCEPTIONS = 2
 """Minimum number of wrong rows of an equation that starts a search for further laws."""
-
 
 MOST_CASES = 8
 """Cases of an approximation are split further only up to this number."""
@@ -98,11 +97,6 @@ class Explanations:
             **{name: set() for name in (self.mechanics.names if self.mechanics else ())},
             **({name: flow.reads for name in flow.names} if flow else {}),
         }
-
-    def change(self, name: str, count: int) -> Array | None:
-        """Return the change of a variable that its laws or its formula predict, or None."""
-        explanation = self.laws.get(name) or self.formulas.get(name)
-        return explanation.values(count) if explanation else None
 
     @property
     def explained(self) -> set[str]:
@@ -180,7 +174,7 @@ class Explainer:
         if not names:
             return
         explainer = self._explainer()
-        laws_by_name = dict(explainer.explain(names, least))
+        laws_by_name = explainer.explain(names, least)
         if least == 0:
             laws_by_name = self._with_inner_constants(explainer, names)
         for variable in self.variables:

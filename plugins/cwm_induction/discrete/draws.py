@@ -49,7 +49,7 @@ MOST_TRIED = 6
 """Number of the rarest steps whose removal is tried in one iteration, to save time."""
 
 LEAST_CONFLICTS = 2
-"""A factor is random only if this many situations were followed by different values of it."""
+"""A factor is random only if this many situations were followed by different values."""
 
 CERTAIN = 0.03
 """An action is deterministic up to this share of repeats with another outcome."""
@@ -112,7 +112,7 @@ def _shares(lands: np.ndarray, action: np.ndarray, count: np.ndarray, rounds: in
 
 
 def chance_layout(seen: Transitions) -> Layout:
-    """Return the layout in which random steps by action have the shortest description."""
+    """Return the layout with the shortest description of random steps by action."""
     if len(seen.layouts) == 1:
         return seen.layouts[0][0]
     costs = []
@@ -189,7 +189,7 @@ class DrawnTransitions:
 
     `landing` is a mask (rows, steps) of the steps of `draws` that explain each row. `as_drawn`
     contains the same transitions with draws instead of actions. `aside` lists further random
-    factors, which are drawn independently.
+    factors, drawn independently.
     """
 
     seen: Transitions

@@ -88,7 +88,7 @@ class FactorMove:
         return _to_range(self.target(factors, action, factor), self.radix, self.wraps)
 
     def leaves(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
-        """Return a mask of the rows in which the move would leave the range."""
+        """Return a mask (rows): whether the move would leave the range."""
         target = self.target(factors, action, factor)
         outside: np.ndarray = (target < 0) | (target >= self.radix)
         return outside & (not self.wraps)

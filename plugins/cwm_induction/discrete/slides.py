@@ -12,7 +12,7 @@ from cwm_induction.discrete.moves import FactorMove
 GridCell = tuple[int, int]
 
 LEAST_RIGHT = 0.95
-"""Slides must explain this share of the transitions; other events on the way are exceptions."""
+"""Slides must explain this share of the transitions; other events during a slide are exceptions."""
 
 AXES = 2
 """Number of factors of a grid, and the least length of a move that is more than one step."""

@@ -191,10 +191,10 @@ def variants(law: Law, unknown: Unknown, terms: Sequence[Term], remaining: Array
             rough = Formula(tuple(chosen), tuple(weights[t.text][1] for t in chosen))
             inside = np.intersect1d(rows, np.flatnonzero(unknown.law(rough).rows))
             if len(inside):
-                yield unknown.law(_revised(law.formula, rough, unknown, inside, term), term.cost)
+                yield unknown.law(_revised(rough, unknown, inside, term), term.cost)
 
 
-def _revised(before: Formula, rough: Formula, unknown: Unknown, rows: Array, term: Term) -> Formula:
+def _revised(rough: Formula, unknown: Unknown, rows: Array, term: Term) -> Formula:
     """Fit only the changed weight, and round it to few digits."""
     others = [(t, w) for t, w in zip(rough.terms, rough.weights, strict=True) if t is not term]
     rest = Formula(tuple(t for t, _ in others), tuple(w for _, w in others))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -14,7 +14,13 @@ from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
 from cwm_induction.continuous.variables import Reads, Variable, indicators, settled
 from cwm_induction.effort import Share
 from cwm_induction.laws.consensus import Library, Unknown
-from cwm_induction.laws.features import case_features, case_name, law_libraries, rule_features
+from cwm_induction.laws.features import (
+    case_columns,
+    case_features,
+    case_name,
+    law_libraries,
+    rule_features,
+)
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.rules import Feature, as_features
 
@@ -131,7 +137,7 @@ class LawExplainer:
             unknown,
             libraries,
             libraries[-1],
-            row_sets(self.samples, now, self.inputs),
+            self._sets,
             self.rng,
             self.effort,
             Term(variable.name, variable.now, 1.0),
@@ -146,8 +152,13 @@ class LawExplainer:
         features += self._consequences(variable, formulas)
         for other in chain:
             if other.name in self.found:
-                features += as_features(list(cases_of(other, self.found[other.name])), 1.2)
+                cases = case_columns(other.column, self.found[other.name].formulas)
+                features += as_features(cases, 1.2)
         return guarded(laws, features, unknown.rows, self.effort)
+
+    @cached_property
+    def _sets(self) -> RowSets:
+        return row_sets(self.samples, [v.column for v in self.variables], self.inputs)
 
     def _consequences(self, variable: Variable, formulas: Sequence[Formula]) -> Iterator[Feature]:
         """Yield the next values of other variables that follow from each law of this one."""
@@ -182,13 +193,6 @@ class LawExplainer:
         terms = library(columns, self.inputs, 1)
         scan = Scan(terms, (), Target(unknown.values, 2 * unknown.tolerance, inside), self.effort)
         return scan.formula(varied(columns))
-
-
-def cases_of(variable: Variable, laws: GuardedLaws) -> Iterator[NamedColumn]:
-    """Yield the next value of a variable by each of its laws."""
-    for index, formula in enumerate(laws.formulas):
-        values = variable.now + formula.values(len(variable.now))
-        yield NamedColumn(case_name(variable.name, index), values)
 
 
 def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:
@@ -231,6 +235,7 @@ def row_sets(
     """Return rows that may share a law: neighbours, modes, and ends of quantities."""
     quantities = [f.values for f in rule_features(columns, inputs, lengths=False)]
     places = np.column_stack([*(column.values for column in columns), samples.actions])
+    places /= places.std(0) + 1e-9
     return RowSets(places, _modes(samples, columns), quantities)
 
 

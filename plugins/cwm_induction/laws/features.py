@@ -100,10 +100,7 @@ def case_features(
     The formulas are changes of the quantity `own`; `case_name` names their results.
     """
     changes = [formula.values(len(own.values)) for formula in formulas]
-    cases = [
-        NamedColumn(case_name(own.text, index), own.values + change)
-        for index, change in enumerate(changes)
-    ]
+    cases = case_columns(own, formulas)
     yield from as_features(cases, 0.9)
     for first, second in combinations(cases, 2):
         yield Feature(f"{first.text} - {second.text}", first.values - second.values, 1.6)
@@ -114,6 +111,14 @@ def case_features(
             if column.values.min() < 0 < column.values.max() and column.text != own.text:
                 text = f"({case.text} - {own.text}) * {column.text}"
                 yield Feature(text, change * column.values, 1.8)
+
+
+def case_columns(own: NamedColumn, formulas: Sequence[Formula]) -> list[NamedColumn]:
+    """Return the next value of the quantity `own` by each law."""
+    return [
+        NamedColumn(case_name(own.text, index), own.values + formula.values(len(own.values)))
+        for index, formula in enumerate(formulas)
+    ]
 
 
 def case_name(name: str, index: int) -> str:

@@ -42,7 +42,6 @@ FEWEST_ROWS = 5
 NEIGHBOURS = (14, 25, 40, 80, 160)
 """Sizes of neighbourhoods, in turn: few rows share a law, many rows determine more terms."""
 
-
 UNSEPARATED = 0.3
 """Share of the rows of a law that its rule may get wrong; the law is left out beyond it."""
 
@@ -51,13 +50,11 @@ UNSEPARATED = 0.3
 class GuardedLaws:
     """Formulas, and rules in order with the number of the formula that a rule selects.
 
-    The first formula holds if no rule does. `explained` is the share of rows that some formula
-    predicts.
+    The first formula holds if no rule does.
     """
 
     formulas: tuple[Formula, ...]
     rules: tuple[tuple[ThresholdRule, int], ...] = ()
-    explained: float = 1.0
 
     @property
     def names(self) -> set[str]:
@@ -86,9 +83,9 @@ class GuardedLaws:
 class RowSets(NamedTuple):
     """Sets of rows that may share a law.
 
-    `places` (rows, coordinates) says which rows are neighbours. `groups` are masks of rows that may
-    share a law, such as all rows of one action. Either end of `quantities` (values of all rows) may
-    have a law.
+    `places` (rows, coordinates of equal spread) says which rows are neighbours. `groups` are masks
+    of rows that may share a law, such as all rows of one action. Either end of `quantities` (values
+    of all rows) may have a law.
     """
 
     places: Array
@@ -175,7 +172,7 @@ class LawSearch:
             order = inside[np.argsort(values[inside], kind="stable")]
             yield order[:size]
             yield order[len(order) - size :]
-        places = self.sets.places / (self.sets.places.std(0) + 1e-9)
+        places = self.sets.places
         for size in NEIGHBOURS:
             centre = places[self.rng.choice(inside)]
             distance = ((places[inside] - centre) ** 2).sum(1)
@@ -236,6 +233,4 @@ def guarded(
         if not rule.is_constant and is_supported and wrong <= UNSEPARATED * count:
             rules.append((rule, number))
             decided = decided | rule.holds(len(decided))
-    explained = np.logical_or.reduce([law.rows for law in laws])
-    share = float(explained[usable].mean()) if usable.any() else 1.0
-    return GuardedLaws(tuple(law.formula for law in laws), tuple(rules), share)
+    return GuardedLaws(tuple(law.formula for law in laws), tuple(rules))

@@ -10,10 +10,10 @@ from cwm_induction.memory.history import Event, RecordedHistory
 from cwm_induction.writing.rounding import literal, simplest_between
 
 MAX_LEVELS = 12
-"""Maximum number of values of a number for which each value is an event."""
+"""A number with at most this many values has an event per value."""
 
 MAX_PLACES = 200
-"""Maximum number of pairs of observation and action for which each pair is an event."""
+"""With at most this many pairs of observation and action, each pair is an event."""
 
 MIN_ROWS = 3
 """Minimum number of rows with an event, and of rows without it."""

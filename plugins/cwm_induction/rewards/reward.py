@@ -20,7 +20,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
 from cwm_induction.continuous.variables import MATCH, Variable
 from cwm_induction.effort import Share
-from cwm_induction.laws.consensus import Unknown
+from cwm_induction.laws.consensus import Law, Unknown
 from cwm_induction.laws.explaining import distinctness, row_sets
 from cwm_induction.laws.features import rule_features
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
@@ -142,18 +142,22 @@ def _from_laws(context: RewardContext, effort: Share) -> Reward:
     laws = search.laws()
     if not laws:
         return Reward(GuardedLaws((_most_common_value(samples),)), 0.0)
-    features = _features(context, [law.formula for law in laws])
-    return _scored(context, guarded(laws, features, np.ones(len(samples), bool), part))
+    return _decided(context, laws, part)
 
 
 def _with_rules(context: RewardContext, formulas: Sequence[Formula], effort: Share) -> Reward:
-    """Add laws, for rows without a formula that holds, that differ from a formula by one term."""
+    """Explain the remaining rows by laws that differ from a formula by one term."""
     unknown, base = _unknown(context), context.base()
-    nothing = np.zeros((len(context.samples), 0))
-    search = LawSearch(unknown, [], base, RowSets(nothing), np.random.default_rng(0), effort)
-    laws = search.laws(formulas) or [unknown.law(formulas[0])]
+    sets = RowSets(np.zeros((len(context.samples), 0)))
+    search = LawSearch(unknown, [], base, sets, np.random.default_rng(0), effort)
+    return _decided(context, search.laws(formulas) or [unknown.law(formulas[0])], effort)
+
+
+def _decided(context: RewardContext, laws: Sequence[Law], effort: Share) -> Reward:
+    """Order laws in a decision list, and score it."""
     features = _features(context, [law.formula for law in laws])
-    return _scored(context, guarded(laws, features, np.ones(len(nothing), bool), effort))
+    rows = np.ones(len(context.samples), bool)
+    return _scored(context, guarded(laws, features, rows, effort))
 
 
 def _unknown(context: RewardContext) -> Unknown:
