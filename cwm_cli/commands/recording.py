@@ -12,7 +12,7 @@ import json
 import time
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
@@ -63,6 +63,12 @@ DEFAULTS: RecordingOptions = {
 
 MIN_ROWS = 200
 """Default minimum of rows of a split: ten hands of Blackjack show too few of its rules."""
+
+SAVE_SECONDS = 10.0
+"""Seconds of a recording between two saves, so that a killed process loses little."""
+
+MAX_SAVING_SHARE = 0.05
+"""Maximum share of the time that saves take; large files are saved less often."""
 
 MAX_GROWTH = 3
 """Largest number of episodes of a split as a multiple of the number that has its minimum of rows.
@@ -291,7 +297,12 @@ class Recording:
             progress.enough = known
 
     def play(
-        self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None
+        self,
+        observer: Observer = SILENT,
+        *,
+        workers: int = 1,
+        max_seconds: float | None = None,
+        save: Callable[[], None] | None = None,
     ) -> None:
         """Record the missing episodes.
 
@@ -301,8 +312,10 @@ class Recording:
             observer: Receives the progress.
             workers: Number of processes.
             max_seconds: Time limit in seconds, checked after each progress event.
+            save: Saves the finished episodes; called after an episode, about every 10 seconds.
         """
         began = time.monotonic()
+        next_save = began + SAVE_SECONDS
         observer.begins(self)
         try:
             self._policy.prepare(self._stage)
@@ -311,8 +324,13 @@ class Recording:
                     if isinstance(event, Recorded):
                         self._add(event)
                     observer.advanced(event)
-                    if max_seconds is not None and time.monotonic() - began >= max_seconds:
+                    now = time.monotonic()
+                    if max_seconds is not None and now - began >= max_seconds:
                         return
+                    if save is not None and now >= next_save and isinstance(event, Recorded):
+                        save()
+                        saving = time.monotonic() - now
+                        next_save = now + max(SAVE_SECONDS, saving / MAX_SAVING_SHARE)
         finally:
             observer.ends()
 

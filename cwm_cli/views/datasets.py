@@ -144,13 +144,14 @@ class RecordingBar(Lines):
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._underway: dict[Key, float] = {}
+        self._known = 0
         self._began = self._last = 0.0
 
     def begins(self, work: object) -> None:
         """Start the bar of a recording; ignore other work."""
         if not isinstance(work, Recording):
             return
-        self._work, self._underway = work, {}
+        self._work, self._underway, self._known = work, {}, work.done
         self._began = self._last = time.monotonic()
         title = f"recording {printable(work.spec.id)}"
         if self._console.is_interactive:
@@ -189,7 +190,10 @@ class RecordingBar(Lines):
             words = f"{('train', 'test')[split]} episode {place + 1}: {event.share:.0%}"
         else:
             return
-        self._say(f"[{done}/{self._work.episodes}] {words}  {duration(now - self._began)}")
+        passed, total = now - self._began, self._work.episodes
+        new = done - self._known + sum(self._underway.values())
+        left = f"  about {duration(passed * (total - done) / new)} left" if new else ""
+        self._say(f"[{done}/{total}] {words}  {duration(passed)}{left if total > done else ''}")
 
     def ends(self) -> None:
         """Stop the bar."""

@@ -299,6 +299,31 @@ def test_interrupted_recording_is_saved_and_continued(
     assert broken.read_bytes() == whole.read_bytes()
 
 
+def test_killed_recording_keeps_the_saved_episodes(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from math import inf
+from cwm_cli.commands import recording
+from cwm_cli.commands.collect import collect
+from cwm_cli.runs.observer import Observer
+
+class Killer(Observer):
+    def advanced(self, event):
+        if isinstance(event, recording.BeingRecorded) and event.key == (0, 2):
+            os.kill(os.getpid(), 9)
+
+recording.SAVE_SECONDS, recording.MAX_SAVING_SHARE = 0.0, inf
+collect("CartPole-v1", policy="random", max_steps=9, out=sys.argv[1], observer=Killer())
+"""
+    killed, whole = tmp_path / "killed.npz", tmp_path / "whole.npz"
+    done = subprocess.run([sys.executable, "-c", script, killed], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(Dataset.load(killed).metadata["policies"]) == 4  # two train and two test episodes
+    for file in (killed, whole):
+        collect("CartPole-v1", policy="random", max_steps=9, out=file)
+    assert killed.read_bytes() == whole.read_bytes()
+
+
 def test_interrupted_cached_recording_is_continued(cache: Path) -> None:
     spec = find("Blackjack-v1")
     with pytest.raises(KeyboardInterrupt):
