@@ -1,8 +1,8 @@
 """Record the datasets that ship in `data/`: those of `cwm collect` with its defaults.
 
-Run again, with the versions that the metadata name, it writes the same bytes. Episodes that are
-there are gone on from where this version of the collector would record the same; `--anew` records
-all of them again.
+With the package versions in the metadata, a second run writes the same bytes. Episodes of an
+existing file are kept if this version of the collector would record the same ones; `--anew`
+records all of them again.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from cwm_cli.registry import environment
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
 
-SAME_EPISODES = (5, COLLECTOR_VERSION)
-"""Versions of the collector that play an episode alike, unless it tries every action (coverage)."""
+SAME_EPISODES = (6, COLLECTOR_VERSION)
+"""Versions of the collector that record equal episodes, unless they try all actions (coverage)."""
 
 
 def begun(file: Path, versions: dict[str, str]) -> Dataset | None:

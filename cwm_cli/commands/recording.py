@@ -31,7 +31,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
 from cwm_cli.runs.observer import SILENT, Observer
 
-COLLECTOR_VERSION = 6
+COLLECTOR_VERSION = 7
 """Version of the recording: increase it if the same request gives different rows."""
 
 

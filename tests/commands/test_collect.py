@@ -198,7 +198,7 @@ def test_metadata_contain_all_settings_of_the_recording() -> None:
         "max_steps": 100,
         "seed": 5,
         "versions": dict(spec.versions()),
-        "collector": 6,
+        "collector": 7,
     }
 
 
