@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from benchmarks import aside, hard, novel, unseen
-from benchmarks.hard.ceilings import ceiling
+from benchmarks import aside, fresh, hard, novel, unseen
+from benchmarks.ceilings import GROUPS, ceiling
 from benchmarks.machine import machine
 from benchmarks.main_job import watched
 from benchmarks.variants import VARIANTS
@@ -60,11 +60,12 @@ SUITES = {
     "aside": [Case(f"benchmarks.aside:{name}") for name in aside.IDS],
     "unseen": [Case(f"benchmarks.unseen:{name}") for name in unseen.IDS],
     "hard": [Case(f"benchmarks.hard:{name}") for name in hard.IDS],
+    "fresh": [Case(f"benchmarks.fresh:{name}") for name in fresh.IDS],
 }
 """Known environments, known ones with other constants or maps, and systems made for this test.
 
-`novel` and `aside` helped to develop induction; `unseen` was run once, at the end. `hard` has
-computed ceilings.
+`novel`, `aside` and `hard` helped to develop induction; `unseen` and `fresh` were run once, at the
+end. `hard` and `fresh` have computed ceilings.
 """
 
 
@@ -115,8 +116,8 @@ def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
     seconds = [node["node"]["usage"]["seconds"] for node in nodes]
     scores = [node["node"]["verdict"]["score"] for node in nodes]
     kept = {name: found[name] for name in ("solved", "train", "test", "unseen")}
-    if case.env.startswith("benchmarks.hard:"):
-        kept["ceiling"] = ceiling(case.env.split(":")[1], Dataset.load(data))
+    if (env_id := case.env.split(":")[-1]) in GROUPS:
+        kept["ceiling"] = ceiling(env_id, Dataset.load(data))
     return {**kept, "seconds": seconds, "scores": scores, "peak_mb": round(peak / 1e6)}
 
 
@@ -142,11 +143,11 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
         shares = [_share_of_ceiling(row) for row in done]
         exact = share(mean(row["test"]["exact"] == 1 for row in done))
         yield f"mean share of the ceiling: {share(mean(shares))}; exact in {exact} of the draws"
-        for group in sorted(set(hard.GROUPS.values())):
+        for group in sorted(set(GROUPS.values())):
             own = [
                 value
                 for value, case in zip(shares, cases, strict=True)
-                if hard.GROUPS[case.env.split(":")[1]] == group
+                if GROUPS[case.env.split(":")[1]] == group
             ]
             yield f"  {group:<10} {share(mean(own))}"
     longest = max(len(row["scores"]) for row in done)

@@ -1,4 +1,4 @@
-"""The accuracy of an ideal program on recorded rows of the suite.
+"""The accuracy of an ideal program on recorded rows of the suites `hard` and `fresh`.
 
 With chance, the ideal program predicts the most common outcome of each part. Without chance, its
 accuracy is 1. With memory, 1 is an upper bound, because the state at the start may be random.
@@ -11,9 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from benchmarks.hard import GROUPS
+from benchmarks import fresh, hard
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.evaluation import AccuracyMetric
+
+GROUPS = {**hard.GROUPS, **fresh.GROUPS}
+"""The group of each environment with a ceiling: hybrid, chance, memory or objects."""
 
 DRAWS = 200
 """Draws per row. The most common of two outcomes with probabilities 0.55 and 0.45 has the higher
