@@ -1,4 +1,4 @@
-"""Fit mechanisms through an integrator: the angles, the integrator and the parameters.
+"""Fit mechanisms through an integrator: the angles, the scheme and the parameters.
 
 The search tries forms in the order of their size. A linear regression without integrator gives
 the initial parameters of each form. Needless parameters of the best mechanism are then set to 0,
@@ -23,7 +23,8 @@ from cwm_induction.continuous.least_squares import (
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort, Share
-from cwm_induction.mechanics.mechanism import HARD, Integrator, Limit, Mechanism
+from cwm_induction.mechanics.integrators import Scheme
+from cwm_induction.mechanics.mechanism import HARD, Limit, Mechanism, Stepping
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start
 
@@ -48,20 +49,20 @@ ENOUGH = 3
 PACES = (2.0, 1.0, 4.0)
 """Initial time constants of the critically damped spring of a limit, in integrator steps."""
 
-ONE_JUMP = (Integrator("explicit", 1), Integrator("semi-implicit", 1))
-"""Integrators that move coordinates by the velocity before or after a step."""
+ONE_JUMP = (Scheme("euler", 1), Scheme("semi-implicit", 1))
+"""Schemes that move coordinates by the velocity before or after a step."""
 
 SMOOTH = (
-    Integrator("Runge-Kutta", 2),
-    Integrator("Runge-Kutta", 1),
-    Integrator("Runge-Kutta", 5),
-    Integrator("Runge-Kutta", 4),
-    Integrator("semi-implicit", 2),
-    Integrator("semi-implicit", 4),
-    Integrator("semi-implicit", 5),
-    Integrator("semi-implicit", 3),
+    Scheme("runge-kutta", 2),
+    Scheme("runge-kutta", 1),
+    Scheme("runge-kutta", 5),
+    Scheme("runge-kutta", 4),
+    Scheme("semi-implicit", 2),
+    Scheme("semi-implicit", 4),
+    Scheme("semi-implicit", 5),
+    Scheme("semi-implicit", 3),
 )
-"""Integrators that move coordinates by intermediate velocities, the most likely first."""
+"""Schemes that move coordinates by intermediate velocities, the most likely first."""
 
 
 def fit(
@@ -108,10 +109,10 @@ def again(
     if [v.name for joint in joints for v in joint] != known.names:
         return None
     free = np.all([v.free for joint in joints for v in joint], axis=0)
-    motion = Motion.of(joints, inputs, known.time)
+    motion = Motion.of(joints, inputs, known.stepping.time)
     rows = motion.rows(np.flatnonzero(samples.smooth & free))
     mechanics = replace(known, joints=tuple(joints), inputs=tuple(inputs))
-    if not mechanics.explains(rows).all() and not mechanics.limits:
+    if not mechanics.explains(rows).all() and not mechanics.stepping.limits:
         mechanics = _with_limit(mechanics, rows, effort.share(0.1))
     right = float((np.abs(mechanics.residuals(rows)) <= RIGHT).mean())
     return replace(mechanics, right=right) if right >= known.right else None
@@ -119,7 +120,7 @@ def again(
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A search over forms and integrators on the same rows."""
+    """A search over forms and schemes on the same rows."""
 
     learn: Motion
     check: Motion
@@ -132,7 +133,7 @@ class _Fitting:
         """Return the best fit over the most promising forms, or None if there are no such forms."""
         best: Mechanics | None = None
         for form, initial in islice(self.starts(), MOST_FORMS):
-            mechanics = self.best_integrator(form, initial.point)
+            mechanics = self.best_scheme(form, initial.point)
             best = mechanics if best is None or mechanics.right > best.right + 0.02 else best
             if best.right > 0.9 or not self.effort.spend(0):
                 break
@@ -141,7 +142,7 @@ class _Fitting:
     def starts(self) -> Iterator[tuple[Mechanism, Start]]:
         """Yield forms with a good linear fit in the order of size, then the less accurate forms."""
         learn, check = self.learn.momentary, self.check.momentary
-        jumps = learn is not self.learn or self.integrators[0] in ONE_JUMP
+        jumps = learn is not self.learn or self.schemes[0] in ONE_JUMP
         others: list[tuple[Mechanism, Start]] = []
         for form in _forms(self.joints, len(self.inputs)):
             size = len(form.parameters)
@@ -157,17 +158,17 @@ class _Fitting:
         yield from sorted(others, key=lambda pair: pair[1].error)
 
     @cached_property
-    def integrators(self) -> Sequence[Integrator]:
-        """The integrators that agree with the observed changes of the coordinates."""
+    def schemes(self) -> Sequence[Scheme]:
+        """The schemes that agree with the observed changes of the coordinates."""
         learn = self.learn
         limit = learn.tolerance[:, : len(self.joints)]
-        for integrator, speed in zip(ONE_JUMP, learn.speeds, strict=False):
+        for scheme, speed in zip(ONE_JUMP, learn.speeds, strict=False):
             if np.median(np.abs(learn.turn - learn.time * speed) / limit) < 2:
-                return [integrator]
+                return [scheme]
         return SMOOTH
 
-    def best_integrator(self, form: Mechanism, point: Array) -> Mechanics:
-        """Return the best fit over the integrators.
+    def best_scheme(self, form: Mechanism, point: Array) -> Mechanics:
+        """Return the best fit over the integration schemes.
 
         The first fit ignores the rows with the largest errors. If more than half of the
         held-out errors are then small, a longer fit ignores only outliers.
@@ -176,10 +177,10 @@ class _Fitting:
         options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH, price=price)
         longer = SolverOptions(30, 1e-4, reach=REACH, price=price)
         fits: list[Mechanics] = []
-        for integrator in self.integrators:
-            mechanics = self._fit(form, integrator, point, options)
+        for scheme in self.schemes:
+            mechanics = self._fit(form, scheme, point, options)
             if mechanics.right > 0.5:
-                mechanics = self._fit(form, integrator, mechanics.point, longer)
+                mechanics = self._fit(form, scheme, mechanics.point, longer)
             fits.append(mechanics)
             settled = fits[-1].right > 0.8 and fits[-1].median < self.learn.noise
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
@@ -189,25 +190,25 @@ class _Fitting:
 
     def simplify(self, mechanics: Mechanics) -> Mechanics:
         """Set needless parameters to 0, round the remaining ones and update the accuracy."""
-        form, integrator = mechanics.form, mechanics.integrator
-        off = np.abs(self.learn.residuals(form, integrator, mechanics.point[None])[0]).max(1)
+        off = np.abs(mechanics.residuals(self.learn)).max(1)
         learn = self.learn.rows(np.flatnonzero(off <= max(RIGHT, REACH * float(np.median(off)))))
-        point = _simplify(learn, form, integrator, mechanics.point, self.effort)
-        return self._fit(form, integrator, point, SolverOptions(0))
+        return self.with_accuracy(
+            replace(mechanics, point=_simplified(learn, mechanics, self.effort))
+        )
 
     def _fit(
-        self, form: Mechanism, integrator: Integrator, initial: Array, options: SolverOptions
+        self, form: Mechanism, scheme: Scheme, initial: Array, options: SolverOptions
     ) -> Mechanics:
         """Fit all parameters except the unit, and measure the accuracy on held-out rows."""
+        stepping = Stepping(self.learn.time, scheme)
         point = minimise(
-            lambda points: self.learn.residuals(form, integrator, points),
+            lambda points: self.learn.residuals(form, stepping, points),
             initial,
             np.array([i for i in range(len(initial)) if i != form.unit]),
             self.effort,
             options,
         )
-        time, joints, inputs = self.learn.time, self.joints, self.inputs
-        return self.with_accuracy(Mechanics(form, point, integrator, time, joints, inputs))
+        return self.with_accuracy(Mechanics(form, point, stepping, self.joints, self.inputs))
 
     def with_accuracy(self, mechanics: Mechanics) -> Mechanics:
         """Return the mechanism with its accuracy and median error on the held-out rows."""
@@ -218,7 +219,7 @@ class _Fitting:
 
 
 def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
-    """Yield forms, the simplest first; they differ in angles and waves."""
+    """Yield forms, the simplest first; they differ in angles, and odd ones have sines."""
     count = len(joints)
     known = [i for i in range(count) if joints[i].position.is_angle]
     other = [i for i in range(count) if i not in known]
@@ -228,23 +229,16 @@ def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
         for extra in combinations(other, size)
         if known or extra
     ]
-    plain = [Mechanism(count, angles, inputs, odd) for odd in (False, True) for angles in choices]
-    yield from plain
-    if count <= 2:
-        yield from (replace(form, harmonics=2) for form in plain)
+    for odd in (False, True):
+        yield from (Mechanism(count, angles, inputs, odd) for angles in choices)
 
 
-def _simplify(
-    motion: Motion,
-    form: Mechanism,
-    integrator: Integrator,
-    point: Array,
-    effort: Share,
-) -> Array:
+def _simplified(motion: Motion, mechanics: Mechanics, effort: Share) -> Array:
     """Set as many parameters to 0 as possible without a much larger maximum error."""
+    form, point = mechanics.form, mechanics.point
 
     def residuals(points: Array) -> Array:
-        return motion.residuals(form, integrator, points)
+        return motion.residuals(form, mechanics.stepping, points)
 
     def error(trial: Array) -> float:
         return float(np.abs(residuals(trial[None])).max())
@@ -302,7 +296,8 @@ class _LimitFit:
     def fit(self) -> Mechanics:
         """Return the mechanism with the limit that leaves the fewest wrong rows."""
         first, early, middle = np.quantile(self.beyond, (0.0, 0.2, 0.5)).tolist()
-        part = self.mechanics.time / self.mechanics.integrator.parts
+        stepping = self.mechanics.stepping
+        part = stepping.time / stepping.scheme.parts
         fits: list[tuple[int, int, Array]] = []
         for pace, end in product(PACES, (self.free, 0.9999 * first, early, middle)):
             rate = 1 / (pace * part * HARD)
@@ -311,7 +306,8 @@ class _LimitFit:
             fits.append((int((rest > RIGHT).any(1).sum()), len(fits), point))
             if fits[-1][0] < 0.2 * len(self.beyond) or not self.effort.spend(0):
                 break
-        return replace(self.mechanics, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
+        limit = Limit(self.joint, *np.exp(min(fits)[2]).tolist())
+        return replace(self.mechanics, stepping=stepping._replace(limits=(limit,)))
 
     def _minimise(self, point: Array) -> Array:
         """Fit the position of the limit, then also its spring if there are enough rows."""
@@ -331,5 +327,5 @@ class _LimitFit:
         """Return the errors (B, rows, outputs) for logarithms (B, 4) of the numbers of a limit."""
         limit = Limit(self.joint, *np.exp(np.clip(points.T[:, :, None], -30, 30)))
         copies = np.repeat(self.mechanics.point[None], len(points), 0)
-        form, integrator = self.mechanics.form, self.mechanics.integrator
-        return self.motion.residuals(form, integrator, copies, (limit,))
+        stepping = self.mechanics.stepping._replace(limits=(limit,))
+        return self.motion.residuals(self.mechanics.form, stepping, copies)

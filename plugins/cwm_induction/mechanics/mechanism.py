@@ -6,7 +6,6 @@ M and V are sums of cosines and sines of integer combinations of the angles. A `
 range of a joint by a repelling force.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, product
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.mechanics.integrators import STAGES, Scheme
 
 SOFT, HARD, THICKNESS = 0.9, 0.95, 1e-3
 """The impedance of a limit increases from soft to hard over its thickness (defaults of MuJoCo)."""
@@ -25,13 +25,6 @@ class Parameter(NamedTuple):
 
     kind: str
     place: tuple[int, ...]
-
-
-class Integrator(NamedTuple):
-    """An integration rule, and the number of equal parts of a step."""
-
-    rule: str
-    parts: int
 
 
 class Laws(NamedTuple):
@@ -55,50 +48,54 @@ class Moved(NamedTuple):
 
 
 class Stepping(NamedTuple):
-    """The duration of a step, its integrator and the limits of the joints."""
+    """The duration of a step, its integration scheme and the limits of the joints."""
 
     time: float
-    integrator: Integrator
+    scheme: Scheme
     limits: "tuple[Limit, ...]" = ()
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The form of a mechanism: its number of coordinates and inputs, its angles and waves.
+    """The form of a mechanism: its number of coordinates and inputs, and its angles.
 
     `angles` lists the coordinates that are angles. With `odd`, masses and potential contain sines
-    as well as cosines. `harmonics` is the largest multiple of an angle.
+    as well as cosines.
     """
 
     coordinates: int
     angles: tuple[int, ...]
     inputs: int
     odd: bool = False
-    harmonics: int = 1
 
     @cached_property
-    def waves(self) -> Array:
+    def combinations(self) -> Array:
         """The combinations of angles (K, coordinates); the first is constant."""
         rows = [np.zeros(self.coordinates)]
-        span = range(-self.harmonics, self.harmonics + 1)
-        for factors in product(span, repeat=len(self.angles)):
-            leading = next((factor for factor in factors if factor), 0)
-            if leading > 0 and (self.harmonics == 1 or sum(map(abs, factors)) <= 2):
+        for factors in product((-1, 0, 1), repeat=len(self.angles)):
+            if next((factor for factor in factors if factor), 0) > 0:
                 row = np.zeros(self.coordinates)
                 row[list(self.angles)] = factors
                 rows.append(row)
         return np.array(rows)
 
     @cached_property
+    def waves(self) -> Array:
+        """The combinations in all waves (W, coordinates): in cosines, if odd then in sines."""
+        return np.concatenate([self.combinations, self.combinations[1:]][: 1 + self.odd])
+
+    @cached_property
+    def shifts(self) -> Array:
+        """The phase shift of each wave (W): a sine is a cosine with a shift of pi / 2."""
+        return np.pi / 2 * (np.arange(len(self.waves)) >= len(self.combinations))
+
+    @cached_property
     def parameters(self) -> list[Parameter]:
         """All parameters of this form."""
         joints, waves = range(self.coordinates), range(len(self.waves))
-        pairs = list(combinations_with_replacement(joints, 2))
-        parameters = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
-        parameters += [Parameter("potential_cos", (k,)) for k in waves[1:]]
-        if self.odd:
-            parameters += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
-            parameters += [Parameter("potential_sin", (k,)) for k in waves[1:]]
+        pairs = combinations_with_replacement(joints, 2)
+        parameters = [Parameter("mass", (k, i, j)) for i, j in pairs for k in waves]
+        parameters += [Parameter("potential", (k,)) for k in waves[1:]]
         parameters += [Parameter("offset", (i,)) for i in joints]
         parameters += [Parameter("damping", (i,)) for i in joints]
         parameters += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
@@ -108,16 +105,14 @@ class Mechanism:
     @property
     def unit(self) -> int:
         """Index of the mass that is fixed at 1: data determine only ratios of masses and forces."""
-        return self.parameters.index(Parameter("mass_cos", (0, 0, 0)))
+        return self.parameters.index(Parameter("mass", (0, 0, 0)))
 
     def arrays(self, points: Array) -> dict[str, Array]:
         """Arrange parameter vectors (B, P) as arrays with a leading axis of length B."""
         joints, waves = self.coordinates, len(self.waves)
         shapes = {
-            "mass_cos": (waves, joints, joints),
-            "mass_sin": (waves, joints, joints),
-            "potential_cos": (waves,),
-            "potential_sin": (waves,),
+            "mass": (waves, joints, joints),
+            "potential": (waves,),
             "offset": (joints,),
             "damping": (joints,),
             "spring": (joints,),
@@ -135,18 +130,14 @@ class Mechanism:
         for number, (kind, place) in enumerate(self.parameters):
             rows = entries.setdefault(kind, [])
             rows.append((number, *place))
-            if kind.startswith("mass"):
+            if kind == "mass":
                 rows.append((number, place[0], place[2], place[1]))
         tables = {kind: np.array(rows).T for kind, rows in entries.items()}
         return {kind: (table[0], table[1:]) for kind, table in tables.items()}
 
     def mass(self, arrays: dict[str, Array], q: Array) -> Array:
         """Return the masses for every parameter vector and row."""
-        return self._mass(arrays, q @ self.waves.T)
-
-    def _mass(self, arrays: dict[str, Array], phase: Array) -> Array:
-        mass = _sum_of_waves(np.cos(phase), arrays["mass_cos"])
-        return mass + _sum_of_waves(np.sin(phase), arrays["mass_sin"]) if self.odd else mass
+        return _sum_of_waves(np.cos(q @ self.waves.T - self.shifts), arrays["mass"])
 
     def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
         """Return masses and forces for every parameter vector and row.
@@ -154,18 +145,11 @@ class Mechanism:
         States that all vectors share have a first axis of length 1. Matrix products have the rows
         on the second last axis; all other operations have the rows last, which is faster.
         """
-        phase = q @ self.waves.T
-        mass = self._mass(arrays, phase)
-        phase, spin = _rows_last(phase), _rows_last(v @ self.waves.T)
-        wave = -np.sin(phase)
-        momentum_slopes = [wave * part for part in _times_velocity(arrays["mass_cos"], v)]
-        potential_slope = wave * arrays["potential_cos"].T[..., None]
-        if self.odd:
-            wave, moved = np.cos(phase), _times_velocity(arrays["mass_sin"], v)
-            momentum_slopes = [
-                part + wave * more for part, more in zip(momentum_slopes, moved, strict=True)
-            ]
-            potential_slope += wave * arrays["potential_sin"].T[..., None]
+        phase = q @ self.waves.T - self.shifts
+        mass = _sum_of_waves(np.cos(phase), arrays["mass"])
+        slope, spin = -np.sin(_rows_last(phase)), _rows_last(v @ self.waves.T)
+        momentum_slopes = [slope * part for part in _times_velocity(arrays["mass"], v)]
+        potential_slope = slope * arrays["potential"].T[..., None]
         energy = momentum_slopes[0] * v[..., 0]
         for joint in range(1, self.coordinates):
             energy += momentum_slopes[joint] * v[..., joint]
@@ -175,34 +159,24 @@ class Mechanism:
         force, turning = np.empty(potential_gradient.shape), np.empty(potential_gradient.shape)
         for joint in range(self.coordinates):
             applied = (
-                arrays["offset"][:, joint, None] - arrays["damping"][:, joint, None] * v[..., joint]
+                arrays["offset"][:, joint, None]
+                - arrays["damping"][:, joint, None] * v[..., joint]
+                - arrays["spring"][:, joint, None] * q[..., joint]
             )
-            applied -= arrays["spring"][:, joint, None] * q[..., joint]
-            force[..., joint] = (
-                applied
-                - potential_gradient[..., joint]
-                + push[..., joint]
-                + kinetic_gradient[..., joint]
-            )
+            conservative = kinetic_gradient[..., joint] - potential_gradient[..., joint]
+            force[..., joint] = applied + push[..., joint] + conservative
             turning[..., joint] = (spin * momentum_slopes[joint]).sum(0)
         return Laws(mass, force, turning)
 
-    def step(
-        self,
-        points: Array,
-        q: Array,
-        v: Array,
-        u: Array,
-        stepping: Stepping,
-    ) -> Moved:
+    def step(self, points: Array, q: Array, v: Array, u: Array, stepping: Stepping) -> Moved:
         """Advance every row with every parameter vector.
 
         The states `q` and `v` have shape (rows, n), or (B, rows, n) with a state per vector.
         """
-        time, integrator, limits = stepping
+        time, (rule, parts), limits = stepping
         arrays = self.arrays(points)
         q, v = (part if part.ndim == 3 else part[None] for part in (q, v))
-        h, stage = time / integrator.parts, q
+        h, stage = time / parts, q
 
         def push(q: Array, v: Array) -> Array:
             laws = self.laws(arrays, q, v, u)
@@ -211,16 +185,18 @@ class Mechanism:
                 a = limit.apply(laws.mass, a, q, v)
             return a
 
-        for _ in range(integrator.parts):
-            if integrator.rule == "explicit":
-                q, v = q + h * v, v + h * push(q, v)
-                stage = q
-            elif integrator.rule == "semi-implicit":
+        for _ in range(parts):
+            if rule == "semi-implicit":
                 v = v + h * push(q, v)
-                q = stage = q + h * v
-            else:
-                q, v, stage = _runge_kutta(push, q, v, h)
-        return Moved(np.broadcast_to(q, v.shape), v, stage)
+                q = q + h * v
+                continue
+            speed, a, moved, faster = (np.zeros(1) for _ in range(4))
+            for distance, weight in STAGES[rule]:
+                stage, speed = q + distance * h * speed, v + distance * h * a
+                a = push(stage, speed)
+                moved, faster = moved + weight * speed, faster + weight * a
+            q, v = q + h * moved, v + h * faster
+        return Moved(np.broadcast_to(q, v.shape), v, stage if rule == "runge-kutta" else q)
 
 
 class Limit(NamedTuple):
@@ -282,20 +258,6 @@ def _is_singular(mass: Array) -> Array:
     if near.any():
         singular[singular] = np.abs(np.linalg.det(mass[singular])) < 1e-14
     return singular
-
-
-def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
-    """Take one step of the classic fourth-order method."""
-    a1 = push(q, v)
-    v2 = v + h / 2 * a1
-    a2 = push(q + h / 2 * v, v2)
-    v3 = v + h / 2 * a2
-    a3 = push(q + h / 2 * v2, v3)
-    v4, stage = v + h * a3, q + h * v3
-    a4 = push(stage, v4)
-    q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
-    v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
-    return Moved(q, v, stage)
 
 
 def _sum_of_waves(waves: Array, masses: Array) -> Array:

@@ -10,7 +10,7 @@ from cwm_induction.continuous.least_squares import RIGHT
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable
-from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Stepping
+from cwm_induction.mechanics.mechanism import Mechanism, Stepping
 from cwm_induction.writing.rounding import rounded
 
 
@@ -78,15 +78,8 @@ class Motion:
         change = np.abs(self.after - self.v) / self.tolerance[:, self.v.shape[1] :]
         return float(np.median(change))
 
-    def residuals(
-        self,
-        form: Mechanism,
-        integrator: Integrator,
-        points: Array,
-        limits: tuple[Limit, ...] = (),
-    ) -> Array:
+    def residuals(self, form: Mechanism, stepping: Stepping, points: Array) -> Array:
         """Return the errors (B, rows, outputs) in units of the tolerance."""
-        stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
             q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
             error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
@@ -140,15 +133,8 @@ class UnseenMotion(Motion):
             time=self.time,
         )
 
-    def residuals(
-        self,
-        form: Mechanism,
-        integrator: Integrator,
-        points: Array,
-        limits: tuple[Limit, ...] = (),
-    ) -> Array:
+    def residuals(self, form: Mechanism, stepping: Stepping, points: Array) -> Array:
         """Return the errors (B, rows, coordinates) of the second step."""
-        stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
             v = shot(self, form, points, stepping)
             _, v, _ = form.step(points, self.q, v, self.u, stepping)
@@ -172,18 +158,15 @@ class Mechanics:
 
     form: Mechanism
     point: Array
-    integrator: Integrator
-    time: float
+    stepping: Stepping
     joints: tuple[Joint, ...]
     inputs: tuple[NamedColumn, ...]
     right: float = 0.0
     median: float = np.inf
-    limits: tuple[Limit, ...] = ()
 
     def residuals(self, motion: Motion) -> Array:
         """Return the errors (rows, outputs) in units of the tolerance."""
-        every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
-        own: Array = every[0]
+        own: Array = motion.residuals(self.form, self.stepping, self.point[None])[0]
         return own
 
     def explains(self, motion: Motion) -> Array:

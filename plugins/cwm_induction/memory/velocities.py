@@ -18,7 +18,6 @@ from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable, inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.fitting import fit
-from cwm_induction.mechanics.mechanism import Stepping
 from cwm_induction.mechanics.motion import (
     Joint,
     Mechanics,
@@ -221,9 +220,9 @@ class UnseenVelocities(NamedTuple):
             tolerance=np.ones((len(self.samples), 2 * len(self.coordinates))),
             time=self.time,
         )
-        point, stepping = found.point[None], Stepping(found.time, found.integrator)
-        v = shot(whole, found.form, point, stepping)
-        after = found.form.step(point, whole.q, v, whole.u, stepping).v
+        point = found.point[None]
+        v = shot(whole, found.form, point, found.stepping)
+        after = found.form.step(point, whole.q, v, whole.u, found.stepping).v
         return self.before(v[0].T, after[0].T)
 
 
