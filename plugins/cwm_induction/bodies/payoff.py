@@ -19,16 +19,13 @@ from cwm_induction.bodies.mechanism import BodySimulation, SimulatedSteps, StepR
 from cwm_induction.bodies.readings import Point, points_of
 from cwm_induction.continuous.least_squares import shortened
 from cwm_induction.continuous.samples import Array
-from cwm_induction.writing.rounding import simplest_between
+from cwm_induction.rules import Feature, ThresholdRule, learn_rule
 
 REWARDED = 0.95
 """Share of rows with the right reward that ends the search for further terms."""
 
 LOST_SHARE = 0.005
 """Share of right rows that leaving out or rounding a term may cost."""
-
-MAX_CONDITIONS = 4
-"""Maximum number of conditions that end an episode."""
 
 MAX_MOVING_BODIES = 3
 """Bodies whose speed may be rewarded: the root and the next ones."""
@@ -57,15 +54,6 @@ class BodyQuantity(NamedTuple):
     before: str = ""
 
 
-class EndCondition(NamedTuple):
-    """A condition that ends the episode: a quantity is above or below a threshold."""
-
-    name: str
-    code: str
-    is_above: bool
-    threshold: float
-
-
 @dataclass(frozen=True)
 class FittedReward:
     """Terms of a reward and their weights, and the share of rows with the right reward."""
@@ -87,36 +75,16 @@ def fit_reward(explained: ExplainedSteps) -> FittedReward:
     return best
 
 
-def fit_ends(explained: ExplainedSteps) -> tuple[EndCondition, ...]:
-    """Return conditions that hold in steps that end an episode, and in no other step.
-
-    A condition is better if it explains more ends, then if its quantity is a position rather than a
-    place or a velocity, then if the threshold is next to values of steps that do not end.
-    """
-    ends, conditions = explained.rows.ends, list[EndCondition]()
+def fit_ends(explained: ExplainedSteps) -> ThresholdRule:
+    """Return the rule for steps that end an episode; positions are simpler than velocities."""
     positions, sites, bodies, speeds = _quantities(explained)
     groups = (_with_sizes(positions), sites, bodies, _with_sizes(speeds))
-    quantities = [(group, each) for group, some in enumerate(groups) for each in some]
-    left = ends.copy()
-    while left.any() and not ends.all() and len(conditions) < MAX_CONDITIONS:
-        options: list[tuple[tuple[int, int, float], EndCondition, Array]] = []
-        for (group, quantity), is_above in product(quantities, (True, False)):
-            signed = quantity.values if is_above else -quantity.values
-            most = float(signed[~ends].max())
-            covered = left & (signed > most)
-            if covered.any():
-                least = float(signed[covered].min())
-                gap = (least - most) / (float(signed[~ends].std()) + 1e-9)
-                between = (most, least) if is_above else (-least, -most)
-                threshold = simplest_between(*between)
-                condition = EndCondition(quantity.name, quantity.code, is_above, threshold)
-                options.append(((-int(covered.sum()), group, gap), condition, covered))
-        if not options:
-            break
-        _, condition, covered = min(options, key=lambda option: option[0])
-        conditions.append(condition)
-        left &= ~covered
-    return tuple(conditions)
+    features = [
+        Feature(code, values, cost, label=name)
+        for cost, quantities in enumerate(groups, 1)
+        for name, code, values, _ in quantities
+    ]
+    return learn_rule(features, explained.rows.ends)
 
 
 def _identifier(*words: str) -> str:

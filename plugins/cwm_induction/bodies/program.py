@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from cwm_induction.bodies.layout import FittedLayout
 from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation
-from cwm_induction.bodies.payoff import EndCondition, FittedReward
+from cwm_induction.bodies.payoff import FittedReward
 from cwm_induction.bodies.readings import ArrayElement
+from cwm_induction.rules import Feature, Threshold, ThresholdRule
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
 
@@ -90,7 +91,7 @@ class BodyFindings:
         remembers: Whether the program has a memory.
         readings: The other components; components without a reading do not change.
         reward: The terms of the reward.
-        ends: The conditions that end an episode.
+        ends: The rule that ends an episode.
         state_right: Share of rows whose state is predicted.
         right: Share of rows whose state, reading and reward are predicted.
     """
@@ -101,7 +102,7 @@ class BodyFindings:
     remembers: bool
     readings: dict[int, ArrayElement] = field(default_factory=dict)
     reward: FittedReward = field(default_factory=FittedReward)
-    ends: tuple[EndCondition, ...] = ()
+    ends: ThresholdRule = field(default_factory=ThresholdRule)
     state_right: float = 0.0
     right: float = 0.0
 
@@ -116,7 +117,7 @@ def write_program(findings: BodyFindings, comment: str = "") -> str:
     mechanism, timing = findings.mechanism, findings.found.timing
     terms = findings.reward.terms
     numbers = {term.name: abs(weight) for term, weight in terms}
-    numbers |= {limit: each.threshold for limit, each in _limits(findings.ends)}
+    numbers |= _condition(findings.ends)[1]
     listed = "".join(f'        "{name}": {literal(value)},\n' for name, value in numbers.items())
     others = [name for name in INTEGRATORS if name not in (timing.integrator, "implicit")]
     skips = [timing.frame_skip, *(s for s in (timing.frame_skip - 1, timing.frame_skip + 1) if s)]
@@ -176,23 +177,24 @@ def _indented(lines: Iterable[str]) -> str:
     return "".join(f"        {line}\n" for line in lines)
 
 
-def _limits(ends: tuple[EndCondition, ...]) -> list[tuple[str, EndCondition]]:
-    """Return the conditions with the names of their thresholds, each name once."""
-    named: dict[str, EndCondition] = {}
-    for each in ends:
-        name = f"{'max' if each.is_above else 'min'}_{each.name}"
-        free = (f"{name}_{n}" if n else name for n in count())
-        named[next(each for each in free if each not in named)] = each
-    return list(named.items())
+def _condition(rule: ThresholdRule) -> tuple[str, dict[str, float]]:
+    """Return the condition that ends an episode, and its thresholds by name."""
+    limits: dict[str, float] = {}
+
+    def name(feature: Feature, threshold: Threshold) -> str:
+        free = (f"{feature.label}_limit{number or ''}" for number in count())
+        own = next(
+            each for each in free if limits.setdefault(each, threshold.value) == threshold.value
+        )
+        return f'numbers["{own}"]'
+
+    return rule.text(name), limits
 
 
 def _step_lines(findings: BodyFindings) -> Iterator[str]:
     """Yield the lines after the simulation."""
-    conditions = [
-        f'{each.code} {">" if each.is_above else "<"} numbers["{name}"]'
-        for name, each in _limits(findings.ends)
-    ]
-    yield f"ends = bool({' or '.join(conditions)})" if conditions else "ends = False"
+    condition, limits = _condition(findings.ends)
+    yield f"ends = bool({condition})" if limits else f"ends = {condition}"
     if not findings.reward.terms:
         yield "reward = 0.0"
     for number, (term, weight) in enumerate(findings.reward.terms):
@@ -305,10 +307,6 @@ def _describe(findings: BodyFindings) -> str:
     shown = list(_observation(findings))
     listed = ", ".join(part.replace("data.", "") for part in shown[:6])
     words = [f"The observation is {listed}{' and more' if len(shown) > 6 else ''}."]
-    if findings.ends:
-        sides = [
-            f"{each.name} is {'above' if each.is_above else 'below'} {literal(each.threshold)}"
-            for each in findings.ends
-        ]
-        words.append(f"An episode ends if {' or '.join(sides)}.")
+    if not findings.ends.is_constant:
+        words.append(f"An episode ends if {findings.ends.text().replace('data.', '')}.")
     return " ".join(words).replace('"', "'")
