@@ -6,7 +6,7 @@ information criterion, Schwarz, 1978). Equations are found later, by the search 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations_with_replacement, permutations
 from typing import Literal, Self
 
 import numpy as np
@@ -14,9 +14,8 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.memory.counting import count, elapsed, latch
-from cwm_induction.memory.events import events_of
-from cwm_induction.memory.history import Event, RecordedHistory, RememberedQuantity
+from cwm_induction.memory.counting import counter, elapsed, latch
+from cwm_induction.memory.history import RecordedHistory, RememberedQuantity, events_of
 from cwm_induction.writing.rounding import literal
 
 Kind = Literal["recent", "earlier", "events", "clock"]
@@ -209,18 +208,21 @@ def lagged_quantities(
 
 
 def is_of(quantity: RememberedQuantity, kind: Kind) -> bool:
-    """Whether only searches of a kind find a quantity."""
+    """Whether only searches of a kind find a quantity; searches of all kinds find recent ones."""
     if kind == "events":
         return bool(quantity.events) or quantity.name.startswith("elapsed")
-    return kind == "earlier" and quantity.name.startswith("earlier_")
+    return kind == "recent" or quantity.name.startswith("earlier_")
 
 
 def _proposals(
     history: RecordedHistory, found: Sequence[RememberedQuantity], deep: bool
 ) -> Iterator[list[RememberedQuantity]]:
     """Yield changes and actions of the last step, and earlier values of found quantities."""
-    names = {quantity.name for quantity in found}
-    single = [change_of(history, index) for index in range(history.now.shape[1])]
+    single = []
+    for index, now in enumerate(history.now.T):
+        change, meaning = f"after[{index}] - now[{index}]", f"the last change of component {index}"
+        values = now - history.before(now, now)
+        single.append(RememberedQuantity(f"change_{index}", "0.0", change, values, meaning))
     for index in range(history.actions.shape[1]):
         action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
         values = history.before(history.actions[:, index], 0.0)
@@ -231,6 +233,7 @@ def _proposals(
         meaning = f"{quantity.name} one step earlier"
         name = f"earlier_{quantity.name}"
         single.append(RememberedQuantity(name, quantity.start, quantity.name, values, meaning))
+    names = {quantity.name for quantity in found}
     single = [quantity for quantity in single if quantity.name not in names]
     earlier = [quantity for quantity in single if quantity.name.startswith("earlier_")]
     yield from ([quantity] for quantity in single)
@@ -243,25 +246,13 @@ def _latches(history: RecordedHistory) -> Iterator[RememberedQuantity]:
     events = events_of(history)
     if len(events) > MAX_EVENTS:
         return
-    for place, pair in enumerate(combinations(events, 2)):
+    for place, pair in enumerate(permutations(events, 2)):
         if not (pair[0].mask & pair[1].mask).any():
             yield latch(history, *pair).named(f"latch_{place}")
-            yield latch(history, *pair[::-1]).named(f"latch_{place}_back")
-    never = Event("", np.zeros(len(history), bool), 0.0)
     for place, event in enumerate(events):
         yield elapsed(history, event).named(f"elapsed_{place}")
-        yield count(history, event, never).named(f"count_{place}")
-        yield latch(history, event, never).named(f"seen_{place}")
-
-
-def change_of(history: RecordedHistory, index: int) -> RememberedQuantity:
-    """Return the last change of a component, 0 at the start of an episode."""
-    now = history.now[:, index]
-    values = now - history.before(now, now)
-    meaning = f"the last change of component {index}"
-    return RememberedQuantity(
-        f"change_{index}", "0.0", f"after[{index}] - now[{index}]", values, meaning
-    )
+        yield counter(history, event, history.never).named(f"count_{place}")
+        yield latch(history, event, history.never).named(f"seen_{place}")
 
 
 def acting(data: Dataset, actions: Array) -> Dataset:
