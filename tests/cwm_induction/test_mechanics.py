@@ -11,12 +11,10 @@ from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.mechanics.fitting import fit
-from cwm_induction.mechanics.integrators import Scheme
+from cwm_induction.mechanics.fitting import fit, start
 from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.mechanics.mechanism import Limit, Mechanism, Parameter, Stepping
+from cwm_induction.mechanics.mechanism import Limit, Mechanism, Parameter, Scheme, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
-from cwm_induction.mechanics.start import start
 from cwm_induction.rewards.reward import reward_of
 from cwm_induction.rules import ThresholdRule
 
@@ -89,7 +87,7 @@ def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_law
     samples.after[::10, 4:6] += 5.0
     joints, time = joints_of(samples, latents(samples).variables)
     motion = Motion.of(joints, inputs_of(samples), time)
-    begin = start(ARM, motion, motion, np.random.default_rng(0), jumps=False)
+    begin = start(ARM, motion, motion, np.random.default_rng(0))
     assert np.abs(begin.point - POINT).max() < 0.05
 
 

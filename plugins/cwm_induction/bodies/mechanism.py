@@ -132,9 +132,9 @@ class StepRows:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def with_shared_bound(self, components: Sequence[int]) -> StepRows:
-        """Return the rows with the smallest bound of some components as the bound of all of them.
+        """Return the rows with one bound for some components: their smallest bound.
 
-        They have no bound if a value is beyond it.
+        The components have no bound if a value is beyond this bound.
         """
         chosen, bounds = list(components), self.bounds.copy()
         bound = bounds[chosen].min(initial=math.inf)

@@ -57,7 +57,8 @@ def find_readings(
 ) -> dict[int, ArrayElement]:
     """Return the elements of arrays that components show.
 
-    A component that never changes is an element next to that of its neighbour, or a constant.
+    A component that never changes is the element next to the element of its neighbour, or a
+    constant.
 
     Args:
         mechanism: The body.

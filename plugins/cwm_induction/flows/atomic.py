@@ -25,7 +25,7 @@ from cwm_induction.flows.fields import (
     evaluator,
     schemes,
 )
-from cwm_induction.mechanics.integrators import Scheme
+from cwm_induction.mechanics.mechanism import Scheme
 
 CALM = 0.6
 """Fraction of the rows, with the smallest changes, for the search of atoms."""

@@ -25,7 +25,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, library, polynomial
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.integrators import STAGES, Scheme
+from cwm_induction.mechanics.mechanism import STAGES, Scheme
 from cwm_induction.writing.statements import ProgramDraft, Statement, mentioned
 
 LEARN_ROWS = 300
@@ -45,9 +45,6 @@ MOST_TERMS = 10
 
 PROMISING = 4
 """Number of schemes that get a sparse field; they have the smallest errors."""
-
-HOPELESS = 1_500
-"""Maximum error of a first guess for further iterations, in units of the tolerance."""
 
 FIRST, LOST, NEAR = 5, 50, 0.02
 """After `FIRST` schemes, the search stops if the smallest error is above `LOST` or below `NEAR`."""
@@ -188,30 +185,26 @@ class FieldFit:
     def flow(self) -> Flow | None:
         """Return a sparse field that explains all variables, with its scheme, or None.
 
-        The error with the Runge-Kutta scheme ranks the libraries of terms and the regressions of
-        their weights. The best two are then fitted with all schemes.
+        The error with the Runge-Kutta scheme ranks libraries of terms. The best two are tried.
         """
         if not self.has_enough_rows:
             return None
-        columns, others = [v.column for v in self.variables], self.others
-        libraries = library(columns, others, 2), polynomial(columns, others)
-        candidates = []
-        for number, terms in enumerate([*libraries, library(columns, others, 3)]):
-            few = sorted(terms, key=lambda term: term.cost)[: len(self.learn) // 3]
-            for chosen, is_sparse in ((terms, True), (few, False)):
-                error = self._guess(Scheme("runge-kutta", 1), chosen, is_sparse, 2).error
-                candidates.append((error, number, chosen, is_sparse))
-        for error, _, terms, is_sparse in sorted(candidates, key=lambda entry: entry[:2])[:2]:
-            flow = self._best_scheme(terms, is_sparse) if error <= HOPELESS else None
-            if flow is not None:
-                return flow
-        return None
+        columns, others = [variable.column for variable in self.variables], self.others
+        libraries = [
+            library(columns, others, 2),
+            polynomial(columns, others),
+            library(columns, others, 3),
+        ]
+        first = Scheme("runge-kutta", 1)
+        libraries.sort(key=lambda terms: self._guess(first, terms, 2).error)
+        flows = (self._best_scheme(terms) for terms in libraries[:2])
+        return next((flow for flow in flows if flow is not None), None)
 
-    def _best_scheme(self, terms: Sequence[Term], is_sparse: bool) -> Flow | None:
+    def _best_scheme(self, terms: Sequence[Term]) -> Flow | None:
         """Return the cheapest sparse field over the schemes with the smallest errors."""
         guesses = []
         for number, scheme in enumerate(schemes()):
-            guess = self._guess(scheme, terms, is_sparse, ROUNDS)
+            guess = self._guess(scheme, terms)
             guesses.append((guess.error, number, scheme, guess))
             least = min(error for error, *_ in guesses)
             far, near = least > LOST, least < NEAR
@@ -226,7 +219,7 @@ class FieldFit:
         exact_flows = [flow for flow in flows if flow is not None]
         return min(exact_flows, key=lambda flow: flow.cost, default=None)
 
-    def _guess(self, scheme: Scheme, terms: Sequence[Term], is_sparse: bool, rounds: int) -> _Guess:
+    def _guess(self, scheme: Scheme, terms: Sequence[Term], rounds: int = ROUNDS) -> _Guess:
         """Alternate between weights and stages, and measure the error in held-out rows.
 
         The first stages are on a straight line.
@@ -235,7 +228,7 @@ class FieldFit:
         stages, best = self.straight_stages(scheme, evaluate), _Guess(np.zeros(0), np.inf)
         for _ in range(rounds):
             averages = averages_of(stages)
-            field = self.field(evaluate, self._weights(averages, is_sparse))
+            field = self.field(evaluate, self._weights(averages))
             after, stages = advance(scheme, self.state[self.rows], field)
             error = self.error(after)
             if not error < 0.8 * best.error:
@@ -243,21 +236,14 @@ class FieldFit:
             best = _Guess(averages, error)
         return best
 
-    def _weights(self, averages: Array, is_sparse: bool) -> Array:
-        """Fit the weights (terms, variables) of all terms, or of few selected terms if sparse."""
-        count = len(self.learn)
-        matrix, wanted = averages[:count], self.change[self.learn]
-        scale = np.linalg.norm(matrix, axis=0) + 1e-300
-        if not is_sparse:
-            self.effort.spend(1.0 * matrix.size * matrix.shape[1])
-            least = 4 * self.samples.grain
-            every: Array = np.linalg.lstsq(matrix / scale, wanted, rcond=least)[0]
-            scaled: Array = every / scale[:, None]
-            return scaled
+    def _weights(self, averages: Array) -> Array:
+        """Fit the weights (terms, variables) of few selected terms for each variable."""
+        matrix, wanted = averages[: len(self.learn)], self.change[self.learn]
+        unit = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
         weights = np.zeros((matrix.shape[1], wanted.shape[1]))
         for index, own in enumerate(wanted.T):
             self.effort.spend(20.0 * matrix.size)
-            chosen = selected(matrix / scale, own, MOST_TERMS, 0.05)
+            chosen = selected(unit, own, MOST_TERMS, 0.05)
             weights[chosen, index] = solve(matrix[:, chosen], own)
         return weights
 

@@ -1,8 +1,8 @@
 """Joints, their observed motion, and fitted mechanisms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -85,9 +85,9 @@ class Motion:
             error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
         return _bounded(error)
 
-    def rows(self, chosen: Array) -> "Motion":
+    def rows(self, chosen: Array) -> Self:
         """Return some of the rows."""
-        columns = ("q", "v", "u", "turn", "after", "tolerance")
+        columns = (field.name for field in fields(self) if field.name != "time")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
@@ -142,11 +142,6 @@ class UnseenMotion(Motion):
             q, _, _ = form.step(points, between, v, self.u_later, stepping)
             error = (q - between - self.later) / self.tolerance
         return _bounded(error)
-
-    def rows(self, chosen: Array) -> "UnseenMotion":
-        """Return some of the rows."""
-        columns = ("q", "v", "u", "turn", "after", "tolerance", "later", "u_later")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
 @dataclass(frozen=True)

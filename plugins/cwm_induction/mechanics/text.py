@@ -4,6 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from cwm_induction.continuous.regression import Formula
+from cwm_induction.continuous.terms import Term
 from cwm_induction.mechanics.mechanism import HARD, SOFT, THICKNESS, Parameter
 from cwm_induction.mechanics.motion import Mechanics
 from cwm_induction.writing.rounding import literal
@@ -221,13 +225,8 @@ def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
 
 
 def _sum_text(summands: Iterable[Summand]) -> str:
-    text = ""
-    for weight, factors in summands:
-        size = [] if abs(weight) == 1 else [literal(abs(weight))]
-        joined = " * ".join([*size, *factors])
-        sign = "-" if weight < 0 else "+"
-        text += f" {sign} {joined}" if text else ("-" if weight < 0 else "") + joined
-    return text or "0.0"
+    parts = [(Term(" * ".join(factors), np.zeros(0), 0.0), size) for size, factors in summands]
+    return Formula(tuple(term for term, _ in parts), tuple(size for _, size in parts)).text()
 
 
 def _identifier(phase: str) -> str:

@@ -123,14 +123,6 @@ class Regressions:
         criterion: Array = 0.5 * count * np.log(error) + 0.5 * basis.shape[1] * np.log(count)
         return criterion
 
-    def start_error(self, more: Sequence[Array], early: Array) -> float:
-        """Return the largest ratio of the errors in early rows and in the fitted rows."""
-        matrix = self.matrix(more, self.actions)
-        weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
-        errors = np.abs(matrix @ weights - self.targets)
-        usual = np.sqrt((errors[self.rows] ** 2).mean(0)) + self.grain
-        return float((errors[early].mean(0) / usual).max()) if early.any() else 0.0
-
     def matrix(self, more: Sequence[Array], actions: Array) -> Array:
         """Return the terms of the regression (rows, terms)."""
         real = np.column_stack([self.columns, *more])
@@ -150,8 +142,14 @@ def starts_unknown(
     """Return the number of first steps that the start values get wrong, 0 if they fit."""
     steps = max((1 + quantity.name.count("earlier_") for quantity in quantities), default=0)
     early = (history.age < steps) & history.learn & ~history.terminated
-    error = regressions.start_error([quantity.values for quantity in quantities], early)
-    return steps if error > START_ERROR else 0
+    if not early.any():
+        return 0
+    matrix = regressions.matrix([quantity.values for quantity in quantities], regressions.actions)
+    rows, targets = regressions.rows, regressions.targets
+    weights = np.linalg.lstsq(matrix[rows], targets[rows], rcond=1e-7)[0]
+    errors = np.abs(matrix @ weights - targets)
+    usual = np.sqrt((errors[rows] ** 2).mean(0)) + regressions.grain
+    return steps if (errors[early].mean(0) / usual).max() > START_ERROR else 0
 
 
 def delay_of(history: RecordedHistory, regressions: Regressions, discrete: bool) -> Delay:

@@ -1,8 +1,8 @@
 """Hidden velocities: the changes of coordinates from step to step determine them.
 
 If coordinates move by the velocity before or after a step, their changes are the velocities, and
-the equations are those of a system with visible velocities. If the velocity changes within a step,
-a mechanism determines the velocities that lead to the observed coordinates. The written program
+the equations are found as if the velocities were visible. If the velocity changes within a step, a
+mechanism determines the velocities that lead to the observed coordinates. The written program
 estimates the velocities after every step.
 """
 
@@ -29,6 +29,7 @@ from cwm_induction.mechanics.motion import (
     joints_of,
     shot,
 )
+from cwm_induction.memory.history import RecordedHistory
 from cwm_induction.writing.rounding import literal, simplest_between
 
 FIRST_DIGITS = (5.0, 2.0, 1.0)
@@ -44,11 +45,11 @@ SLIGHT = 0.05
 """Effects of a push below this size, in standard deviations of a change of speed, do not count."""
 
 Way = Literal["after", "before", "between"]
-"""The velocity that moves coordinates: the one after a step, before it, or one in between."""
+"""The velocity that moves coordinates: after a step, before it, or at a time within it."""
 
 _FILTER = '''
 
-SEEN = {seen}  # observed numbers of the state, which come first; the others are estimated
+SEEN = {seen}  # observed numbers of the state, which come first; further numbers are estimated
 
 
 class Environment(Dynamics):
@@ -107,7 +108,7 @@ def ways(data: Dataset) -> tuple[Way, ...]:
     them, one step later if the velocity before it does, and in both steps otherwise.
     """
     samples = Samples.of(data, np.zeros(len(data), bool))
-    rows = np.flatnonzero(_follows(samples, data))
+    rows = np.flatnonzero(_follows(data))
     moving = [v for v in latents(samples).variables if np.ptp(v.change[samples.smooth]) > 0]
     pushes = np.stack([column.values for column in _pushes(samples)[-1]], 1)
     known = [*(v.now[rows + 1] for v in moving), *(v.change[rows] for v in moving)]
@@ -133,11 +134,10 @@ def _pushes(samples: Samples) -> list[list[NamedColumn]]:
     return [inputs[:1], *([inputs[2:]] if len(inputs) > 2 else [])]
 
 
-def _follows(samples: Samples, data: Dataset) -> Array:
+def _follows(data: Dataset) -> Array:
     """Return the mask (rows - 1) of the rows that the next row continues."""
-    episodes = data.columns["episodes"]
-    same = (samples.after[:-1] == samples.before[1:]).all(1)
-    mask: Array = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
+    history = RecordedHistory.of(data, np.zeros(len(data), bool))
+    mask: Array = ~history.first[1:] & ~history.terminated[:-1]
     return mask
 
 
@@ -168,7 +168,7 @@ class UnseenVelocities(NamedTuple):
         if not coordinates:
             return None
         changes = [variable.change[samples.smooth] for variable in coordinates]
-        return cls(samples, coordinates, _follows(samples, data), _time(changes))
+        return cls(samples, coordinates, _follows(data), _time(changes))
 
     @property
     def speeds(self) -> Array:
@@ -263,7 +263,7 @@ class UnseenVelocities(NamedTuple):
         return None
 
     def _through(self, found: Mechanics, inputs: Sequence[NamedColumn]) -> Samples:
-        """Return the rows with the velocities by which a mechanism reaches the observations."""
+        """Return the rows with the velocities that a mechanism needs to reach the observations."""
         whole = Motion(
             q=np.stack([v.now for v in self.coordinates], 1),
             v=self.speeds.T,
@@ -322,7 +322,7 @@ def _without_velocity(samples: Samples, rng: np.random.Generator, effort: Effort
 
 
 def _time(changes: Sequence[Array]) -> float:
-    """Return a round time of a step for which velocities are of the order of 1."""
+    """Return a round time of a step, so that velocities are of the order of 1."""
     most = min(1.0, max(float(np.abs(change).max()) for change in changes))
     power = 10.0 ** np.floor(np.log10(most))
     digit = next(digit for digit in FIRST_DIGITS if digit * power <= most)
