@@ -145,7 +145,7 @@ def _layouts(
     taken = {part for source in circles for part in source}
     free = {i for i in range(size) if i not in taken}
     relations = _relations(rows, [*circles, *(PositionSource(i) for i in sorted(free))])
-    hinges = [position for position, _, is_hinge in mechanism.scalar_joints if is_hinge]
+    hinges = [joint.position for joint in mechanism.scalar_joints if not joint.direction.any()]
     for start in range(len(hinges) - len(circles) + 1) if circles else [0]:
         angles = dict(zip(hinges[start : start + len(circles)], circles, strict=True))
         plain = [i for i in range(model.nq) if i not in angles]

@@ -166,6 +166,14 @@ def is_right(predicted: Array, recorded: Array) -> Array:
     return np.asarray(np.abs(predicted - recorded) <= TOLERANCE + TOLERANCE * np.abs(recorded))
 
 
+class ScalarJoint(NamedTuple):
+    """Index in `qpos`, index in `qvel` and direction of a slide, which is zero for a hinge."""
+
+    position: int
+    velocity: int
+    direction: Array
+
+
 class Timing(NamedTuple):
     """The number of simulation steps per action, and the name of the integrator."""
 
@@ -210,19 +218,18 @@ class BodySimulation:
         return int(getattr(self._mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))
 
     @cached_property
-    def scalar_joints(self) -> list[tuple[int, int, bool]]:
-        """Index in `qpos`, index in `qvel` and whether it is a hinge, of slides and hinges.
-
-        A free joint counts as three slides.
-        """
-        model, kinds, found = self.model, self._mujoco.mjtJoint, list[tuple[int, int, bool]]()
+    def scalar_joints(self) -> list[ScalarJoint]:
+        """The hinges and slides; a free joint counts as three slides."""
+        model, kinds, found = self.model, self._mujoco.mjtJoint, list[ScalarJoint]()
         for joint in range(model.njnt):
             kind = int(model.jnt_type[joint])
             position, velocity = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
-            if kind in (int(kinds.mjJNT_HINGE), int(kinds.mjJNT_SLIDE)):
-                found.append((position, velocity, kind == int(kinds.mjJNT_HINGE)))
+            if kind == int(kinds.mjJNT_HINGE):
+                found.append(ScalarJoint(position, velocity, np.zeros(3)))
+            elif kind == int(kinds.mjJNT_SLIDE):
+                found.append(ScalarJoint(position, velocity, model.jnt_axis[joint].copy()))
             elif kind == int(kinds.mjJNT_FREE):
-                found += [(position + axis, velocity + axis, False) for axis in range(3)]
+                found += [ScalarJoint(position + i, velocity + i, np.eye(3)[i]) for i in range(3)]
         return found
 
     def simulate(

@@ -151,15 +151,13 @@ def _joint_names(mechanism: BodySimulation, field: str) -> list[str]:
 
 def _hidden_axes(explained: ExplainedSteps) -> set[int]:
     """Return the axes along which joints with a hidden position move the body."""
-    model, positions = explained.mechanism.model, explained.found.layout.positions
-    hidden = set[int]()
-    for joint in range(model.njnt):
-        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
-        if kind == 0:  # a free joint
-            hidden |= {axis for axis in range(len(AXES)) if positions[start + axis] is None}
-        elif kind == 2 and positions[start] is None:  # a slide
-            hidden |= set(np.flatnonzero(np.abs(model.jnt_axis[joint]) > 1e-9).tolist())
-    return hidden
+    positions = explained.found.layout.positions
+    hidden = (
+        np.flatnonzero(np.abs(joint.direction) > 1e-9).tolist()
+        for joint in explained.mechanism.scalar_joints
+        if positions[joint.position] is None
+    )
+    return {axis for axes in hidden for axis in axes}
 
 
 def _levels(explained: ExplainedSteps) -> Iterator[list[BodyQuantity]]:
@@ -181,10 +179,9 @@ def _basic_terms(explained: ExplainedSteps, seconds: float) -> Iterator[BodyQuan
     yield BodyQuantity("base_reward", "1.0", np.ones(len(rows)))
     effort = np.square(rows.actions).sum(axis=1)
     yield BodyQuantity("control_weight", "np.dot(action, action)", effort)
-    model, names = mechanism.model, _joint_names(mechanism, "qpos")
-    for joint in range(model.njnt):
-        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
-        for index in {0: range(start, start + len(AXES)), 2: [start]}.get(kind, []):
+    names = _joint_names(mechanism, "qpos")
+    for index, _, direction in mechanism.scalar_joints:
+        if direction.any():
             both = (steps.before["qpos"][:, index], steps.after["qpos"][:, index])
             yield _speed(names[index], f"data.qpos[{index}]", *both, seconds)
 

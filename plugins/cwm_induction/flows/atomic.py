@@ -1,7 +1,7 @@
 """Vector fields with constants inside terms (atoms), such as `exp(k / x)`.
 
-The search finds atoms in rows with small changes, because stages on a straight line are almost
-exact there. For each integration scheme, it then alternates between stages, constants and weights.
+The search finds an atom with stages on a straight line. For each integration scheme, it then
+alternates between stages, constants and weights.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,6 @@ from cwm_induction.flows.fields import (
 )
 from cwm_induction.mechanics.mechanism import Scheme
 
-CALM = 0.6
-"""Fraction of the rows, with the smallest changes, for the search of atoms."""
-
 ROUNDS = 3
 """Iterations of each scheme; each atom gets twice this number."""
 
@@ -41,9 +38,6 @@ PROMISING = 3
 
 CANDIDATES = 8
 """Number of atoms per variable that are tested as a common atom of all variables."""
-
-STARTS = 2
-"""Number of sets of atoms that are tested with all schemes."""
 
 HOPELESS = 200
 """Maximum error of a set of atoms for further iterations, in units of the tolerance."""
@@ -71,36 +65,36 @@ class AtomicFieldFit:
 
     def flow(self) -> Flow | None:
         """Return the first exact flow, or None; schemes with small errors come first."""
-        for inners in self._starts() if self.fit.has_enough_rows else ():
-            fits = []
-            for number, scheme in enumerate(each for each in schemes() if each.parts <= 10):
+        inners, fits = self._start() if self.fit.has_enough_rows else [], []
+        for scheme in schemes() if inners else ():
+            if scheme.parts <= 10:
                 stages = self._straight_stages(scheme)
-                fits.append((number, scheme, self._improve(scheme, inners, stages, ROUNDS)))
-                if not self.fit.effort.spend(0):
-                    return None
-            for _, scheme, guess in sorted(fits, key=lambda f: (f[2].error, f[0]))[:PROMISING]:
-                best = self._improve(scheme, guess.inners, guess.stages, MORE_ROUNDS)
-                flow = self._to_flow(scheme, best) if best.error <= 2 else None
-                if flow is not None:
-                    return flow
+                fits.append((scheme, self._improve(scheme, inners, stages, ROUNDS)))
+            if not self.fit.effort.spend(0):
+                return None
+        for scheme, guess in sorted(fits, key=lambda fit: fit[1].error)[:PROMISING]:
+            best = self._improve(scheme, guess.inners, guess.stages, MORE_ROUNDS)
+            flow = self._to_flow(scheme, best) if best.error <= 2 else None
+            if flow is not None:
+                return flow
         return None
 
-    def _starts(self) -> list[list[Inner]]:
-        """Return sets of atoms with small errors, found with one common atom in all variables."""
+    def _start(self) -> list[Inner]:
+        """Return the common atom of all variables with the smallest error, for each variable."""
         stages = self._straight_stages(START)
+        columns = [c for c in self._columns(stages) if len(np.unique(c.values)) > 2]
         shared: dict[str, Inner] = {}
         for index in range(len(self.fit.variables)):
-            scan = self._scan(index, stages, calm=True)
+            scan = self._scan(index, stages)
             if scan.worst(Inner())[0] > NEAR:
-                columns = [c for c in self._columns(stages) if len(np.unique(c.values)) > 2]
                 for inner in scan.ranked(Inner(), atoms(columns), patient=True)[:CANDIDATES]:
                     shared.setdefault(inner.atoms[0].texts(0.5)[0], inner)
         guesses = [
             self._improve(START, [inner] * len(self.fit.variables), stages, 2 * ROUNDS)
             for inner in shared.values()
         ]
-        near = [guess for guess in guesses if guess.error <= HOPELESS]
-        return [guess.inners for guess in sorted(near, key=lambda guess: guess.error)[:STARTS]]
+        best = min(guesses, key=lambda guess: guess.error, default=None)
+        return best.inners if best is not None and best.error <= HOPELESS else []
 
     def _improve(
         self, scheme: Scheme, inners: Sequence[Inner], stages: list[SchemeStage], rounds: int
@@ -109,7 +103,7 @@ class AtomicFieldFit:
         best = _Guess(list(inners), stages, np.inf)
         for _ in range(rounds):
             inners = [
-                self._scan(index, stages, calm=True).refined(self._at_stages(inner, stages))
+                self._scan(index, stages).refined(self._at_stages(inner, stages))
                 for index, inner in enumerate(inners)
             ]
             weights, texts = self._fit_weights(inners, stages)
@@ -126,13 +120,13 @@ class AtomicFieldFit:
         self, inners: Sequence[Inner], stages: Sequence[SchemeStage]
     ) -> tuple[Array, list[str]]:
         """Return the weights of all terms (terms, variables), and the expressions of the terms."""
-        texts = [term.text for term in self._terms]
+        texts, count = [term.text for term in self._terms], len(self.fit.learn)
         columns = []
         for index, inner in enumerate(inners):
             scan = self._scan(index, stages)
             own = [*scan.terms, *scan.expanded(inner)]
-            matrix = np.nan_to_num(np.stack([term.values[self._calm] for term in own], 1))
-            solution = solve(matrix, self.fit.change[self.fit.rows][self._calm, index])
+            matrix = np.nan_to_num(np.stack([term.values[:count] for term in own], 1))
+            solution = solve(matrix, self.fit.change[self.fit.learn, index])
             columns.append(dict(zip((term.text for term in own), solution.tolist(), strict=True)))
             texts += [term.text for term in own if term.text not in texts]
         return np.array([[own.get(text, 0.0) for own in columns] for text in texts]), texts
@@ -148,12 +142,12 @@ class AtomicFieldFit:
             formulas.append(formula)
         return self.fit.polished(scheme, formulas)
 
-    def _scan(self, index: int, stages: Sequence[SchemeStage], calm: bool = False) -> Scan:
+    def _scan(self, index: int, stages: Sequence[SchemeStage]) -> Scan:
         """Return a search for the atoms of a variable at given stages."""
         averages = averages_of(stages)
         terms = [t._replace(values=averages[:, i]) for i, t in enumerate(self._terms)]
         variable, rows = self.fit.variables[index], self.fit.rows
-        usable = self._calm if calm else np.arange(len(rows)) < len(self.fit.learn)
+        usable = np.arange(len(rows)) < len(self.fit.learn)
         target = Target(variable.change[rows], variable.quarter[rows], usable)
         columns, count = self._columns(stages), len(self.fit.variables)
         products = factors(columns[:count], columns[count:])
@@ -188,12 +182,3 @@ class AtomicFieldFit:
         columns = [variable.column for variable in self.fit.variables]
         terms = [t for t in library(columns, self.fit.others, 2) if t.cost <= 2]
         return sorted(terms, key=lambda term: term.cost)[: len(self.fit.learn) // 4]
-
-    @cached_property
-    def _calm(self) -> Array:
-        """Mask of the training rows with small changes, relative to the mean change."""
-        change, count = np.abs(self.fit.change[self.fit.rows]), len(self.fit.learn)
-        largest = (change / (change.mean(0) + 1e-300)).max(1)
-        mask: Array = largest <= np.quantile(largest[:count], CALM)
-        mask[count:] = False
-        return mask

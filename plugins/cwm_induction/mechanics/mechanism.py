@@ -21,12 +21,11 @@ SOFT, HARD, THICKNESS = 0.9, 0.95, 1e-3
 STAGES = {
     "euler": ((0.0, 1.0),),
     "midpoint": ((0.0, 0.0), (0.5, 1.0)),
-    "heun": ((0.0, 0.5), (1.0, 0.5)),
     "runge-kutta": ((0.0, 1 / 6), (0.5, 1 / 3), (0.5, 1 / 3), (1.0, 1 / 6)),
 }
 """For each stage of a rule, its distance along the rates of the stage before, and its weight."""
 
-_WORDS = {"runge-kutta": "Runge-Kutta", "heun": "Heun", "euler": "Euler"}
+_WORDS = {"runge-kutta": "Runge-Kutta", "euler": "Euler"}
 
 
 class Scheme(NamedTuple):
@@ -169,37 +168,27 @@ class Mechanism:
         return {kind: (table[0], table[1:]) for kind, table in tables.items()}
 
     def mass(self, arrays: dict[str, Array], q: Array) -> Array:
-        """Return the masses for every parameter vector and row."""
-        return _sum_of_waves(np.cos(q @ self.waves.T - self.shifts), arrays["mass"])
+        """Return the masses (B, rows, n, n) for every parameter vector and row."""
+        masses = arrays["mass"].reshape(-1, len(self.waves), self.coordinates**2)
+        mass: Array = np.cos(q @ self.waves.T - self.shifts) @ masses
+        return mass.reshape(*mass.shape[:2], self.coordinates, self.coordinates)
 
     def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
         """Return masses and forces for every parameter vector and row.
 
-        States that all vectors share have a first axis of length 1. Matrix products have the rows
-        on the second last axis; all other operations have the rows last, which is faster.
+        States that all vectors share have a first axis of length 1.
         """
-        phase = q @ self.waves.T - self.shifts
-        mass = _sum_of_waves(np.cos(phase), arrays["mass"])
-        slope, spin = -np.sin(_rows_last(phase)), _rows_last(v @ self.waves.T)
-        momentum_slopes = [slope * part for part in _times_velocity(arrays["mass"], v)]
-        potential_slope = slope * arrays["potential"].T[..., None]
-        energy = momentum_slopes[0] * v[..., 0]
-        for joint in range(1, self.coordinates):
-            energy += momentum_slopes[joint] * v[..., joint]
-        potential_gradient = _rows_first(potential_slope) @ self.waves
-        push = u @ arrays["push"].transpose(0, 2, 1)
-        kinetic_gradient = _rows_first(0.5 * energy) @ self.waves
-        force, turning = np.empty(potential_gradient.shape), np.empty(potential_gradient.shape)
-        for joint in range(self.coordinates):
-            applied = (
-                arrays["offset"][:, joint, None]
-                - arrays["damping"][:, joint, None] * v[..., joint]
-                - arrays["spring"][:, joint, None] * q[..., joint]
-            )
-            conservative = kinetic_gradient[..., joint] - potential_gradient[..., joint]
-            force[..., joint] = applied + push[..., joint] + conservative
-            turning[..., joint] = (spin * momentum_slopes[joint]).sum(0)
-        return Laws(mass, force, turning)
+        waves, joints = self.waves, self.coordinates
+        slope = -np.sin(q @ waves.T - self.shifts)
+        masses = arrays["mass"].transpose(0, 2, 1, 3).reshape(-1, joints, len(waves) * joints)
+        momenta = v @ masses
+        momenta = momenta.reshape(*momenta.shape[:2], len(waves), joints) * slope[..., None]
+        turning = ((v @ waves.T)[..., None, :] @ momenta)[..., 0, :]
+        energy = 0.5 * (momenta @ v[..., None])[..., 0]
+        gradient = (energy - slope * arrays["potential"][:, None]) @ waves
+        push = u @ arrays["push"].transpose(0, 2, 1) + arrays["offset"][:, None]
+        resistance = arrays["damping"][:, None] * v + arrays["spring"][:, None] * q
+        return Laws(self.mass(arrays, q), push - resistance + gradient, turning)
 
     def step(self, points: Array, q: Array, v: Array, u: Array, stepping: Stepping) -> Moved:
         """Advance every row with every parameter vector.
@@ -274,46 +263,10 @@ def solve_accelerations(mass: Array, force: Array) -> Array:
         det = a * d - b * b
         det = np.where(np.abs(det) < 1e-12, 1e-12, det)
         return np.stack([(d * f - b * g) / det, (a * g - b * f) / det], -1)
-    singular = _is_singular(mass)
-    if singular.any():
+    try:
+        solution: Array = np.linalg.solve(mass, force[..., None])[..., 0]
+    except np.linalg.LinAlgError:
+        singular = np.linalg.det(mass) == 0
         mass = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
-    solution: Array = np.linalg.solve(mass, force[..., None])[..., 0]
+        solution = np.linalg.solve(mass, force[..., None])[..., 0]
     return solution
-
-
-def _is_singular(mass: Array) -> Array:
-    """Return the mask of singular 3x3 masses; only determinants near 0 are computed exactly."""
-    flat = np.ascontiguousarray(mass.reshape(-1, 9).T)
-    a, b, c, _, d, e, _, _, f = flat
-    rough = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
-    near = ~(np.abs(rough) > 1e-9 * np.abs(flat).max() ** 3 + 1e-13)
-    singular: Array = near.reshape(mass.shape[:-2])
-    if near.any():
-        singular[singular] = np.abs(np.linalg.det(mass[singular])) < 1e-14
-    return singular
-
-
-def _sum_of_waves(waves: Array, masses: Array) -> Array:
-    """Return the masses (B, rows, n, n) as a weighted sum of waves (B or 1, rows, K)."""
-    count, kinds, joints, _ = masses.shape
-    flat = waves @ masses.reshape(count, kinds, joints * joints)
-    total: Array = flat.reshape(*flat.shape[:2], joints, joints)
-    return total
-
-
-def _times_velocity(masses: Array, v: Array) -> list[Array]:
-    """Return mass times velocity of every wave: an array (K, B, rows) per coordinate."""
-    count, waves, joints, _ = masses.shape
-    flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
-    moved = (v @ flat).reshape(count, -1, waves, joints)
-    return list(moved.transpose(3, 2, 0, 1))
-
-
-def _rows_last(values: Array) -> Array:
-    """Turn (B, rows, K) into (K, B, rows)."""
-    return np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-def _rows_first(values: Array) -> Array:
-    """Turn (K, B, rows) into (B, rows, K)."""
-    return np.ascontiguousarray(values.transpose(1, 2, 0))

@@ -57,20 +57,11 @@ PRIOR = 0.1
 
 
 def chosen_quantities(history: RecordedHistory, effort: Effort) -> list[RememberedQuantity]:
-    """Return the quantities that explain outcomes best, or none if nothing has to be remembered.
-
-    The search adds one quantity after another. Then it replaces each quantity if another one is
-    better in the presence of the remaining quantities.
-    """
+    """Return the quantities that explain outcomes best, or none if nothing has to be remembered."""
     search = QuantitySearch(history, _contexts_of(history), effort)
     found = list[RememberedQuantity]()
     while len(found) < MAX_QUANTITIES and (best := search.best(found)) is not None:
         found.append(best)
-    for place in range(len(found) if len(found) > 1 else 0):
-        others = found[:place] + found[place + 1 :]
-        best = search.best(others)
-        if best is not None and search.score([*others, best]) > search.score(found):
-            found[place] = best
     return [quantity.named(f"{quantity.name}_{place}") for place, quantity in enumerate(found)]
 
 
@@ -166,14 +157,6 @@ class QuantitySearch:
     def places(self) -> list[Event]:
         """The events of one action at one observation."""
         return places_of(self.history)
-
-    def score(self, quantities: Sequence[RememberedQuantity]) -> float:
-        """Return the gain of quantities in nats beyond their cost."""
-        left, start = (
-            sum(float(part.evidence.sum()) for part in contexts)
-            for contexts in (self._after(quantities), self.contexts)
-        )
-        return left - start - sum(quantity.cost for quantity in quantities)
 
     def best(self, others: Sequence[RememberedQuantity]) -> RememberedQuantity | None:
         """Return the quantity with the largest gain beyond its cost, if that is enough."""
