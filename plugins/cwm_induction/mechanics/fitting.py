@@ -191,18 +191,12 @@ class _Fitting:
     def best_scheme(self, form: Mechanism, point: Array) -> Mechanics:
         """Return the best fit over the integration schemes.
 
-        The first fit ignores the rows with the largest errors. If more than half of the
-        held-out errors are then small, a longer fit ignores only outliers.
+        The fits ignore the fifth of the rows with the largest errors.
         """
-        price = self.learn.price
-        options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH, price=price)
-        longer = SolverOptions(30, 1e-4, reach=REACH, price=price)
+        options = SolverOptions(40, 1e-4, believed=0.8, reach=REACH, price=self.learn.price)
         fits: list[Mechanics] = []
         for scheme in self.schemes:
-            mechanics = self._fit(form, scheme, point, options)
-            if mechanics.right > 0.5:
-                mechanics = self._fit(form, scheme, mechanics.point, longer)
-            fits.append(mechanics)
+            fits.append(self._fit(form, scheme, point, options))
             settled = fits[-1].right > 0.8 and fits[-1].median < self.learn.noise
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):

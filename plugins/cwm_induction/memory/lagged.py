@@ -24,7 +24,7 @@ from cwm_induction.memory.lagging import (
     Kind,
     Regressions,
     acting,
-    delay_of,
+    delayed_actions,
     is_of,
     lagged_quantities,
     starts_unknown,
@@ -50,10 +50,9 @@ def lagged_program(
     """Return a program with memory, "" if no memory of the kind helps."""
     data, is_discrete = view.flat(data), data.action_space.kind == "discrete"
     history = RecordedHistory.of(data, held_back)
-    delay = delay_of(history, Regressions.of(history, is_discrete), is_discrete)
-    sent = delay.quantities(history)
+    sent = delayed_actions(history, Regressions.of(history, is_discrete), is_discrete)
     if sent:
-        history = replace(history, actions=delay.actions(history))
+        history = replace(history, actions=sent[0].values[:, None])
         data = acting(data, history.actions)
     regressions, clock, unknown = Regressions.of(history, is_discrete), None, 0
     quantities = lagged_quantities(history, regressions, effort, kind)

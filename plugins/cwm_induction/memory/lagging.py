@@ -54,33 +54,6 @@ LEAST_GAIN = 20.0
 
 
 @dataclass(frozen=True)
-class Delay:
-    """The number of steps until actions take effect, and the action before the first one."""
-
-    steps: int
-    start: float
-
-    def actions(self, history: RecordedHistory) -> Array:
-        """Return the action (rows, 1) that takes effect in each row."""
-        actions = history.actions[:, 0]
-        for _ in range(self.steps):
-            actions = history.before(actions, self.start)
-        return actions[:, None]
-
-    def quantities(self, history: RecordedHistory) -> list[RememberedQuantity]:
-        """Return the quantities that hold the last actions, the oldest one first."""
-        found = []
-        for ago in range(self.steps, 0, -1):
-            update = "action" if ago == 1 else f"sent_{ago - 1}"
-            meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
-            values = Delay(ago, self.start).actions(history)[:, 0]
-            found.append(
-                RememberedQuantity(f"sent_{ago}", literal(self.start), update, values, meaning)
-            )
-        return found
-
-
-@dataclass(frozen=True)
 class Regressions:
     """Outputs (rows, outputs) and the columns that explain them by a quadratic regression."""
 
@@ -152,25 +125,33 @@ def starts_unknown(
     return steps if (errors[early].mean(0) / usual).max() > START_ERROR else 0
 
 
-def delay_of(history: RecordedHistory, regressions: Regressions, discrete: bool) -> Delay:
-    """Return the delay of actions that explains the outputs best."""
-    best, least = Delay(0, 0.0), float(regressions.loss().sum()) - LEAST_GAIN
+def delayed_actions(
+    history: RecordedHistory, regressions: Regressions, discrete: bool
+) -> list[RememberedQuantity]:
+    """Return the last actions, which wait for their effect; none if actions have no delay.
+
+    The oldest one comes first: it is the action in effect.
+    """
+    best, least = list[RememberedQuantity](), float(regressions.loss().sum()) - LEAST_GAIN
     if history.actions.shape[1] != 1:
         return best
-    starts = np.unique(history.actions[:, 0]).tolist() if discrete else [0.0]
-    for steps in range(1, MAX_DELAY + 1):
-        for start in starts:
-            delay = Delay(steps, start)
-            columns = _columns(delay.actions(history), discrete)
-            loss = float(regressions.loss(actions=columns).sum())
+    for start in np.unique(history.actions).tolist() if discrete else [0.0]:
+        sent, values = list[RememberedQuantity](), history.actions[:, 0]
+        for ago in range(1, MAX_DELAY + 1):
+            values = history.before(values, start)
+            update = "action" if ago == 1 else f"sent_{ago - 1}"
+            meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
+            action = RememberedQuantity(f"sent_{ago}", literal(start), update, values, meaning)
+            sent = [action, *sent]
+            loss = float(regressions.loss(actions=_columns(values[:, None], discrete)).sum())
             if loss < least:
-                best, least = delay, loss
-    if best.steps:
-        delayed = _columns(best.actions(history), discrete)
+                best, least = sent, loss
+    if best:
+        delayed = _columns(best[0].values[:, None], discrete)
         alone = regressions.loss(actions=delayed)
         both = regressions.loss(actions=np.column_stack([delayed, regressions.actions]))
         if (alone - both).max() > OWN_EFFECT:
-            return Delay(0, 0.0)  # the last action has an effect of its own
+            return []  # the last action has an effect of its own
     return best
 
 
