@@ -9,7 +9,7 @@ with a spring.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, islice, product
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -60,9 +60,6 @@ REACH = 20.0
 
 ENOUGH = 3
 """Minimum number of rows beyond a limit to fit its spring; fewer rows fit only its position."""
-
-PACES = (2.0, 1.0, 4.0)
-"""Initial time constants of the critically damped spring of a limit, in integrator steps."""
 
 ONE_JUMP = (Scheme("euler", 1), Scheme("semi-implicit", 1))
 """Schemes that move coordinates by the velocity before or after a step."""
@@ -162,7 +159,10 @@ class _Fitting:
         return best
 
     def starts(self) -> Iterator[tuple[Mechanism, Start]]:
-        """Yield forms with a good linear fit in the order of size, then the less accurate forms."""
+        """Yield forms with a good linear fit in the order of size, then the less accurate forms.
+
+        Linear fits are less accurate if the velocities are hidden.
+        """
         learn, check = self.learn.momentary, self.check.momentary
         others: list[tuple[Mechanism, Start]] = []
         for form in _forms(self.joints, len(self.inputs)):
@@ -392,8 +392,8 @@ def _fit_limit(
     options = SolverOptions(20, 1e-2, believed=1 - 0.2 * len(beyond) / len(motion.q))
     quantiles = np.quantile(beyond, (0.0, 0.2, 0.5)) * (0.9999, 1, 1)
     fits: list[tuple[int, int, Array]] = []
-    for pace, end in product(PACES, (free, *quantiles.tolist())):
-        rate = stepping.scheme.parts / (pace * stepping.time * HARD)
+    rate = stepping.scheme.parts / (2 * stepping.time * HARD)  # a time constant of two parts
+    for end in (free, *quantiles.tolist()):
         point = np.log([end, rate**2, 2 * rate, inverse_inertia])
         for active in (1, 4) if len(beyond) >= ENOUGH else (1,):
             point = minimise(residuals, point, np.arange(active), effort, options)
