@@ -33,7 +33,6 @@ from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.counting import chosen_quantities
-from cwm_induction.memory.filter import remembering as estimating
 from cwm_induction.memory.history import RecordedHistory, with_quantities
 from cwm_induction.memory.lagged import lagged_program
 from cwm_induction.memory.lagging import KINDS, Kind
@@ -299,9 +298,7 @@ class VelocityAttempt:
             program = write(induce(samples, DEFAULT, rng, task.effort, known))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("", more)
-        spaces = view.observations, view.actions
-        program = estimating(program, samples, pace.time, pace.ends, *spaces)
-        return ProgramProposal(program, more)
+        return ProgramProposal(pace.program(program, view.observations, view.actions), more)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_induction.backend import Induction
-from cwm_induction.bodies.induce import induce_body, rows_of
+from cwm_induction.bodies.induce import induce_body
 from cwm_induction.bodies.layout import fit_layout
-from cwm_induction.bodies.mechanism import BodySimulation
+from cwm_induction.bodies.mechanism import BodySimulation, StepRows
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -80,7 +80,7 @@ def exact_share(program, data):
     env, columns = names["Environment"](), data.columns
     remembers = hasattr(env, "reset")
     right = 0
-    follows = rows_of(data).follows
+    follows = StepRows.of(data).follows
     for row in range(len(data)):
         seen = columns["observations"][row]
         if not remembers:
@@ -179,7 +179,7 @@ def swings(integrator, frame_skip, order):
 @pytest.mark.parametrize("frame_skip", [1, 3])
 def test_integrator_and_frame_skip_are_found_in_the_rows(integrator, frame_skip):
     data = swings(integrator, frame_skip, "scv")
-    found = fit_layout(BodySimulation(PENDULUM), rows_of(data), np.random.default_rng(0))
+    found = fit_layout(BodySimulation(PENDULUM), StepRows.of(data), np.random.default_rng(0))
     assert found.timing.frame_skip == frame_skip
     if integrator == "RK4":
         assert found.timing.integrator == "RK4"

@@ -11,11 +11,10 @@ from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.mechanics.fitting import fit
+from cwm_induction.mechanics.fitting import fit, start
 from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Parameter, Stepping
+from cwm_induction.mechanics.mechanism import Limit, Mechanism, Parameter, Scheme, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
-from cwm_induction.mechanics.start import start
 from cwm_induction.rewards.reward import reward_of
 from cwm_induction.rules import ThresholdRule
 
@@ -23,13 +22,13 @@ TIME = 0.05
 ARM = Mechanism(2, (0, 1), 2)
 WAVE_OF_1, WAVE_OF_0, WAVE_OF_SUM = 1, 3, 4
 NUMBERS = {
-    Parameter("mass_cos", (0, 0, 0)): 1.0,
-    Parameter("mass_cos", (WAVE_OF_1, 0, 0)): 0.4,
-    Parameter("mass_cos", (0, 0, 1)): 0.3,
-    Parameter("mass_cos", (WAVE_OF_1, 0, 1)): 0.2,
-    Parameter("mass_cos", (0, 1, 1)): 0.3,
-    Parameter("potential_cos", (WAVE_OF_0,)): -6.0,
-    Parameter("potential_cos", (WAVE_OF_SUM,)): -2.0,
+    Parameter("mass", (0, 0, 0)): 1.0,
+    Parameter("mass", (WAVE_OF_1, 0, 0)): 0.4,
+    Parameter("mass", (0, 0, 1)): 0.3,
+    Parameter("mass", (WAVE_OF_1, 0, 1)): 0.2,
+    Parameter("mass", (0, 1, 1)): 0.3,
+    Parameter("potential", (WAVE_OF_0,)): -6.0,
+    Parameter("potential", (WAVE_OF_SUM,)): -2.0,
     Parameter("damping", (0,)): 0.1,
     Parameter("damping", (1,)): 0.1,
     Parameter("push", (0, 0)): 2.5,
@@ -44,7 +43,7 @@ def arm(rows=200, limits=(), seed=0):
     rng = np.random.default_rng(seed)
     q = rng.uniform((-3, -2.6), (3, 2.6), (rows, 2))
     v, u = rng.normal(0, 3, (rows, 2)), rng.uniform(-1, 1, (rows, 2))
-    stepping = Stepping(TIME, Integrator("Runge-Kutta", 2), limits)
+    stepping = Stepping(TIME, Scheme("runge-kutta", 2), limits)
     moved = ARM.step(POINT[None], q, v, u, stepping)
     after, speed, stage = (part[0] for part in moved)
     space = space_of(gymnasium.spaces.Box(-1, 1, (2,)))
@@ -88,14 +87,14 @@ def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_law
     samples.after[::10, 4:6] += 5.0
     joints, time = joints_of(samples, latents(samples).variables)
     motion = Motion.of(joints, inputs_of(samples), time)
-    begin = start(ARM, motion, motion, np.random.default_rng(0), jumps=False)
+    begin = start(ARM, motion, motion, np.random.default_rng(0))
     assert np.abs(begin.point - POINT).max() < 0.05
 
 
 @pytest.mark.parametrize(("parts", "time"), [(1, 0.0232), (2, 0.0123), (3, 0.0168)])
 def test_the_time_of_a_step_has_the_digits_that_it_takes(parts, time):
     samples = arm()
-    stepping = Stepping(time, Integrator("semi-implicit", parts), ())
+    stepping = Stepping(time, Scheme("semi-implicit", parts), ())
     q, v = samples.before[:, :2], samples.before[:, 4:6]
     q = np.arctan2(samples.before[:, 2:4], q)
     after, speed, _ = (part[0] for part in ARM.step(POINT[None], q, v, samples.actions, stepping))
@@ -104,14 +103,15 @@ def test_the_time_of_a_step_has_the_digits_that_it_takes(parts, time):
 
 
 def test_fitting_through_the_integrator_finds_the_very_numbers_and_no_limit(found_arm):
-    assert (found_arm.right, found_arm.time, found_arm.limits) == (1.0, TIME, ())
+    assert found_arm.right == 1.0
+    assert (found_arm.stepping.time, found_arm.stepping.limits) == (TIME, ())
     assert found_arm.point == pytest.approx(POINT, abs=1e-5)
 
 
 def test_a_limit_that_pushes_back_is_found_with_its_spring():
     found = mechanism_of(arm(400, limits=(LIMIT,)))
     assert found.right == 1.0
-    assert found.limits[0] == pytest.approx(LIMIT, rel=1e-3)
+    assert found.stepping.limits[0] == pytest.approx(LIMIT, rel=1e-3)
 
 
 def test_noise_is_no_mechanism():

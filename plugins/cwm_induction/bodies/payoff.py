@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.bodies.layout import StateLayout, StepRows, is_right
-from cwm_induction.bodies.mechanism import Array, BodySimulation, SimulatedSteps, Timing
-from cwm_induction.bodies.readings import AXES, Point, points_of
-from cwm_induction.writing.rounding import rounded, simplest_between
+from cwm_induction.bodies.layout import FittedLayout
+from cwm_induction.bodies.mechanism import BodySimulation, SimulatedSteps, StepRows, is_right
+from cwm_induction.bodies.readings import Point, points_of
+from cwm_induction.continuous.least_squares import shortened
+from cwm_induction.continuous.samples import Array
+from cwm_induction.rules import Feature, ThresholdRule, learn_rule
 
 REWARDED = 0.95
 """Share of rows with the right reward that ends the search for further terms."""
@@ -25,25 +27,23 @@ REWARDED = 0.95
 LOST_SHARE = 0.005
 """Share of right rows that leaving out or rounding a term may cost."""
 
-MAX_CONDITIONS = 4
-
 MAX_MOVING_BODIES = 3
 """Bodies whose speed may be rewarded: the root and the next ones."""
+
+AXES = "xyz"
 
 
 class ExplainedSteps(NamedTuple):
     """Recorded steps whose state the simulation predicts, and the simulated steps."""
 
     mechanism: BodySimulation
-    layout: StateLayout
-    timing: Timing
+    found: FittedLayout
     rows: StepRows
     steps: SimulatedSteps
 
 
-@dataclass(frozen=True)
-class SimulatedTerm:
-    """A term of the reward: its name, its expression, its values in all rows, and its weight.
+class BodyQuantity(NamedTuple):
+    """A number of the simulation: its name, its expression, and its values in all rows.
 
     `before` is a statement that the program runs before the simulation, "" for none.
     """
@@ -52,259 +52,205 @@ class SimulatedTerm:
     code: str
     values: Array
     before: str = ""
-    weight: float = 0.0
-
-
-@dataclass(frozen=True)
-class EndCondition:
-    """A condition that ends the episode: a quantity is above or below a threshold."""
-
-    name: str
-    code: str
-    is_above: bool
-    threshold: float
 
 
 @dataclass(frozen=True)
 class FittedReward:
-    """A reward, and the share of rows with the right reward."""
+    """Terms of a reward and their weights, and the share of rows with the right reward."""
 
-    terms: tuple[SimulatedTerm, ...] = ()
+    terms: tuple[tuple[BodyQuantity, float], ...] = ()
     right: float = 0.0
 
 
-def fit_reward(found: ExplainedSteps) -> FittedReward:
+def fit_reward(explained: ExplainedSteps) -> FittedReward:
     """Return the fewest terms that explain the rewards."""
-    rewards = found.rows.rewards
-    best: FittedReward | None = None
-    for terms in _levels(found):
+    rewards = explained.rows.rewards
+    best = FittedReward(right=-1.0)
+    for terms in _levels(explained):
         weights, right = _fit(terms, rewards)
         if right >= REWARDED:
             return _pruned(terms, rewards, right)
-        if best is None or right > best.right + 0.05:
+        if right > best.right + 0.05:
             best = _weighted(terms, weights, right)
-    assert best is not None
     return best
 
 
-def fit_ends(found: ExplainedSteps) -> tuple[EndCondition, ...]:
-    """Return conditions that hold in steps that end an episode, and in no other step.
-
-    A condition is better if it explains more ends, then if its quantity is a position rather than a
-    place or a velocity, then if the threshold is next to values of steps that do not end.
-    """
-    conditions: list[EndCondition] = []
-    rows = found.rows
-    positions, sites, bodies, speeds = _quantities(found)
+def fit_ends(explained: ExplainedSteps) -> ThresholdRule:
+    """Return the rule for steps that end an episode; positions are simpler than velocities."""
+    positions, sites, bodies, speeds = _quantities(explained)
     groups = (_with_sizes(positions), sites, bodies, _with_sizes(speeds))
-    quantities = [(group, *each) for group, some in enumerate(groups) for each in some]
-    left = rows.ends.copy()
-    while left.any() and not rows.ends.all() and len(conditions) < MAX_CONDITIONS:
-        best: tuple[float, int, float] | None = None
-        chosen: tuple[EndCondition, Array] | None = None
-        for group, name, code, values in quantities:
-            for is_above in (True, False):
-                signed = values if is_above else -values
-                most = signed[~rows.ends].max()
-                covered = left & (signed > most)
-                if not covered.any():
-                    continue
-                least = signed[covered].min()
-                gap = (least - most) / (values[~rows.ends].std() + 1e-9)
-                order = (-float(covered.sum()), group, gap)
-                if best is None or order < best:
-                    low, high = (most, least) if is_above else (-least, -most)
-                    threshold = simplest_between(float(low), float(high))
-                    best = order
-                    chosen = EndCondition(name, code, is_above, threshold), covered
-        if chosen is None:
-            break
-        conditions.append(chosen[0])
-        left &= ~chosen[1]
-    return tuple(conditions)
+    features = [
+        Feature(code, values, cost, label=name)
+        for cost, quantities in enumerate(groups, 1)
+        for name, code, values, _ in quantities
+    ]
+    return learn_rule(features, explained.rows.ends)
 
 
-def identifier(*words: str) -> str:
+def _identifier(*words: str) -> str:
     """Return words joined to a valid name."""
     name = re.sub(r"\W+", "_", "_".join(filter(None, words))).strip("_").lower()
     return f"n{name}" if name[:1].isdigit() else name
 
 
-class _Quantity(NamedTuple):
-    """Name, expression and values of a number of the simulation."""
-
-    name: str
-    code: str
-    values: Array
-
-
-def _quantities(found: ExplainedSteps) -> tuple[list[_Quantity], ...]:
+def _quantities(explained: ExplainedSteps) -> tuple[list[BodyQuantity], ...]:
     """Return visible positions, places of sites and of bodies, and velocities.
 
     Coordinates along which a joint with a hidden position moves the body are left out.
     """
-    arrays, mechanism = found.steps.after, found.mechanism
-    hidden = _hidden_axes(mechanism, found.layout)
-    places = {
-        kind: [
+    mechanism, found, _, steps = explained
+    arrays, hidden = steps.after, _hidden_axes(explained)
+    places = [
+        [
             _place(point, axis, arrays)
             for point in points_of(mechanism)
-            for axis in range(AXES)
-            if point.kind == kind and axis not in hidden
+            for axis in range(len(AXES))
+            if point.field == field and axis not in hidden
         ]
-        for kind in ("site", "body")
-    }
-    positions = [
-        _Quantity(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
-        for index, name in enumerate(position_names(mechanism))
-        if found.layout.positions[index] is not None
+        for field in ("site_xpos", "xpos")
     ]
-    velocities = [
-        _Quantity(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
-        for index, name in enumerate(velocity_names(mechanism))
-    ]
-    return positions, places["site"], places["body"], velocities
+    positions, velocities = (
+        [
+            BodyQuantity(name + word, f"data.{field}[{index}]", arrays[field][:, index])
+            for index, name in enumerate(_joint_names(mechanism, field))
+        ]
+        for field, word in (("qpos", ""), ("qvel", "_speed"))
+    )
+    sources = found.layout.positions
+    shown = [each for each, source in zip(positions, sources, strict=True) if source is not None]
+    return shown, *places, velocities
 
 
-def _place(point: Point, axis: int, arrays: dict[str, Array]) -> _Quantity:
+def _place(point: Point, axis: int, arrays: dict[str, Array]) -> BodyQuantity:
     """Return a coordinate of a point."""
-    values = arrays[point.field][:, point.index, axis]
-    return _Quantity(identifier(_label(point), "xyz"[axis]), f"{point.code}[{axis}]", values)
+    values = arrays[point.field][:, point.place, axis]
+    return BodyQuantity(_identifier(point.label, AXES[axis]), f"{point.code}[{axis}]", values)
 
 
-def _with_sizes(quantities: list[_Quantity]) -> Iterator[_Quantity]:
+def _with_sizes(quantities: list[BodyQuantity]) -> Iterator[BodyQuantity]:
     """Yield quantities, and before each one with both signs its absolute value."""
-    for name, code, values in quantities:
+    for quantity in quantities:
+        name, code, values, _ = quantity
         if values.min() < 0 < values.max():
-            yield _Quantity(f"{name}_size", f"abs({code})", np.abs(values))
-        yield _Quantity(name, code, values)
+            yield BodyQuantity(f"{name}_size", f"abs({code})", np.abs(values))
+        yield quantity
 
 
-def position_names(mechanism: BodySimulation) -> list[str]:
-    """Return a name for each element of `qpos`."""
-    return _names(mechanism, mechanism.model.jnt_qposadr, mechanism.model.nq)
-
-
-def velocity_names(mechanism: BodySimulation) -> list[str]:
-    """Return a name for each element of `qvel`."""
-    return _names(mechanism, mechanism.model.jnt_dofadr, mechanism.model.nv)
-
-
-def _names(mechanism: BodySimulation, starts: Array, size: int) -> list[str]:
+def _joint_names(mechanism: BodySimulation, field: str) -> list[str]:
+    """Return a name for each element of `qpos` or `qvel`."""
+    model = mechanism.model
+    starts, size = {"qpos": (model.jnt_qposadr, model.nq), "qvel": (model.jnt_dofadr, model.nv)}[
+        field
+    ]
     return [
-        identifier(mechanism.model.joint(joint).name or f"joint{joint}", str(i) if n > 1 else "")
+        _identifier(model.joint(joint).name or f"joint{joint}", str(i) if n > 1 else "")
         for joint, n in enumerate(np.diff([*starts, size]).tolist())
         for i in range(n)
     ]
 
 
-def _hidden_axes(mechanism: BodySimulation, layout: StateLayout) -> set[int]:
+def _hidden_axes(explained: ExplainedSteps) -> set[int]:
     """Return the axes along which joints with a hidden position move the body."""
-    model, hidden = mechanism.model, set[int]()
-    for joint in range(model.njnt):
-        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
-        if kind == 0:  # a free joint
-            hidden |= {axis for axis in range(AXES) if layout.positions[start + axis] is None}
-        elif kind == 2 and layout.positions[start] is None:  # a slide
-            hidden |= set(np.flatnonzero(np.abs(model.jnt_axis[joint]) > 1e-9).tolist())
-    return hidden
-
-
-def _levels(found: ExplainedSteps) -> Iterator[list[SimulatedTerm]]:
-    """Yield lists of terms, the simplest first."""
-    seconds = found.timing.frame_skip * found.mechanism.model.opt.timestep
-    basic = list(_basic_terms(found, seconds))
-    yield basic
-    yield basic + list(_distance_terms(found))
-    motion = basic + list(_motion_terms(found, seconds))
-    yield motion
-    yield motion + list(_square_terms(found))
-
-
-def _basic_terms(found: ExplainedSteps, seconds: float) -> Iterator[SimulatedTerm]:
-    """Yield the constant, survival, effort, and the speeds of the root along axes."""
-    mechanism, _, _, rows, steps = found
-    if rows.ends.any():
-        yield SimulatedTerm("alive_reward", "(not ends)", (~rows.ends).astype(float))
-    yield SimulatedTerm("base_reward", "1.0", np.ones(len(rows)))
-    yield SimulatedTerm(
-        "control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1)
+    positions = explained.found.layout.positions
+    hidden = (
+        np.flatnonzero(np.abs(joint.direction) > 1e-9).tolist()
+        for joint in explained.mechanism.scalar_joints
+        if positions[joint.position] is None
     )
-    model, names = mechanism.model, position_names(mechanism)
-    for joint in range(model.njnt):
-        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
-        for index in {0: range(start, start + AXES), 2: [start]}.get(kind, []):
+    return {axis for axes in hidden for axis in axes}
+
+
+def _levels(explained: ExplainedSteps) -> Iterator[list[BodyQuantity]]:
+    """Yield lists of terms, the simplest first."""
+    seconds = explained.found.timing.frame_skip * explained.mechanism.model.opt.timestep
+    basic = list(_basic_terms(explained, seconds))
+    yield basic
+    yield basic + list(_distance_terms(explained))
+    motion = basic + list(_motion_terms(explained, seconds))
+    yield motion
+    yield motion + list(_square_terms(explained))
+
+
+def _basic_terms(explained: ExplainedSteps, seconds: float) -> Iterator[BodyQuantity]:
+    """Yield the constant, survival, effort, and the speeds of the root along axes."""
+    mechanism, _, rows, steps = explained
+    if rows.ends.any():
+        yield BodyQuantity("alive_reward", "(not ends)", (~rows.ends).astype(float))
+    yield BodyQuantity("base_reward", "1.0", np.ones(len(rows)))
+    effort = np.square(rows.actions).sum(axis=1)
+    yield BodyQuantity("control_weight", "np.dot(action, action)", effort)
+    names = _joint_names(mechanism, "qpos")
+    for index, _, direction in mechanism.scalar_joints:
+        if direction.any():
             both = (steps.before["qpos"][:, index], steps.after["qpos"][:, index])
-            yield _speed(names[index], f"data.qpos[{index}]", both, seconds)
+            yield _speed(names[index], f"data.qpos[{index}]", *both, seconds)
 
 
-def _speed(name: str, code: str, both: tuple[Array, Array], seconds: float) -> SimulatedTerm:
+def _speed(name: str, code: str, before: Array, after: Array, seconds: float) -> BodyQuantity:
     """Return the speed of a quantity, from its values before and after the step."""
-    return SimulatedTerm(
+    return BodyQuantity(
         f"{name}_speed_weight",
         f"({code} - {name}_before) / self.seconds",
-        (both[1] - both[0]) / seconds,
+        (after - before) / seconds,
         before=f"{name}_before = {code}",
     )
 
 
-def _distance_terms(found: ExplainedSteps) -> Iterator[SimulatedTerm]:
+def _distance_terms(explained: ExplainedSteps) -> Iterator[BodyQuantity]:
     """Yield the distances of all pairs of points after the step, and their squares."""
-    for one, other in combinations(points_of(found.mechanism), 2):
-        ends = [found.steps.after[p.field][:, p.index] for p in (one, other)]
+    for one, other in combinations(points_of(explained.mechanism), 2):
+        ends = [explained.steps.after[p.field][:, p.place] for p in (one, other)]
         distance = np.linalg.norm(ends[0] - ends[1], axis=1)
-        name = identifier(_label(one), _label(other), "distance")
+        name = _identifier(one.label, other.label, "distance")
         code = f"np.linalg.norm({one.code} - {other.code})"
-        yield SimulatedTerm(f"{name}_weight", code, distance)
-        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", distance**2)
+        yield BodyQuantity(f"{name}_weight", code, distance)
+        yield BodyQuantity(f"{name}_square_weight", f"{code} ** 2", distance**2)
 
 
-def _motion_terms(found: ExplainedSteps, seconds: float) -> Iterator[SimulatedTerm]:
+def _motion_terms(explained: ExplainedSteps, seconds: float) -> Iterator[BodyQuantity]:
     """Yield speeds of the first bodies and of the centre of mass, and costs of contact forces."""
-    mechanism, _, _, rows, steps = found
+    mechanism, _, rows, steps = explained
     masses = mechanism.model.body_mass / mechanism.model.body_mass.sum()
-    for axis, letter in enumerate("xyz"):
+    for axis, letter in enumerate(AXES):
         code = f"np.average(data.xipos[:, {axis}], weights=self.model.body_mass)"
         before, after = (a["xipos"][:, :, axis] @ masses for a in (steps.before, steps.after))
-        yield _speed(f"centre_{letter}", code, (before, after), seconds)
-    for point in points_of(mechanism)[:MAX_MOVING_BODIES]:
-        for axis in range(AXES):
-            one, other = (_place(point, axis, a) for a in (steps.before, steps.after))
-            yield _speed(one.name, one.code, (one.values, other.values), seconds)
+        yield _speed(f"centre_{letter}", code, before, after, seconds)
+    for point, axis in product(points_of(mechanism)[:MAX_MOVING_BODIES], range(len(AXES))):
+        one, other = (_place(point, axis, a) for a in (steps.before, steps.after))
+        yield _speed(one.name, one.code, one.values, other.values, seconds)
     if "cfrc_ext" not in steps.after:
         return
-    forces, sizes = steps.after["cfrc_ext"], {float(b) for b in rows.bounds if np.isfinite(b)}
-    for bound in [np.inf, *sorted(sizes)]:
+    for bound in [np.inf, *np.unique(rows.bounds[np.isfinite(rows.bounds)]).tolist()]:
         code = "data.cfrc_ext"
         if np.isfinite(bound):
             code = f"np.clip({code}, -{bound:g}, {bound:g})"
-        cost = np.square(forces.clip(-bound, bound)).sum(axis=(1, 2))
-        yield SimulatedTerm("contact_weight", f"np.sum(np.square({code}))", cost)
+        cost = np.square(steps.after["cfrc_ext"].clip(-bound, bound)).sum(axis=(1, 2))
+        yield BodyQuantity("contact_weight", f"np.sum(np.square({code}))", cost)
 
 
-def _square_terms(found: ExplainedSteps) -> Iterator[SimulatedTerm]:
+def _square_terms(explained: ExplainedSteps) -> Iterator[BodyQuantity]:
     """Yield positions and places of points, then squares, also of velocities."""
-    positions, sites, bodies, velocities = _quantities(found)
+    positions, sites, bodies, velocities = _quantities(explained)
     places = [*positions, *(sites or bodies)]
-    for name, code, values in places:
-        yield SimulatedTerm(f"{name}_weight", code, values)
-    for name, code, values in [*places, *velocities]:
-        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
+    for name, code, values, _ in places:
+        yield BodyQuantity(f"{name}_weight", code, values)
+    for name, code, values, _ in [*places, *velocities]:
+        yield BodyQuantity(f"{name}_square_weight", f"{code} ** 2", values**2)
 
 
-def _label(point: Point) -> str:
-    return point.name or f"{point.kind}{point.index}"
+def _matrix(terms: list[BodyQuantity]) -> Array:
+    return np.stack([term.values for term in terms], axis=1)
 
 
-def _fit(terms: list[SimulatedTerm], rewards: Array) -> tuple[Array, float]:
+def _fit(terms: list[BodyQuantity], rewards: Array) -> tuple[Array, float]:
     """Return the weights of terms, and the share of right rewards.
 
     The second fit leaves out the rows that the first one predicts worst.
     """
-    matrix = np.stack([term.values for term in terms], axis=1)
+    matrix = _matrix(terms)
     weights = _least_squares(matrix, rewards)
+    errors = np.abs(matrix @ weights - rewards)
     if not is_right(matrix @ weights, rewards).all():
-        errors = np.abs(matrix @ weights - rewards)
         kept = errors <= np.quantile(errors, 0.9)
         weights = _least_squares(matrix[kept], rewards[kept])
     return weights, float(is_right(matrix @ weights, rewards).mean())
@@ -313,14 +259,12 @@ def _fit(terms: list[SimulatedTerm], rewards: Array) -> tuple[Array, float]:
 def _least_squares(matrix: Array, rewards: Array) -> Array:
     """Return the weights with the least squares; columns of zeros get 0."""
     size = np.sqrt(np.square(matrix).mean(axis=0))
-    used = size > 1e-12
-    weights = np.zeros(len(size))
-    found, *_ = np.linalg.lstsq(matrix[:, used] / size[used], rewards, rcond=1e-11)
-    weights[used] = found / size[used]
+    scale = np.where(size > 1e-12, size, np.inf)
+    weights: Array = np.linalg.lstsq(matrix / scale, rewards, rcond=1e-11)[0] / scale
     return weights
 
 
-def _pruned(terms: list[SimulatedTerm], rewards: Array, right: float) -> FittedReward:
+def _pruned(terms: list[BodyQuantity], rewards: Array, right: float) -> FittedReward:
     """Leave out all terms that no row needs, the last terms first, and round the weights."""
     least = right - LOST_SHARE
     for term in terms[::-1]:
@@ -328,20 +272,17 @@ def _pruned(terms: list[SimulatedTerm], rewards: Array, right: float) -> FittedR
         if rest and _fit(rest, rewards)[1] >= least:
             terms = rest
     weights, right = _fit(terms, rewards)
-    matrix = np.stack([term.values for term in terms], axis=1)
-    for index in range(len(terms)):
-        for digits in range(1, 10):
-            trial = weights.copy()
-            trial[index] = rounded(float(weights[index]), digits)
-            share = float(is_right(matrix @ trial, rewards).mean())
-            if share >= right:
-                weights = trial
-                break
-    share = float(is_right(matrix @ weights, rewards).mean())
-    return _weighted(terms, weights, share)
+    matrix = _matrix(terms)
+    weights = shortened(
+        weights,
+        lambda trial: bool(is_right(matrix @ trial, rewards).mean() >= right),
+        range(len(terms)),
+        9,
+    )
+    return _weighted(terms, weights, float(is_right(matrix @ weights, rewards).mean()))
 
 
-def _weighted(terms: list[SimulatedTerm], weights: Array, right: float) -> FittedReward:
+def _weighted(terms: list[BodyQuantity], weights: Array, right: float) -> FittedReward:
     """Return a reward without the terms of weight 0."""
     pairs = zip(terms, weights.tolist(), strict=True)
-    return FittedReward(tuple(replace(term, weight=w) for term, w in pairs if w), right)
+    return FittedReward(tuple((term, weight) for term, weight in pairs if weight), right)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, islice, pairwise
+from itertools import count
+from typing import NamedTuple
 
-from cwm_induction.bodies.layout import PositionSource, StateLayout
-from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation, Timing
-from cwm_induction.bodies.payoff import EndCondition, FittedReward
-from cwm_induction.bodies.readings import ComponentReading, Point, points_of
+from cwm_induction.bodies.layout import FittedLayout
+from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation
+from cwm_induction.bodies.payoff import FittedReward
+from cwm_induction.bodies.readings import ArrayElement
+from cwm_induction.rules import Feature, Threshold, ThresholdRule
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
 
@@ -84,64 +86,59 @@ class BodyFindings:
 
     Attributes:
         mechanism: The body.
-        layout: The state in the observation.
-        timing: Frame skip and integrator.
+        found: The state in the observation, with its timing.
         bounds: Bound of each clipped component, else infinity.
         remembers: Whether the program has a memory.
         readings: The other components; components without a reading do not change.
         reward: The terms of the reward.
-        ends: The conditions that end an episode.
+        ends: The rule that ends an episode.
         state_right: Share of rows whose state is predicted.
         right: Share of rows whose state, reading and reward are predicted.
-        comment: Comment lines at the beginning, without the marks.
     """
 
     mechanism: BodySimulation
-    layout: StateLayout
-    timing: Timing
+    found: FittedLayout
     bounds: tuple[float, ...]
     remembers: bool
-    readings: dict[int, ComponentReading] = field(default_factory=dict)
+    readings: dict[int, ArrayElement] = field(default_factory=dict)
     reward: FittedReward = field(default_factory=FittedReward)
-    ends: tuple[EndCondition, ...] = ()
+    ends: ThresholdRule = field(default_factory=ThresholdRule)
     state_right: float = 0.0
     right: float = 0.0
-    comment: str = ""
+
+    @property
+    def unread(self) -> bool:
+        """Whether neither the state nor a reading explains some component."""
+        return len({*self.found.layout.used, *self.readings}) < len(self.bounds)
 
 
-def write_program(found: BodyFindings) -> str:
-    """Return the text of the program."""
-    model, timing = found.mechanism.model, found.timing
-    terms = found.reward.terms
-    numbers = {each.name: abs(each.weight) for each in terms}
-    numbers |= {limit: each.threshold for limit, each in _limits(found.ends)}
+def write_program(findings: BodyFindings, comment: str = "") -> str:
+    """Return the text of the program, with a comment at the beginning."""
+    mechanism, timing = findings.mechanism, findings.found.timing
+    terms = findings.reward.terms
+    numbers = {term.name: abs(weight) for term, weight in terms}
+    numbers |= _condition(findings.ends)[1]
     listed = "".join(f'        "{name}": {literal(value)},\n' for name, value in numbers.items())
     others = [name for name in INTEGRATORS if name not in (timing.integrator, "implicit")]
     skips = [timing.frame_skip, *(s for s in (timing.frame_skip - 1, timing.frame_skip + 1) if s)]
-    before = dict.fromkeys(each.before for each in terms if each.before)
-    needs_forces = any(r.field in ("cfrc_ext", "cinert", "cvel") for r in found.readings.values())
-    needs_forces |= any("cfrc_ext" in each.code for each in terms)
-    step = ["mujoco.mj_rnePostConstraint(self.model, data)"] if needs_forces else []
-    step += list(_step_lines(found))
+    arrays = [reading.array for reading in findings.readings.values()]
+    read = " ".join([*arrays, *(term.code for term, _ in terms)])
+    forces = any(name in read for name in ("cfrc_ext", "cinert", "cvel"))
+    step = ["mujoco.mj_rnePostConstraint(self.model, data)"] if forces else []
     written = _PROGRAM.format(
-        comment="".join(f"# {line}\n" for line in found.comment.splitlines()),
+        comment="".join(f"# {line}\n" for line in comment.splitlines()),
         skip=timing.frame_skip,
-        timestep=f"{model.opt.timestep:g}",
-        words=_describe(found),
-        integrators=_listed([timing.integrator, *others]),
+        timestep=f"{mechanism.model.opt.timestep:g}",
+        words=_describe(findings),
+        integrators="[" + ", ".join(f'"{each}"' for each in [timing.integrator, *others]) + "]",
         skips=skips,
         parameters=f"{{\n{listed}    }}" if listed else "{}",
-        methods=_methods(found),
-        before=_indented(before),
-        step=_indented(step),
+        methods=_methods(findings),
+        before=_indented(dict.fromkeys(term.before for term, _ in terms if term.before)),
+        step=_indented([*step, *_step_lines(findings)]),
     )
     head, class_word, body = written.partition("class Environment")
-    xml = (
-        _with_small_memory(found.mechanism)
-        .strip()
-        .replace("\\", "\\\\")
-        .replace('"""', '\\"\\"\\"')
-    )
+    xml = _with_small_memory(mechanism).strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return f'{head}BODY = """{xml}\n"""\n\n\n{broken(class_word + body)}'
 
 
@@ -158,16 +155,15 @@ def _with_small_memory(mechanism: BodySimulation) -> str:
     return f'{before}  <size memory="{megabytes}M"/>\n{end}{after}'
 
 
-def _methods(found: BodyFindings) -> str:
+def _methods(findings: BodyFindings) -> str:
     """Return the methods that set the state."""
-    lines = list(_state_lines(found))
-    if _unread(found):
+    lines = list(_state_lines(findings))
+    if findings.unread:
         lines.append("self.observation = observation")
     # Some rewards need places of bodies before the step.
-    needs_places = any(
-        "xpos" in each.before or "xipos" in each.before for each in found.reward.terms
-    )
-    if not found.remembers:
+    befores = " ".join(term.before for term, _ in findings.reward.terms)
+    needs_places = "xpos" in befores or "xipos" in befores
+    if not findings.remembers:
         prepare = ["mujoco.mj_kinematics(self.model, data)"] if needs_places else []
         return _PLAIN.format(state=_indented(lines), prepare=_indented(prepare))
     saved, restore = "state", []
@@ -181,191 +177,136 @@ def _indented(lines: Iterable[str]) -> str:
     return "".join(f"        {line}\n" for line in lines)
 
 
-def _listed(words: Iterable[str]) -> str:
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+def _condition(rule: ThresholdRule) -> tuple[str, dict[str, float]]:
+    """Return the condition that ends an episode, and its thresholds by name."""
+    limits: dict[str, float] = {}
+
+    def name(feature: Feature, threshold: Threshold) -> str:
+        free = (f"{feature.label}_limit{number or ''}" for number in count())
+        own = next(
+            each for each in free if limits.setdefault(each, threshold.value) == threshold.value
+        )
+        return f'numbers["{own}"]'
+
+    return rule.text(name), limits
 
 
-def _limits(ends: tuple[EndCondition, ...]) -> list[tuple[str, EndCondition]]:
-    """Return the conditions with the names of their thresholds, each name once."""
-    named: dict[str, EndCondition] = {}
-    for each in ends:
-        name = f"{'max' if each.is_above else 'min'}_{each.name}"
-        free = (f"{name}_{n}" if n else name for n in count())
-        named[next(each for each in free if each not in named)] = each
-    return list(named.items())
-
-
-def _step_lines(found: BodyFindings) -> Iterator[str]:
+def _step_lines(findings: BodyFindings) -> Iterator[str]:
     """Yield the lines after the simulation."""
-    conditions = [
-        f'{each.code} {">" if each.is_above else "<"} numbers["{name}"]'
-        for name, each in _limits(found.ends)
-    ]
-    yield f"ends = bool({' or '.join(conditions)})" if conditions else "ends = False"
-    first = True
-    for each in found.reward.terms:
-        code = f'numbers["{each.name}"]'
-        code += "" if each.code == "1.0" else f" * {each.code}"
-        sign = "-" if each.weight < 0 else ""
-        yield f"reward = {sign}{code}" if first else f"reward {sign or '+'}= {code}"
-        first = False
-    if first:
+    condition, limits = _condition(findings.ends)
+    yield f"ends = bool({condition})" if limits else f"ends = {condition}"
+    if not findings.reward.terms:
         yield "reward = 0.0"
-    parts = list(_observation_parts(found))
-    if len(parts) == 1:
-        yield f"observation = np.array({parts[0]})"
-    else:
-        yield f"observation = np.concatenate([{', '.join(parts)}])"
-    if _unread(found):
+    for number, (term, weight) in enumerate(findings.reward.terms):
+        code = f'numbers["{term.name}"]' + ("" if term.code == "1.0" else f" * {term.code}")
+        sign = "-" if weight < 0 else ""
+        yield f"reward {sign or '+'}= {code}" if number else f"reward = {sign}{code}"
+    parts = list(_observation(findings))
+    joined = f"concatenate([{', '.join(parts)}])" if len(parts) > 1 else f"array({parts[0]})"
+    yield f"observation = np.{joined}"
+    if findings.unread:
         yield "self.observation = observation"
 
 
-def _unread(found: BodyFindings) -> list[int]:
-    """Return the components that neither the state nor a reading explains."""
-    return [
-        c for c in range(len(found.bounds)) if c not in found.layout.used | found.readings.keys()
-    ]
-
-
-def _state_lines(found: BodyFindings) -> Iterator[str]:
+def _state_lines(findings: BodyFindings) -> Iterator[str]:
     """Yield the statements that set the state from an observation."""
-    layout, size = found.layout, len(found.bounds)
-    numbers = [(i, s.first) for i, s in enumerate(layout.positions) if s and s.cosine is None]
-    for start, first, length in _runs(numbers):
-        target = _slice(start, length, found.mechanism.model.nq)
-        yield f"data.qpos[{target}] = observation[{_slice(first, length, size)}]"
-    circles = [(i, s) for i, s in enumerate(layout.positions) if s and s.cosine is not None]
-    for start, pair, length in _circle_runs(circles):
-        target = _slice(start, length, found.mechanism.model.nq)
-        sine, cosine = (_slice(part or 0, length, size) for part in pair)
-        angles = f"np.arctan2(observation[{sine}], observation[{cosine}])"
-        if not found.remembers:
-            yield f"data.qpos[{target}] = {angles}"
-            continue
-        # Sine and cosine do not show full turns.
-        yield f"turn = {angles} - data.qpos[{target}]"
-        yield f"data.qpos[{target}] += np.remainder(turn + np.pi, 2 * np.pi) - np.pi"
-    speeds = [(i, c) for i, c in enumerate(layout.velocities) if c is not None]
-    for start, first, length in _runs(speeds):
-        target = f"data.qvel[{_slice(start, length, found.mechanism.model.nv)}]"
-        source = f"observation[{_slice(first, length, size)}]"
-        bound = found.bounds[first]
-        if not found.remembers or not math.isfinite(bound):
-            yield f"{target} = {source}"
-            continue
-        # A velocity beyond its bound shows only its sign.
-        whole = target.replace("[:]", "")
-        yield f"seen = {source}"
-        yield f"hidden = (np.abs(seen) >= {bound:g}) & ({whole} * seen >= {bound**2:g})"
-        yield f"{target} = np.where(hidden, {whole}, seen)"
+    layout, model = findings.found.layout, findings.mechanism.model
 
+    def seen(components: Iterable[int]) -> str:
+        return f"observation[{_index(list(components), len(findings.bounds))}]"
 
-def _runs(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield start, first component and length of runs of pairs that increase by one."""
-    start = 0
-    for place in range(1, len(pairs) + 1):
-        last = place == len(pairs)
-        if last or (
-            pairs[place][0] - pairs[place - 1][0],
-            pairs[place][1] - pairs[place - 1][1],
-        ) != (1, 1):
-            if place > start:
-                yield (*pairs[start], place - start)
-            start = place
+    def target(array: str, places: list[int], size: int) -> str:
+        return f"data.{array}[{_index(places, size)}]"
 
-
-def _circle_runs(
-    circles: list[tuple[int, PositionSource]],
-) -> Iterator[tuple[int, PositionSource, int]]:
-    numbers = [(i, source.first) for i, source in circles]
-    by_index = dict(circles)
-    for start, _, length in _runs(numbers):
-        chosen = [by_index[i] for i in range(start, start + length)]
-        steps = {(b.cosine or 0) - (a.cosine or 0) for a, b in pairwise(chosen)}
-        if steps <= {1}:
-            yield start, chosen[0], length
+    sources = [(i, s) for i, s in enumerate(layout.positions) if s is not None]
+    plain = {i: source.first for i, source in sources if source.cosine is None}
+    circles = {
+        i: (source.first, source.cosine) for i, source in sources if source.cosine is not None
+    }
+    if plain:
+        yield f"{target('qpos', [*plain], model.nq)} = {seen(plain.values())}"
+    if circles:
+        place = target("qpos", [*circles], model.nq)
+        sines, cosines = (seen(components) for components in zip(*circles.values(), strict=True))
+        angles = f"np.arctan2({sines}, {cosines})"
+        if findings.remembers:
+            # Sine and cosine do not show full turns.
+            yield f"turn = {angles} - {place}"
+            yield f"{place} += np.remainder(turn + np.pi, 2 * np.pi) - np.pi"
         else:
-            yield from ((start + n, source, 1) for n, source in enumerate(chosen))
+            yield f"{place} = {angles}"
+    speeds = {
+        i: component for i, component in enumerate(layout.velocities) if component is not None
+    }
+    if speeds:
+        place, bound = target("qvel", [*speeds], model.nv), findings.bounds[layout.speeds[0]]
+        if findings.remembers and math.isfinite(bound):
+            # A velocity beyond its bound shows only its sign.
+            whole = place.replace("[:]", "")
+            yield f"seen = {seen(speeds.values())}"
+            yield f"hidden = (np.abs(seen) >= {bound:g}) & ({whole} * seen >= {bound**2:g})"
+            yield f"{place} = np.where(hidden, {whole}, seen)"
+        else:
+            yield f"{place} = {seen(speeds.values())}"
 
 
-def _slice(start: int, length: int, size: int) -> str:
-    """Return a slice, ":" for all elements."""
-    if length == size:
-        return ":"
-    return f"{start or ''}:{start + length if start + length < size else ''}"
+def _index(places: list[int], size: int) -> str:
+    """Return the index of elements in an array: a slice, ":" for all, or a list."""
+    start, stop = places[0], places[0] + len(places)
+    if places != list(range(start, stop)):
+        return str(places)
+    return f"{start or ''}:{stop if stop < size else ''}"
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A component of the observation: an element of an array, or a function of an element."""
+class _Part(NamedTuple):
+    """A component of the observation: a function of an element of an array."""
 
     form: str
     array: str
-    index: int
+    place: int
     size: int
 
 
-def _observation_parts(found: BodyFindings) -> Iterator[str]:
+def _observation(findings: BodyFindings) -> Iterator[str]:
     """Yield expressions whose concatenation is the observation."""
-    parts = [_part(found, component) for component in range(len(found.bounds))]
-    place = 0
+    parts, place = _parts(findings), 0
     while place < len(parts):
-        first, length = parts[place], 1
-        following = islice(parts, place + 1, None)
-        for each in following:
-            joined = (each.form, each.array) == (first.form, first.array)
-            if not joined or each.index != first.index + length:
-                break
+        form, array, start, size = parts[place]
+        length = 1
+        while parts[place + length : place + length + 1] == [(form, array, start + length, size)]:
             length += 1
-        sliced = _slice(first.index, length, first.size)
-        array = first.array if sliced == ":" else f"{first.array}[{sliced}]"
-        yield first.form.format(array)
+        index = _index(list(range(start, start + length)), size)
+        yield form.format(array if index == ":" else f"{array}[{index}]")
         place += length
 
 
-def _part(found: BodyFindings, component: int) -> _Part:
-    layout, model = found.layout, found.mechanism.model
-    bound, size = found.bounds[component], len(found.bounds)
-    form = f"np.clip({{}}, -{bound:g}, {bound:g})" if math.isfinite(bound) else "{}"
+def _parts(findings: BodyFindings) -> list[_Part]:
+    """Return the parts of all components; a component without explanation does not change."""
+    layout, model = findings.found.layout, findings.mechanism.model
+    size = len(findings.bounds)
+    forms = [
+        f"np.clip({{}}, -{bound:g}, {bound:g})" if math.isfinite(bound) else "{}"
+        for bound in findings.bounds
+    ]
+    parts = {c: _Part("{}", "self.observation", c, size) for c in range(size)}
+    parts |= {c: _Part(forms[c], *reading[:3]) for c, reading in findings.readings.items()}
     for index, source in enumerate(layout.positions):
-        if source and component == source.first:
-            shape = "{}" if source.cosine is None else "np.sin({})"
-            return _Part(shape, "data.qpos", index, model.nq)
-        if source and component == source.cosine:
-            return _Part("np.cos({})", "data.qpos", index, model.nq)
-    if component in layout.velocities:
-        return _Part(form, "data.qvel", layout.velocities.index(component), model.nv)
-    reading = found.readings.get(component)
-    if reading is None:
-        return _Part("{}", "self.observation", component, size)
-    if reading.field == "constant":
-        return _Part(f"np.full(1, {literal(reading.value)})", "", 2 * component, 0)
-    return _read_part(found, reading, form)
+        if source is not None and source.cosine is not None:
+            parts[source.first] = _Part("np.sin({})", "data.qpos", index, model.nq)
+            parts[source.cosine] = _Part("np.cos({})", "data.qpos", index, model.nq)
+        elif source is not None:
+            parts[source.first] = _Part("{}", "data.qpos", index, model.nq)
+    for index, component in enumerate(layout.velocities):
+        if component is not None:
+            parts[component] = _Part(forms[component], "data.qvel", index, model.nv)
+    return [parts[component] for component in range(size)]
 
 
-def _read_part(found: BodyFindings, reading: ComponentReading, form: str) -> _Part:
-    if reading.points:
-        one, other = reading.points
-        return _Part(form, f"({one.code} - {other.code})", reading.index, 3)
-    if reading.field in ("xpos", "site_xpos"):
-        index, axis = divmod(reading.index, 3)
-        known = [p for p in points_of(found.mechanism) if p.field == reading.field]
-        point = next((p for p in known if p.index == index), Point("body", index, ""))
-        return _Part(form, point.code, axis, 3)
-    shape = getattr(found.mechanism.data, reading.field).shape
-    array = f"data.{reading.field}" + (".ravel()" if len(shape) > 1 else "")
-    return _Part(form, array, reading.index, math.prod(shape))
-
-
-def _describe(found: BodyFindings) -> str:
+def _describe(findings: BodyFindings) -> str:
     """Describe the observation and the end in one paragraph."""
-    shown = [p for p in _observation_parts(found)]
+    shown = list(_observation(findings))
     listed = ", ".join(part.replace("data.", "") for part in shown[:6])
     words = [f"The observation is {listed}{' and more' if len(shown) > 6 else ''}."]
-    if found.ends:
-        sides = [
-            f"{each.name} is {'above' if each.is_above else 'below'} {literal(each.threshold)}"
-            for each in found.ends
-        ]
-        words.append(f"An episode ends if {' or '.join(sides)}.")
+    if not findings.ends.is_constant:
+        words.append(f"An episode ends if {findings.ends.text().replace('data.', '')}.")
     return " ".join(words).replace('"', "'")

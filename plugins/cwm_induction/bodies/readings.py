@@ -3,75 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.bodies.layout import StepRows, is_right
-from cwm_induction.bodies.mechanism import Array, BodySimulation
-
-AXES = 3
+from cwm_induction.bodies.mechanism import BodySimulation, StepRows
+from cwm_induction.continuous.samples import Array
+from cwm_induction.writing.rounding import literal
 
 READ_SHARE = 0.9
 """Least share of rows with the right value."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """The origin of a body or a site, with its index in `xpos` or `site_xpos`."""
-
-    kind: str
-    index: int
-    name: str
-
-    @property
-    def field(self) -> str:
-        """The array of `MjData` with its place."""
-        return "site_xpos" if self.kind == "site" else "xpos"
-
-    @property
-    def code(self) -> str:
-        """An expression for its place."""
-        if self.name:
-            return f'data.{self.kind}("{self.name}").xpos'
-        return f"data.{self.field}[{self.index}]"
-
-
-@dataclass(frozen=True)
-class ComponentReading:
-    """A component: an element of an array of `MjData`, or of the difference of two points.
-
-    Attributes:
-        field: The array of `MjData`, "" for a difference of points, "constant" for a constant.
-        index: Index in the flat array, or the axis of the difference.
-        points: The points whose difference it is.
-        value: The value of a constant.
-    """
+class Point(NamedTuple):
+    """The origin of a body or a site: its array of `MjData`, its place there, label and code."""
 
     field: str
-    index: int
-    points: tuple[Point, ...] = ()
-    value: float = 0.0
+    place: int
+    label: str
+    code: str
 
-    def values(self, arrays: dict[str, Array]) -> Array:
-        """Return the values in all rows."""
-        if self.field == "constant":
-            return np.full(len(arrays["qpos"]), self.value)
-        if not self.points:
-            array = arrays[self.field]
-            return np.asarray(array.reshape(len(array), -1)[:, self.index])
-        one, other = (arrays[p.field][:, p.index, self.index] for p in self.points)
-        return np.asarray(one - other)
 
-    def next(self, steps: int = 1) -> ComponentReading:
-        """Return the reading of the next element."""
-        return ComponentReading(self.field, self.index + steps, self.points, self.value)
+class ArrayElement(NamedTuple):
+    """An element of an array expression of the program, with its values after the steps."""
+
+    array: str
+    place: int
+    size: int
+    values: Array
 
 
 def points_of(mechanism: BodySimulation) -> list[Point]:
     """Return all bodies except the fixed one, and all sites."""
-    bodies = [Point("body", i, name) for i, name in enumerate(mechanism.bodies) if i]
-    return bodies + [Point("site", i, name) for i, name in enumerate(mechanism.sites)]
+    model = mechanism.model
+
+    def point(kind: str, field: str, index: int, name: str) -> Point:
+        code = f'data.{kind}("{name}").xpos' if name else f"data.{field}[{index}]"
+        return Point(field, index, name or f"{kind}{index}", code)
+
+    return [
+        *(point("body", "xpos", i, model.body(i).name) for i in range(1, model.nbody)),
+        *(point("site", "site_xpos", i, model.site(i).name) for i in range(model.nsite)),
+    ]
 
 
 def find_readings(
@@ -79,74 +53,73 @@ def find_readings(
     rows: StepRows,
     arrays: dict[str, Array],
     components: list[int],
-) -> dict[int, ComponentReading]:
-    """Return the readings of components; constants and components without one come last.
+    sample: Array,
+) -> dict[int, ArrayElement]:
+    """Return the elements of arrays that components show.
+
+    A component that never changes is the element next to the element of its neighbour, or a
+    constant.
 
     Args:
         mechanism: The body.
         rows: The recorded steps.
         arrays: Arrays of `MjData` after the steps.
         components: The components that the state does not determine.
+        sample: Indices of the rows that elements are compared on.
     """
-    candidates = list(_candidates(mechanism, arrays))
-    places = {reading: place for place, reading in enumerate(candidates)}
-    values = np.stack([reading.values(arrays) for reading in candidates], axis=1)
-    found: dict[int, ComponentReading] = {}
-    constant = {c for c in components if np.ptp(rows.after[:, c]) == 0}
+    rows = rows[sample]
+    candidates = [*_candidates(mechanism, {name: array[sample] for name, array in arrays.items()})]
+    values = np.stack([each.values for each in candidates], axis=1)
+
+    def is_next(place: int, step: int) -> bool:
+        inside = 0 <= place + step < len(candidates)
+        return inside and candidates[place + step].array == candidates[place].array
+
+    found: dict[int, int] = {}
+    constant = [c for c in components if np.ptp(rows.after[:, c]) == 0]
     for component in components:
         if component in constant:
             continue
-        shares = _right_shares(values, rows, component)
+        shares = rows.is_right(values, [component] * len(candidates)).mean(axis=0)
         previous = found.get(component - 1)
-        if previous is not None and previous.next() in places:
-            shares[places[previous.next()]] += 1e-9  # the next element, if others are as good
-        best = int(shares.argmax())
-        if shares[best] >= READ_SHARE:
-            found[component] = candidates[best]
-    for order in (components, components[::-1]):
-        steps = 1 if order is components else -1
-        for component in order:
-            near = found.get(component - steps)
-            if component in found or near is None or near.next(steps) not in places:
-                continue
-            place = places[near.next(steps)]
-            if _right_shares(values[:, [place]], rows, component)[0] >= READ_SHARE:
-                found[component] = near.next(steps)
-    for component in constant - found.keys():
-        found[component] = ComponentReading("constant", 0, value=float(rows.after[0, component]))
-    return found
+        if previous is not None and is_next(previous, 1):
+            shares[previous + 1] += 1e-9  # the next element, if others are as good
+        if shares.max() >= READ_SHARE:
+            found[component] = int(shares.argmax())
+    for step in (1, -1):
+        for component in constant[::step]:
+            near = found.get(component - step)
+            if component not in found and near is not None and is_next(near, step):
+                right = rows.is_right(values[:, [near + step]], [component])
+                found.update({component: near + step} if right.mean() >= READ_SHARE else {})
+    every = {
+        place: element
+        for place, element in enumerate(_candidates(mechanism, arrays))
+        if place in found.values()
+    }
+    readings = {component: every[place] for component, place in found.items()}
+    for component in set(constant) - readings.keys():
+        value = float(rows.after[0, component])
+        values = np.full(len(arrays["qpos"]), value)
+        readings[component] = ArrayElement(f"np.full(1, {literal(value)})", 0, 1, values)
+    return readings
 
 
-def shared_bounds(rows: StepRows, readings: dict[int, ComponentReading]) -> Array:
-    """Return the bounds of components, one bound for all components from one array.
-
-    They have none if a value is beyond the bound of another component.
-    """
-    shared = rows.bounds.copy()
-    fields = {reading.field for reading in readings.values()} - {"", "constant"}
-    for name in fields:
-        components = [c for c, reading in readings.items() if reading.field == name]
-        bound = rows.bounds[components].min()
-        is_shared = (np.abs(rows.after[:, components]) <= bound).all()
-        shared[components] = bound if is_shared else np.inf
-    return shared
-
-
-def _right_shares(values: Array, rows: StepRows, component: int) -> Array:
-    """Return the share of rows with the right value, for each column of values."""
-    bound = rows.bounds[component]
-    recorded = rows.after[:, [component]]
-    return np.asarray(is_right(np.clip(values, -bound, bound), recorded).mean(axis=0))
-
-
-def _candidates(mechanism: BodySimulation, arrays: dict[str, Array]) -> Iterator[ComponentReading]:
-    """Yield readings, the simplest first: elements of arrays, then differences of points."""
-    fields = [name for name in arrays if name not in ("qpos", "qvel")]
-    for name in fields:
-        size = arrays[name][0].size
-        yield from (ComponentReading(name, index) for index in range(size))
+def _candidates(mechanism: BodySimulation, arrays: dict[str, Array]) -> Iterator[ArrayElement]:
+    """Yield elements, the simplest first: of points, other arrays and differences of points."""
     points = points_of(mechanism)
-    for one in points:
-        for other in points:
-            if one is not other:
-                yield from (ComponentReading("", axis, (one, other)) for axis in range(AXES))
+    for point in points:
+        yield from _elements(point.code, arrays[point.field][:, point.place])
+    for name, array in arrays.items():
+        if name not in ("qpos", "qvel", "xpos", "site_xpos"):
+            code = f"data.{name}" + (".ravel()" if array.ndim > 2 else "")
+            yield from _elements(code, array.reshape(len(array), -1))
+    for one, other in permutations(points, 2):
+        ends = (arrays[point.field][:, point.place] for point in (one, other))
+        yield from _elements(f"({one.code} - {other.code})", np.subtract(*ends))
+
+
+def _elements(code: str, array: Array) -> Iterator[ArrayElement]:
+    """Yield the elements of an array with values (rows, size)."""
+    size = array.shape[1]
+    yield from (ArrayElement(code, index, size, array[:, index]) for index in range(size))

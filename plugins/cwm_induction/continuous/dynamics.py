@@ -23,9 +23,8 @@ from cwm_induction.continuous.variables import (
     settled,
 )
 from cwm_induction.effort import Effort
-from cwm_induction.flows.families import FLOWS
-from cwm_induction.flows.fitting import FlowData
-from cwm_induction.flows.flow import Flow
+from cwm_induction.flows.atomic import AtomicFieldFit
+from cwm_induction.flows.fields import FieldFit, Flow
 from cwm_induction.laws.explaining import MAX_MODES, LawExplainer
 from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.mechanics.fitting import again, fit
@@ -128,11 +127,10 @@ class Explainer:
         if self.hypothesis.mechanics:
             self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
-        self._flow(FLOWS[0])
+        self._flow(FieldFit.flow)
         self._inner_constants()
         self._values()
-        self._flow(FLOWS[1])
-        self._flow(FLOWS[2])
+        self._flow(lambda fit: AtomicFieldFit(fit).flow())
         if self.hypothesis.mechanics and self.found.mechanics is None:
             self._mechanism(least=0.2)
         if self.hypothesis.regimes:
@@ -241,13 +239,13 @@ class Explainer:
             self.effort.share(LAWS_SHARE),
         )
 
-    def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
+    def _flow(self, search: Callable[[FieldFit], Flow | None]) -> None:
         """Search for a vector field and an integrator that explain all moving real variables."""
         moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
             others = [*self._inputs, *whole, *self._modes]
-            flow = family(FlowData(moving, others, self.samples, self.effort.share(0.4)))
+            flow = search(FieldFit(moving, others, self.samples, self.effort.share(0.4)))
             if flow is not None:
                 self.found.flow = flow
                 for name in flow.names:

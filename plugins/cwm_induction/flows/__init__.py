@@ -1,1 +1,1 @@
-"""Vector fields, fitted through an integrator; `families` lists the searches."""
+"""Vector fields, fitted through an integrator: weighted sums of terms, then inner constants."""

@@ -14,7 +14,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, product
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.mechanism import Moved, Stepping
+from cwm_induction.mechanics.mechanism import Moved
 from cwm_induction.mechanics.motion import Mechanics, Motion
 from cwm_induction.mechanics.text import phase_text
 
@@ -36,11 +36,10 @@ class Kinematics:
     @classmethod
     def of(cls, mechanics: Mechanics) -> Self:
         """Predict every row."""
-        motion = Motion.of(mechanics.joints, mechanics.inputs, mechanics.time)
-        stepping = Stepping(mechanics.time, mechanics.integrator, mechanics.limits)
+        motion = Motion.of(mechanics.joints, mechanics.inputs, mechanics.stepping.time)
         with np.errstate(all="ignore"):
             moved = mechanics.form.step(
-                mechanics.point[None], motion.q, motion.v, motion.u, stepping
+                mechanics.point[None], motion.q, motion.v, motion.u, mechanics.stepping
             )
         off = np.abs(mechanics.residuals(motion))
         free = [joint.position.free for joint in mechanics.joints]
@@ -63,7 +62,7 @@ class Kinematics:
             terms = [Term(ONE, np.ones(len(samples)), 1.0)]
             terms += [Term(text, values, 1.0) for text, values, _ in still]
             terms += [Term(c.text, c.values, 1.0) for c in self._slides(place)]
-            terms += self._waves(place, self.mechanics.form.waves[1:], ("cos", "sin"))
+            terms += self._waves(place, self.mechanics.form.combinations[1:], ("cos", "sin"))
             formula = exact(
                 distinct(terms), variable.then, variable.quarter, rows, effort, BACKWARD
             )
@@ -98,7 +97,9 @@ class Kinematics:
             if odd:
                 yield from (Term(text, values, 1.0) for text, values, _ in columns)
         yield from self._waves(place, self._double_waves, waves)
-        for wave in self._waves(place, self.mechanics.form.waves[1:], ("sin", "cos")[: 1 + odd]):
+        for wave in self._waves(
+            place, self.mechanics.form.combinations[1:], ("sin", "cos")[: 1 + odd]
+        ):
             for text, values, _ in slides:
                 yield Term(f"{text} * {wave.text}", values * wave.values, 1.0)
 
@@ -120,10 +121,10 @@ class Kinematics:
     @cached_property
     def _double_waves(self) -> Array:
         """Combinations of angles in products of two waves, one row each."""
-        waves = self.mechanics.form.waves
-        combinations = [a + sign * b for a in waves for b in waves for sign in (1, -1)]
-        leading = [next((x for x in row if x), 0) > 0 for row in combinations]
-        return np.unique(np.array(combinations)[leading], axis=0)
+        single = self.mechanics.form.combinations
+        double = [a + sign * b for a in single for b in single for sign in (1, -1)]
+        leading = [next((x for x in row if x), 0) > 0 for row in double]
+        return np.unique(np.array(double)[leading], axis=0)
 
 
 def _largest_residual(terms: Sequence[Term], rewards: Array, rows: Array) -> float:

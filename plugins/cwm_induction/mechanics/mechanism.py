@@ -6,7 +6,6 @@ M and V are sums of cosines and sines of integer combinations of the angles. A `
 range of a joint by a repelling force.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, product
@@ -19,19 +18,45 @@ from cwm_induction.continuous.samples import Array
 SOFT, HARD, THICKNESS = 0.9, 0.95, 1e-3
 """The impedance of a limit increases from soft to hard over its thickness (defaults of MuJoCo)."""
 
+STAGES = {
+    "euler": ((0.0, 1.0),),
+    "midpoint": ((0.0, 0.0), (0.5, 1.0)),
+    "runge-kutta": ((0.0, 1 / 6), (0.5, 1 / 3), (0.5, 1 / 3), (1.0, 1 / 6)),
+}
+"""For each stage of a rule, its distance along the rates of the stage before, and its weight."""
+
+_WORDS = {"runge-kutta": "Runge-Kutta", "euler": "Euler"}
+
+
+class Scheme(NamedTuple):
+    """An integration rule, and the number of equal parts of a step.
+
+    Rules are the keys of `STAGES`, and "semi-implicit" for mechanisms: velocities change first, and
+    the new velocities move the coordinates.
+    """
+
+    rule: str
+    parts: int
+
+    @property
+    def words(self) -> str:
+        """The steps in words."""
+        rule = _WORDS.get(self.rule, self.rule)
+        return f"{self.parts} {rule} steps" if self.parts > 1 else f"one {rule} step"
+
+    def repeated(self, body: str) -> str:
+        """Write a loop over the parts around the statements of one part."""
+        if self.parts == 1:
+            return body
+        lines = [f"    {line}" for line in body.splitlines()]
+        return "\n".join([f"for _ in range({self.parts}):", *lines])
+
 
 class Parameter(NamedTuple):
     """A parameter of a mechanism: the array that contains it, and its index in this array."""
 
     kind: str
     place: tuple[int, ...]
-
-
-class Integrator(NamedTuple):
-    """An integration rule, and the number of equal parts of a step."""
-
-    rule: str
-    parts: int
 
 
 class Laws(NamedTuple):
@@ -55,50 +80,54 @@ class Moved(NamedTuple):
 
 
 class Stepping(NamedTuple):
-    """The duration of a step, its integrator and the limits of the joints."""
+    """The duration of a step, its integration scheme and the limits of the joints."""
 
     time: float
-    integrator: Integrator
+    scheme: Scheme
     limits: "tuple[Limit, ...]" = ()
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The form of a mechanism: its number of coordinates and inputs, its angles and waves.
+    """The form of a mechanism: its number of coordinates and inputs, and its angles.
 
     `angles` lists the coordinates that are angles. With `odd`, masses and potential contain sines
-    as well as cosines. `harmonics` is the largest multiple of an angle.
+    as well as cosines.
     """
 
     coordinates: int
     angles: tuple[int, ...]
     inputs: int
     odd: bool = False
-    harmonics: int = 1
 
     @cached_property
-    def waves(self) -> Array:
+    def combinations(self) -> Array:
         """The combinations of angles (K, coordinates); the first is constant."""
         rows = [np.zeros(self.coordinates)]
-        span = range(-self.harmonics, self.harmonics + 1)
-        for factors in product(span, repeat=len(self.angles)):
-            leading = next((factor for factor in factors if factor), 0)
-            if leading > 0 and (self.harmonics == 1 or sum(map(abs, factors)) <= 2):
+        for factors in product((-1, 0, 1), repeat=len(self.angles)):
+            if next((factor for factor in factors if factor), 0) > 0:
                 row = np.zeros(self.coordinates)
                 row[list(self.angles)] = factors
                 rows.append(row)
         return np.array(rows)
 
     @cached_property
+    def waves(self) -> Array:
+        """The combinations in all waves (W, coordinates): in cosines, if odd then in sines."""
+        return np.concatenate([self.combinations, self.combinations[1:]][: 1 + self.odd])
+
+    @cached_property
+    def shifts(self) -> Array:
+        """The phase shift of each wave (W): a sine is a cosine with a shift of pi / 2."""
+        return np.pi / 2 * (np.arange(len(self.waves)) >= len(self.combinations))
+
+    @cached_property
     def parameters(self) -> list[Parameter]:
         """All parameters of this form."""
         joints, waves = range(self.coordinates), range(len(self.waves))
-        pairs = list(combinations_with_replacement(joints, 2))
-        parameters = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
-        parameters += [Parameter("potential_cos", (k,)) for k in waves[1:]]
-        if self.odd:
-            parameters += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
-            parameters += [Parameter("potential_sin", (k,)) for k in waves[1:]]
+        pairs = combinations_with_replacement(joints, 2)
+        parameters = [Parameter("mass", (k, i, j)) for i, j in pairs for k in waves]
+        parameters += [Parameter("potential", (k,)) for k in waves[1:]]
         parameters += [Parameter("offset", (i,)) for i in joints]
         parameters += [Parameter("damping", (i,)) for i in joints]
         parameters += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
@@ -108,16 +137,14 @@ class Mechanism:
     @property
     def unit(self) -> int:
         """Index of the mass that is fixed at 1: data determine only ratios of masses and forces."""
-        return self.parameters.index(Parameter("mass_cos", (0, 0, 0)))
+        return self.parameters.index(Parameter("mass", (0, 0, 0)))
 
     def arrays(self, points: Array) -> dict[str, Array]:
         """Arrange parameter vectors (B, P) as arrays with a leading axis of length B."""
         joints, waves = self.coordinates, len(self.waves)
         shapes = {
-            "mass_cos": (waves, joints, joints),
-            "mass_sin": (waves, joints, joints),
-            "potential_cos": (waves,),
-            "potential_sin": (waves,),
+            "mass": (waves, joints, joints),
+            "potential": (waves,),
             "offset": (joints,),
             "damping": (joints,),
             "spring": (joints,),
@@ -135,74 +162,43 @@ class Mechanism:
         for number, (kind, place) in enumerate(self.parameters):
             rows = entries.setdefault(kind, [])
             rows.append((number, *place))
-            if kind.startswith("mass"):
+            if kind == "mass":
                 rows.append((number, place[0], place[2], place[1]))
         tables = {kind: np.array(rows).T for kind, rows in entries.items()}
         return {kind: (table[0], table[1:]) for kind, table in tables.items()}
 
     def mass(self, arrays: dict[str, Array], q: Array) -> Array:
-        """Return the masses for every parameter vector and row."""
-        return self._mass(arrays, q @ self.waves.T)
-
-    def _mass(self, arrays: dict[str, Array], phase: Array) -> Array:
-        mass = _sum_of_waves(np.cos(phase), arrays["mass_cos"])
-        return mass + _sum_of_waves(np.sin(phase), arrays["mass_sin"]) if self.odd else mass
+        """Return the masses (B, rows, n, n) for every parameter vector and row."""
+        masses = arrays["mass"].reshape(-1, len(self.waves), self.coordinates**2)
+        mass: Array = np.cos(q @ self.waves.T - self.shifts) @ masses
+        return mass.reshape(*mass.shape[:2], self.coordinates, self.coordinates)
 
     def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
         """Return masses and forces for every parameter vector and row.
 
-        States that all vectors share have a first axis of length 1. Matrix products have the rows
-        on the second last axis; all other operations have the rows last, which is faster.
+        States that all vectors share have a first axis of length 1.
         """
-        phase = q @ self.waves.T
-        mass = self._mass(arrays, phase)
-        phase, spin = _rows_last(phase), _rows_last(v @ self.waves.T)
-        wave = -np.sin(phase)
-        momentum_slopes = [wave * part for part in _times_velocity(arrays["mass_cos"], v)]
-        potential_slope = wave * arrays["potential_cos"].T[..., None]
-        if self.odd:
-            wave, moved = np.cos(phase), _times_velocity(arrays["mass_sin"], v)
-            momentum_slopes = [
-                part + wave * more for part, more in zip(momentum_slopes, moved, strict=True)
-            ]
-            potential_slope += wave * arrays["potential_sin"].T[..., None]
-        energy = momentum_slopes[0] * v[..., 0]
-        for joint in range(1, self.coordinates):
-            energy += momentum_slopes[joint] * v[..., joint]
-        potential_gradient = _rows_first(potential_slope) @ self.waves
-        push = u @ arrays["push"].transpose(0, 2, 1)
-        kinetic_gradient = _rows_first(0.5 * energy) @ self.waves
-        force, turning = np.empty(potential_gradient.shape), np.empty(potential_gradient.shape)
-        for joint in range(self.coordinates):
-            applied = (
-                arrays["offset"][:, joint, None] - arrays["damping"][:, joint, None] * v[..., joint]
-            )
-            applied -= arrays["spring"][:, joint, None] * q[..., joint]
-            force[..., joint] = (
-                applied
-                - potential_gradient[..., joint]
-                + push[..., joint]
-                + kinetic_gradient[..., joint]
-            )
-            turning[..., joint] = (spin * momentum_slopes[joint]).sum(0)
-        return Laws(mass, force, turning)
+        waves, joints = self.waves, self.coordinates
+        slope = -np.sin(q @ waves.T - self.shifts)
+        masses = arrays["mass"].transpose(0, 2, 1, 3).reshape(-1, joints, len(waves) * joints)
+        momenta = v @ masses
+        momenta = momenta.reshape(*momenta.shape[:2], len(waves), joints) * slope[..., None]
+        turning = ((v @ waves.T)[..., None, :] @ momenta)[..., 0, :]
+        energy = 0.5 * (momenta @ v[..., None])[..., 0]
+        gradient = (energy - slope * arrays["potential"][:, None]) @ waves
+        push = u @ arrays["push"].transpose(0, 2, 1) + arrays["offset"][:, None]
+        resistance = arrays["damping"][:, None] * v + arrays["spring"][:, None] * q
+        return Laws(self.mass(arrays, q), push - resistance + gradient, turning)
 
-    def step(
-        self,
-        points: Array,
-        q: Array,
-        v: Array,
-        u: Array,
-        stepping: Stepping,
-    ) -> Moved:
+    def step(self, points: Array, q: Array, v: Array, u: Array, stepping: Stepping) -> Moved:
         """Advance every row with every parameter vector.
 
         The states `q` and `v` have shape (rows, n), or (B, rows, n) with a state per vector.
         """
-        time, integrator, limits = stepping
+        time, (rule, parts), limits = stepping
         arrays = self.arrays(points)
         q, v = (part if part.ndim == 3 else part[None] for part in (q, v))
-        h, stage = time / integrator.parts, q
+        h, stage = time / parts, q
 
         def push(q: Array, v: Array) -> Array:
             laws = self.laws(arrays, q, v, u)
@@ -211,16 +207,18 @@ class Mechanism:
                 a = limit.apply(laws.mass, a, q, v)
             return a
 
-        for _ in range(integrator.parts):
-            if integrator.rule == "explicit":
-                q, v = q + h * v, v + h * push(q, v)
-                stage = q
-            elif integrator.rule == "semi-implicit":
+        for _ in range(parts):
+            if rule == "semi-implicit":
                 v = v + h * push(q, v)
-                q = stage = q + h * v
-            else:
-                q, v, stage = _runge_kutta(push, q, v, h)
-        return Moved(np.broadcast_to(q, v.shape), v, stage)
+                q = q + h * v
+                continue
+            speed, a, moved, faster = (np.zeros(1) for _ in range(4))
+            for distance, weight in STAGES[rule]:
+                stage, speed = q + distance * h * speed, v + distance * h * a
+                a = push(stage, speed)
+                moved, faster = moved + weight * speed, faster + weight * a
+            q, v = q + h * moved, v + h * faster
+        return Moved(np.broadcast_to(q, v.shape), v, stage if rule == "runge-kutta" else q)
 
 
 class Limit(NamedTuple):
@@ -265,60 +263,10 @@ def solve_accelerations(mass: Array, force: Array) -> Array:
         det = a * d - b * b
         det = np.where(np.abs(det) < 1e-12, 1e-12, det)
         return np.stack([(d * f - b * g) / det, (a * g - b * f) / det], -1)
-    singular = _is_singular(mass)
-    if singular.any():
+    try:
+        solution: Array = np.linalg.solve(mass, force[..., None])[..., 0]
+    except np.linalg.LinAlgError:
+        singular = np.linalg.det(mass) == 0
         mass = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
-    solution: Array = np.linalg.solve(mass, force[..., None])[..., 0]
+        solution = np.linalg.solve(mass, force[..., None])[..., 0]
     return solution
-
-
-def _is_singular(mass: Array) -> Array:
-    """Return the mask of singular 3x3 masses; only determinants near 0 are computed exactly."""
-    flat = np.ascontiguousarray(mass.reshape(-1, 9).T)
-    a, b, c, _, d, e, _, _, f = flat
-    rough = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
-    near = ~(np.abs(rough) > 1e-9 * np.abs(flat).max() ** 3 + 1e-13)
-    singular: Array = near.reshape(mass.shape[:-2])
-    if near.any():
-        singular[singular] = np.abs(np.linalg.det(mass[singular])) < 1e-14
-    return singular
-
-
-def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
-    """Take one step of the classic fourth-order method."""
-    a1 = push(q, v)
-    v2 = v + h / 2 * a1
-    a2 = push(q + h / 2 * v, v2)
-    v3 = v + h / 2 * a2
-    a3 = push(q + h / 2 * v2, v3)
-    v4, stage = v + h * a3, q + h * v3
-    a4 = push(stage, v4)
-    q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
-    v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
-    return Moved(q, v, stage)
-
-
-def _sum_of_waves(waves: Array, masses: Array) -> Array:
-    """Return the masses (B, rows, n, n) as a weighted sum of waves (B or 1, rows, K)."""
-    count, kinds, joints, _ = masses.shape
-    flat = waves @ masses.reshape(count, kinds, joints * joints)
-    total: Array = flat.reshape(*flat.shape[:2], joints, joints)
-    return total
-
-
-def _times_velocity(masses: Array, v: Array) -> list[Array]:
-    """Return mass times velocity of every wave: an array (K, B, rows) per coordinate."""
-    count, waves, joints, _ = masses.shape
-    flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
-    moved = (v @ flat).reshape(count, -1, waves, joints)
-    return list(moved.transpose(3, 2, 0, 1))
-
-
-def _rows_last(values: Array) -> Array:
-    """Turn (B, rows, K) into (K, B, rows)."""
-    return np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-def _rows_first(values: Array) -> Array:
-    """Turn (K, B, rows) into (B, rows, K)."""
-    return np.ascontiguousarray(values.transpose(1, 2, 0))

@@ -1,8 +1,8 @@
 """Joints, their observed motion, and fitted mechanisms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from cwm_induction.continuous.least_squares import RIGHT
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable
-from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Stepping
+from cwm_induction.mechanics.mechanism import Mechanism, Stepping
 from cwm_induction.writing.rounding import rounded
 
 
@@ -78,23 +78,16 @@ class Motion:
         change = np.abs(self.after - self.v) / self.tolerance[:, self.v.shape[1] :]
         return float(np.median(change))
 
-    def residuals(
-        self,
-        form: Mechanism,
-        integrator: Integrator,
-        points: Array,
-        limits: tuple[Limit, ...] = (),
-    ) -> Array:
+    def residuals(self, form: Mechanism, stepping: Stepping, points: Array) -> Array:
         """Return the errors (B, rows, outputs) in units of the tolerance."""
-        stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
             q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
             error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
         return _bounded(error)
 
-    def rows(self, chosen: Array) -> "Motion":
+    def rows(self, chosen: Array) -> Self:
         """Return some of the rows."""
-        columns = ("q", "v", "u", "turn", "after", "tolerance")
+        columns = (field.name for field in fields(self) if field.name != "time")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
@@ -140,15 +133,8 @@ class UnseenMotion(Motion):
             time=self.time,
         )
 
-    def residuals(
-        self,
-        form: Mechanism,
-        integrator: Integrator,
-        points: Array,
-        limits: tuple[Limit, ...] = (),
-    ) -> Array:
+    def residuals(self, form: Mechanism, stepping: Stepping, points: Array) -> Array:
         """Return the errors (B, rows, coordinates) of the second step."""
-        stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
             v = shot(self, form, points, stepping)
             _, v, _ = form.step(points, self.q, v, self.u, stepping)
@@ -156,11 +142,6 @@ class UnseenMotion(Motion):
             q, _, _ = form.step(points, between, v, self.u_later, stepping)
             error = (q - between - self.later) / self.tolerance
         return _bounded(error)
-
-    def rows(self, chosen: Array) -> "UnseenMotion":
-        """Return some of the rows."""
-        columns = ("q", "v", "u", "turn", "after", "tolerance", "later", "u_later")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
 @dataclass(frozen=True)
@@ -172,18 +153,15 @@ class Mechanics:
 
     form: Mechanism
     point: Array
-    integrator: Integrator
-    time: float
+    stepping: Stepping
     joints: tuple[Joint, ...]
     inputs: tuple[NamedColumn, ...]
     right: float = 0.0
     median: float = np.inf
-    limits: tuple[Limit, ...] = ()
 
     def residuals(self, motion: Motion) -> Array:
         """Return the errors (rows, outputs) in units of the tolerance."""
-        every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
-        own: Array = every[0]
+        own: Array = motion.residuals(self.form, self.stepping, self.point[None])[0]
         return own
 
     def explains(self, motion: Motion) -> Array:
@@ -235,12 +213,9 @@ WEIGHTS = (0.0, 1.0, 0.5, *(0.5 + 0.5 / parts for parts in (2, 3, 4, 5, 6)))
 """Possible weights of the next velocity in the change of a coordinate: 0.5 for an average, larger
 weights for a semi-implicit integrator with several parts per step."""
 
-AVERAGE = 0.5
-"""Weight that is approximately right for every smooth integrator."""
-
-ROUGH, ROUGH_AVERAGE = 3e-3, 1e-5
+ROUGH = 1e-3
 """A step time is only approximate above this unexplained fraction of the changes: velocities change
-during long steps. The limit for averages is lower, because averages hide this error."""
+during long steps."""
 
 ROOM, FINE, COARSE = 2.0, 1e-6, 0.03
 """Relative accuracy of a rounded step time: `ROOM` times the unexplained fraction, at least `FINE`
@@ -251,22 +226,11 @@ DIGITS = 6
 
 
 class _Pairing(NamedTuple):
-    """The fit of a velocity to the change of a coordinate, and the estimated step time."""
+    """A joint with the estimated step time, and the unexplained fraction of its changes."""
 
-    fit: float
+    unexplained: float
     time: float
     joint: Joint
-    weight: float
-
-    @property
-    def unexplained(self) -> float:
-        """The unexplained fraction of the changes."""
-        return float(np.sqrt(max(0.0, 1 - self.fit)))
-
-    @property
-    def is_rough(self) -> bool:
-        """Whether the step time is only approximate."""
-        return self.unexplained > (ROUGH_AVERAGE if self.weight == AVERAGE else ROUGH)
 
 
 def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joint], float]:
@@ -280,13 +244,13 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
         and (pairing := _pairing(samples, Joint(position, velocity))) is not None
     ]
     chosen: list[_Pairing] = []
-    for pairing in sorted(pairings, key=lambda p: -p.fit):
+    for pairing in sorted(pairings, key=lambda pairing: pairing.unexplained):
         taken = {variable.name for other in chosen for variable in other.joint}
         free = not taken & {variable.name for variable in pairing.joint}
         if free and (not chosen or abs(pairing.time / chosen[0].time - 1) < 0.15):
             chosen.append(pairing)
     order = [variable.name for variable in variables]
-    time = _round_time(chosen) if chosen else 0.0
+    time = _round_time(chosen[0]) if chosen else 0.0
     chosen.sort(key=lambda pairing: order.index(pairing.joint.position.name))
     return [pairing.joint for pairing in chosen], time
 
@@ -304,23 +268,17 @@ def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
         fast = np.abs(speed) > np.median(np.abs(speed))
         time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
         error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
-        fits.append((1 - min(float(error), 1e9) ** 2, time, weight))
-    fit, time, weight = max(fits)
-    return _Pairing(fit, time, joint, weight) if time > 0 and fit > 0.9 else None
+        fits.append(_Pairing(float(error), time, joint))
+    best = min(fits, key=lambda pairing: pairing.unexplained)
+    return best if best.time > 0 and best.unexplained < 0.3 else None
 
 
-def _round_time(pairings: Sequence[_Pairing]) -> float:
-    """Return the step time with the fewest digits that are accurate enough.
-
-    The time comes from the best pairing, or is the median over all pairings if the best one is
-    approximate.
-    """
-    best = pairings[0]
-    near, time = max(FINE, ROOM * best.unexplained), best.time
-    if best.is_rough:
-        near, time = COARSE, float(np.median([pairing.time for pairing in pairings]))
-    digits = (rounded(time, count) for count in range(1, DIGITS))
-    return next((each for each in digits if abs(each / time - 1) < near), rounded(time, DIGITS))
+def _round_time(best: _Pairing) -> float:
+    """Return the step time with the fewest digits that are accurate enough."""
+    near = max(FINE, ROOM * best.unexplained) if best.unexplained < ROUGH else COARSE
+    digits = (rounded(best.time, count) for count in range(1, DIGITS))
+    last = rounded(best.time, DIGITS)
+    return next((each for each in digits if abs(each / best.time - 1) < near), last)
 
 
 def _bounded(error: Array) -> Array:

@@ -4,6 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from cwm_induction.continuous.regression import Formula
+from cwm_induction.continuous.terms import Term
 from cwm_induction.mechanics.mechanism import HARD, SOFT, THICKNESS, Parameter
 from cwm_induction.mechanics.motion import Mechanics
 from cwm_induction.writing.rounding import literal
@@ -28,9 +32,9 @@ push = {{stiffness}} * hard * depth - {{damping}} * v[{{i}}] - a[{{i}}]
 push = push / (response[{{i}}] + {{give}} * (1 - hard) / hard)
 a = a + (push if push * depth > 0 else 0.0) * response"""
 _RULES = {
-    "explicit": "q, v = q + h * v, v + h * {push}(q, v{u})",
+    "euler": "q, v = q + h * v, v + h * {push}(q, v{u})",
     "semi-implicit": "v = v + h * {push}(q, v{u})\nq = q + h * v",
-    "Runge-Kutta": _RUNGE_KUTTA,
+    "runge-kutta": _RUNGE_KUTTA,
 }
 
 Summand = tuple[float, list[str]]
@@ -72,17 +76,17 @@ class MechanicsText:
     def _advance(self) -> Statement:
         positions = ", ".join(joint.position.name for joint in self.mechanics.joints)
         velocities = ", ".join(joint.velocity.name for joint in self.mechanics.joints)
-        rule, parts = self.mechanics.integrator
-        time = self.program.constant("TIME_STEP", literal(self.mechanics.time))
-        body = _RULES[rule].format(push="self.accelerations", u=self._arguments)
-        lines = [f"q = np.array([{positions}])", f"v = np.array([{velocities}])"]
-        lines.append(f"h = {time}" + (f" / {parts}" if parts > 1 else ""))
-        if parts > 1:
-            lines += [f"for _ in range({parts}):", *(f"    {line}" for line in body.splitlines())]
-        else:
-            lines += body.splitlines()
-        words = f"one {rule} step" if parts == 1 else f"{parts} {rule} steps"
-        return Statement("\n".join(lines), f"Integrate the mechanism: {words}.")
+        time, scheme, _ = self.mechanics.stepping
+        step = self.program.constant("TIME_STEP", literal(time))
+        lines = [
+            f"q = np.array([{positions}])",
+            f"v = np.array([{velocities}])",
+            f"h = {step}" + (f" / {scheme.parts}" if scheme.parts > 1 else ""),
+            scheme.repeated(
+                _RULES[scheme.rule].format(push="self.accelerations", u=self._arguments)
+            ),
+        ]
+        return Statement("\n".join(lines), f"Integrate the mechanism: {scheme.words}.")
 
     def _method(self) -> str:
         """Write the method `accelerations`, which solves mass times acceleration = force."""
@@ -90,7 +94,7 @@ class MechanicsText:
         pairs = [(i, j) for i in joints for j in joints if i <= j]
         lines = [f"mass_{i}{j} = {self._mass(i, j)}" for i, j in pairs]
         lines += [f"force_{i} = {self._force(i)}" for i in joints]
-        lines += _solution(len(joints)) if not self.mechanics.limits else self._limited()
+        lines += _solution(len(joints)) if not self.mechanics.stepping.limits else self._limited()
         used = mentioned(" ".join(lines))
         unpack = [
             f"{variable.name} = {vector}[{index}]"
@@ -106,7 +110,7 @@ class MechanicsText:
         """Write the solution of the linear system and the effect of the limits."""
         joints = range(len(self.mechanics.joints))
         lines = [f"mass = {_matrix(len(joints))}", f"a = np.linalg.solve(mass, {_forces(joints)})"]
-        for limit in self.mechanics.limits:
+        for limit in self.mechanics.stepping.limits:
             i = limit.joint
             name = self.mechanics.joints[i].position.name.upper()
             comment = f"The limits of {name.lower()} act like damped springs."
@@ -129,11 +133,10 @@ class MechanicsText:
     def _mass(self, i: int, j: int) -> str:
         summands = []
         for k in range(len(self.mechanics.form.waves)):
-            for kind, wave in (("mass_cos", "cos"), ("mass_sin", "sin")):
-                parameter = Parameter(kind, (k, i, j))
-                if parameter in self._values:
-                    factor = [] if k == 0 else [f"np.{wave}({self._phase(k)})"]
-                    summands.append((1.0, [self._name(parameter), *factor]))
+            parameter = Parameter("mass", (k, i, j))
+            if parameter in self._values:
+                factor = [f"np.{self._function(k)}({self._phase(k)})"] if k else []
+                summands.append((1.0, [self._name(parameter), *factor]))
         return _sum_text(summands)
 
     def _force(self, i: int) -> str:
@@ -158,25 +161,20 @@ class MechanicsText:
 
     def _potential(self, i: int) -> Iterator[Summand]:
         for parameter in self._values:
-            if not parameter.kind.startswith("potential"):
-                continue
-            k = parameter.place[0]
-            turns = float(self.mechanics.form.waves[k, i])
-            cosine = parameter.kind == "potential_cos"
-            wave = f"np.sin({self._phase(k)})" if cosine else f"np.cos({self._phase(k)})"
-            if turns:
-                yield turns if cosine else -turns, [self._name(parameter), wave]
+            if parameter.kind == "potential":
+                sign, slope = self._falling(parameter.place[0])
+                turns = float(self.mechanics.form.waves[parameter.place[0], i])
+                if turns:
+                    yield sign * turns, [self._name(parameter), slope]
 
     def _centrifugal(self, i: int) -> Iterator[Summand]:
         """Yield the centrifugal forces on joint i, which result from variable masses."""
         form = self.mechanics.form
         for parameter in self._values:
-            if not parameter.kind.startswith("mass") or parameter.place[0] == 0:
+            if parameter.kind != "mass" or parameter.place[0] == 0:
                 continue
             k, a, b = parameter.place
-            cosine = parameter.kind == "mass_cos"
-            wave = f"np.sin({self._phase(k)})" if cosine else f"np.cos({self._phase(k)})"
-            sign = 1.0 if cosine else -1.0
+            sign, slope = self._falling(k)
             products: dict[tuple[int, int], float] = {}
             for m, n in {(a, b), (b, a)}:
                 for c in range(form.coordinates) if m == i else ():
@@ -186,7 +184,16 @@ class MechanicsText:
                 products[key] = products.get(key, 0.0) - 0.5 * float(form.waves[k, i])
             for (c, d), weight in products.items():
                 if weight:
-                    yield sign * weight, [self._name(parameter), *self._speeds(c, d), wave]
+                    yield sign * weight, [self._name(parameter), *self._speeds(c, d), slope]
+
+    def _function(self, k: int) -> str:
+        return "sin" if self.mechanics.form.shifts[k] else "cos"
+
+    def _falling(self, k: int) -> tuple[float, str]:
+        """Return the negative derivative of a wave: its sign, and its function."""
+        if self._function(k) == "cos":
+            return 1.0, f"np.sin({self._phase(k)})"
+        return -1.0, f"np.cos({self._phase(k)})"
 
     def _speeds(self, a: int, b: int) -> list[str]:
         names = [joint.velocity.name for joint in self.mechanics.joints]
@@ -200,22 +207,15 @@ class MechanicsText:
         """Return the constant of a parameter, named after its joints and its wave."""
         kind, place = parameter
         names = [joint.position.name.upper() for joint in self.mechanics.joints]
-        word, _, wave = kind.partition("_")
-        if word == "mass":
-            joints = (
-                names[place[1]] if place[1] == place[2] else "_".join(names[j] for j in place[1:])
-            )
-        else:
-            joints = names[place[0]] if word != "potential" else ""
-        parts = [word.upper(), joints]
-        if word == "potential" or (word == "mass" and place[0]):
-            parts += [wave.upper(), _identifier(self._phase(place[0]))]
-        elif word == "push" and len(self.mechanics.inputs) > 1:
+        owners = {"mass": place[1:], "potential": ()}.get(kind, place[:1])
+        parts = [kind.upper(), *(names[joint] for joint in dict.fromkeys(owners))]
+        if kind == "potential" or (kind == "mass" and place[0]):
+            parts += [self._function(place[0]).upper(), _identifier(self._phase(place[0]))]
+        elif kind == "push" and len(self.mechanics.inputs) > 1:
             parts.append(str(place[1]))
         unit = parameter == self.mechanics.form.parameters[self.mechanics.form.unit]
         comment = "Set to 1: the data determine only ratios of masses and forces." if unit else ""
-        name = "_".join(part for part in parts if part)
-        return self.program.constant(name, literal(self._values[parameter]), comment)
+        return self.program.constant("_".join(parts), literal(self._values[parameter]), comment)
 
 
 def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
@@ -225,13 +225,8 @@ def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
 
 
 def _sum_text(summands: Iterable[Summand]) -> str:
-    text = ""
-    for weight, factors in summands:
-        size = [] if abs(weight) == 1 else [literal(abs(weight))]
-        joined = " * ".join([*size, *factors])
-        sign = "-" if weight < 0 else "+"
-        text += f" {sign} {joined}" if text else ("-" if weight < 0 else "") + joined
-    return text or "0.0"
+    parts = [(Term(" * ".join(factors), np.zeros(0), 0.0), size) for size, factors in summands]
+    return Formula(tuple(term for term, _ in parts), tuple(size for _, size in parts)).text()
 
 
 def _identifier(phase: str) -> str:

@@ -1,1 +1,1 @@
-"""What nobody sees and has to be remembered: found in what was seen, kept up by a filter."""
+"""Programs with memory: counters, lags, clocks and hidden velocities."""

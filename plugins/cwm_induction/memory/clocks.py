@@ -14,6 +14,7 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
 from cwm_induction.memory.history import RecordedHistory, RememberedQuantity
 from cwm_induction.memory.lagging import Regressions
+from cwm_induction.writing.rounding import literal
 
 MAX_PERIOD = 24
 """Longest period that is tried, in steps."""
@@ -26,6 +27,28 @@ LEAST_GAIN = 60.0
 
 CLIP = 6.0
 """Largest evidence of one row: a row that no mode explains must not decide."""
+
+
+_CLOCK = '''
+    def is_on(self):
+        """Return whether the clock is on, for the phase with the smallest error so far."""
+        *_, age, errors = self.memory
+        return int((age + errors.index(min(errors))) % {period} < {length})
+
+    def judged(self, after):
+        """Add the errors that the last outcome has for each phase at the start."""
+        now, memory, action = self.before
+        *_, age, errors = memory
+        off = []
+        for is_on in (0, 1):
+            self.set_state([*now, *memory[:{given}], is_on])
+            numbers = np.asarray(super().step({executed})[0])[:{size}]
+            off.append(min(float(np.sum(((numbers - after) / {scale}) ** 2)), 9.0))
+        return tuple(
+            error + off[int((age + phase) % {period} < {length})]
+            for phase, error in enumerate(errors)
+        )
+'''
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,23 @@ class Clock:
             ),
             RememberedQuantity("errors", start, "self.judged(after)", nothing, meaning),
         ]
+
+    def methods(self, given: int, size: int, executed: str) -> str:
+        """Write the methods that estimate the phase of the clock.
+
+        Args:
+            given: Number of other remembered quantities that the equations read.
+            size: Number of observed numbers.
+            executed: Expression of the action in effect.
+        """
+        return _CLOCK.format(
+            period=self.period,
+            length=self.length,
+            given=given,
+            size=size,
+            executed=executed.replace("self.memory", "memory"),
+            scale=literal(self.scale),
+        )
 
 
 def clock_of(

@@ -1,20 +1,31 @@
-"""The choice of remembered quantities: counters, latches and delays that explain outcomes.
+"""Remembered counters, latches, levels and delays that explain different outcomes of equal steps.
 
-The search adds the quantity with the largest gain, until no quantity has enough gain.
+Steps with equal observation and action are in one context. If outcomes differ within a context,
+a remembered quantity must separate the steps. The score of a quantity is the gain in marginal
+likelihood if each context is split by the quantity if this helps (a context tree of depth one;
+Willems et al., 1995, "The context-tree weighting method"). The search adds the quantity with the
+largest gain, until no quantity has enough gain.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import combinations, permutations
+from functools import cached_property, lru_cache
+from itertools import permutations
+from typing import Self
 
 import numpy as np
+from scipy.special import gammaln
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.memory.contexts import Contexts, total_gain, whole
-from cwm_induction.memory.events import events_of, places_of
-from cwm_induction.memory.history import Event, RecordedHistory, RememberedQuantity, either
+from cwm_induction.memory.history import (
+    Event,
+    RecordedHistory,
+    RememberedQuantity,
+    events_of,
+    places_of,
+    whole,
+)
 from cwm_induction.writing.rounding import literal
 
 MAX_QUANTITIES = 6
@@ -38,8 +49,86 @@ MAX_PERIOD = 12
 MAX_LEVELS = (2, 3, 4)
 """Capacities of a stock that events raise and lower."""
 
+MAX_VALUES = 64
+"""Maximum number of different values of a quantity; larger values count as the largest."""
 
-def contexts_of(history: RecordedHistory) -> list[Contexts]:
+PRIOR = 0.1
+"""Pseudo-count of each outcome; small, because outcomes in the right context are certain."""
+
+
+def chosen_quantities(history: RecordedHistory, effort: Effort) -> list[RememberedQuantity]:
+    """Return the quantities that explain outcomes best, or none if nothing has to be remembered."""
+    search = QuantitySearch(history, _contexts_of(history), effort)
+    found = list[RememberedQuantity]()
+    while len(found) < MAX_QUANTITIES and (best := search.best(found)) is not None:
+        found.append(best)
+    return [quantity.named(f"{quantity.name}_{place}") for place, quantity in enumerate(found)]
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Rows of contexts with different values of one output; contexts and outcomes are numbers."""
+
+    rows: Array
+    labels: Array
+    outcomes: Array
+
+    @classmethod
+    def of(cls, labels: Array, outcomes: Array, rows: Array) -> Self:
+        """Keep the rows whose context has different outcomes."""
+        labels, outcomes = whole(labels[rows]), whole(outcomes[rows])
+        pairs = np.unique(np.column_stack([labels, outcomes]), axis=0)
+        kinds = np.bincount(pairs[:, 0], minlength=labels.max(initial=-1) + 1)
+        is_open = kinds[labels] > 1
+        return cls(rows[is_open], whole(labels[is_open]), whole(outcomes[is_open]))
+
+    @cached_property
+    def evidence(self) -> Array:
+        """The marginal log-likelihood of each context."""
+        if not self.rows.size:
+            return np.zeros(0)
+        return self._evidence(np.zeros(len(self.rows), int), 1)[:, 0]
+
+    def _evidence(self, values: Array, count: int) -> Array:
+        """Return the log-likelihood (contexts, values) of the outcomes, by context and value."""
+        kinds, size = self.outcomes.max() + 1, self.labels.max() + 1
+        codes = (self.labels * count + values) * kinds + self.outcomes
+        counts = np.bincount(codes, minlength=size * count * kinds).reshape(size, count, kinds)
+        seen = (counts.sum(1) > 0).sum(1)[:, None]
+        single, total = _tables(len(self.rows), int(kinds))
+        evidence: Array = single[counts].sum(2) - total[seen, counts.sum(2)]
+        return evidence
+
+    def gains(self, values: Array) -> Array:
+        """Return the gain of each context in nats if a quantity (of whole numbers) splits it."""
+        if not self.rows.size:
+            return np.zeros(0)
+        part = np.minimum(values[self.rows], MAX_VALUES)
+        split = self._evidence(part, int(part.max()) + 1).sum(1)
+        gains: Array = np.maximum(split - self.evidence - np.log(2), 0.0)
+        return gains
+
+    def split(self, values: Array) -> Self:
+        """Split each context if the quantity helps there."""
+        helps = self.gains(values) > 0
+        part = np.minimum(values[self.rows], MAX_VALUES)
+        labels = self.labels * (MAX_VALUES + 1) + np.where(helps[self.labels], part, 0)
+        every = np.zeros(int(self.rows.max(initial=-1)) + 1, int)
+        outcomes = every.copy()
+        every[self.rows], outcomes[self.rows] = labels, self.outcomes
+        return type(self).of(every, outcomes, self.rows)
+
+
+@lru_cache(maxsize=64)
+def _tables(rows: int, kinds: int) -> tuple[Array, Array]:
+    """Return the terms of the Dirichlet-multinomial likelihood, by count and by (kinds, count)."""
+    counts, seen = np.arange(rows + 1), PRIOR * np.arange(1, kinds + 1)[:, None]
+    single = gammaln(counts + PRIOR) - gammaln(PRIOR)
+    total = gammaln(counts + seen) - gammaln(seen)
+    return single, np.concatenate([np.zeros((1, rows + 1)), total])
+
+
+def _contexts_of(history: RecordedHistory) -> list[Contexts]:
     """Return the contexts of every output: components of the observation, reward and end."""
     pairs = np.column_stack([history.now, history.actions])
     _, labels = np.unique(pairs, axis=0, return_inverse=True)
@@ -49,24 +138,6 @@ def contexts_of(history: RecordedHistory) -> list[Contexts]:
     for part in (history.rewards, history.terminated):
         found.append(Contexts.of(labels.ravel(), whole(part), rows))
     return [part for part in found if part.rows.size]
-
-
-def chosen_quantities(history: RecordedHistory, effort: Effort) -> list[RememberedQuantity]:
-    """Return the quantities that explain outcomes best, or none if nothing has to be remembered.
-
-    The search adds one quantity after another. Then it replaces each quantity if another one is
-    better in the presence of the remaining quantities.
-    """
-    search = QuantitySearch(history, contexts_of(history), effort)
-    found = list[RememberedQuantity]()
-    while len(found) < MAX_QUANTITIES and (best := search.best(found)) is not None:
-        found.append(best)
-    for place in range(len(found) if len(found) > 1 else 0):
-        others = found[:place] + found[place + 1 :]
-        best = search.best(others)
-        if best is not None and search.score([*others, best]) > search.score(found):
-            found[place] = best
-    return [quantity.named(f"{quantity.name}_{place}") for place, quantity in enumerate(found)]
 
 
 @dataclass(frozen=True)
@@ -86,12 +157,6 @@ class QuantitySearch:
     def places(self) -> list[Event]:
         """The events of one action at one observation."""
         return places_of(self.history)
-
-    def score(self, quantities: Sequence[RememberedQuantity]) -> float:
-        """Return the gain of quantities in nats beyond their cost."""
-        left = sum(float(part.evidence.sum()) for part in self._after(quantities))
-        start = sum(float(part.evidence.sum()) for part in self.contexts)
-        return left - start - sum(quantity.cost for quantity in quantities)
 
     def best(self, others: Sequence[RememberedQuantity]) -> RememberedQuantity | None:
         """Return the quantity with the largest gain beyond its cost, if that is enough."""
@@ -124,42 +189,36 @@ class QuantitySearch:
         for quantity in proposals:
             if not self.effort.spend(40 * rows + 20 * len(self.history)):
                 break
-            found.append((total_gain(contexts, quantity.labels) - quantity.cost, quantity))
+            gain = sum(float(part.gains(quantity.labels).sum()) for part in contexts)
+            found.append((gain - quantity.cost, quantity))
         return sorted(found, key=lambda pair: -pair[0])
 
     def _proposals(self) -> Iterator[RememberedQuantity]:
-        """Yield simple quantities: delays, times, what happened last, and latches."""
-        history, never = self.history, Event("", np.zeros(len(self.history), bool), 0.0)
+        """Yield simple quantities: delays, times and latches."""
+        history = self.history
         yield from _delays(history)
         yield from (_phase(history, period) for period in range(2, MAX_PERIOD + 1))
-        for event in self.simple:
-            yield elapsed(history, event)
-        for pair in combinations(self.simple, 2):
-            if not (pair[0].mask & pair[1].mask).any():
-                yield latest(history, *pair)
-        for event in [*self.simple, *self.places]:
-            yield latch(history, event, never)
-        for event, reset in permutations(self.simple, 2):
-            yield latch(history, event, reset)
+        yield from (elapsed(history, event) for event in self.simple)
+        yield from (latch(history, event, history.never) for event in [*self.simple, *self.places])
+        yield from (latch(history, *pair) for pair in permutations(self.simple, 2))
 
     def _counters(self, found: RememberedQuantity) -> Iterator[RememberedQuantity]:
         """Yield counters of the event of a latch, with other resets if it has none."""
         event, reset = found.events
-        yield count(self.history, event, reset)
+        yield counter(self.history, event, reset)
         for other in self.simple if not reset.text and event not in self.simple else ():
             yield latch(self.history, event, other)
-            yield count(self.history, event, other)
+            yield counter(self.history, event, other)
 
     def _longer(self, found: RememberedQuantity) -> Iterator[RememberedQuantity]:
         """Yield counters of the same event that one more event resets, and levels."""
         event, reset = found.events
-        if not reset.text:
-            return
-        yield from _levels(self.history, event, reset)
-        for other in self.simple:
-            both = either(reset, other)
+        if reset.text:
+            yield from (_level(self.history, event, reset, limit) for limit in MAX_LEVELS)
+        for other in self.simple if reset.text else ():
+            both = reset.either(other)
             yield latch(self.history, event, both)
-            yield count(self.history, event, both)
+            yield counter(self.history, event, both)
 
 
 def _delays(history: RecordedHistory) -> Iterator[RememberedQuantity]:
@@ -186,57 +245,35 @@ def _phase(history: RecordedHistory, period: int) -> RememberedQuantity:
     return RememberedQuantity("phase", "0", update, history.age % period, meaning)
 
 
-def latch(history: RecordedHistory, event: Event, reset: Event) -> RememberedQuantity:
-    """Return whether an event happened since another one."""
-    zero, since = _reset(reset)
-    return RememberedQuantity(
-        "latch",
-        "0",
-        f"{zero}1 if {event.text} else latch",
-        np.minimum(counted(history, event.mask, reset.mask), 1),
-        f"whether there was a step with {event.text}{since}",
-        2.0 + event.cost + reset.cost,
-        (event, reset),
-    )
+def counter(
+    history: RecordedHistory, event: Event, reset: Event, most: int = MAX_COUNT
+) -> RememberedQuantity:
+    """Return the number of events since a reset, at most `most`.
 
-
-def count(history: RecordedHistory, event: Event, reset: Event) -> RememberedQuantity:
-    """Return the number of events since another one."""
-    counts = np.minimum(counted(history, event.mask, reset.mask), MAX_COUNT)
-    zero, since = _reset(reset)
+    With a maximum of 1, the quantity is a latch: whether the event happened.
+    """
+    counts = np.minimum(counted(history, event.mask, reset.mask), most)
+    name, added, meaning = "latch", "1", "whether there was a step"
+    if most > 1:
+        name, added = "count", f"min(count + 1, {int(counts.max())})"
+        meaning = "number of steps"
+    zero, since = "", ""
+    if reset.text:
+        zero, since = f"0 if {reset.text} else ", f" since the last step with {reset.text}"
     return RememberedQuantity(
-        "count",
+        name,
         "0",
-        f"{zero}min(count + 1, {int(counts.max())}) if {event.text} else count",
+        f"{zero}{added} if {event.text} else {name}",
         counts,
-        f"number of steps with {event.text}{since}",
-        3.0 + event.cost + reset.cost,
+        f"{meaning} with {event.text}{since}",
+        2.0 + (most > 1) + event.cost + reset.cost,
         (event, reset),
     )
 
 
-def _levels(
-    history: RecordedHistory, event: Event, lowering: Event
-) -> Iterator[RememberedQuantity]:
-    """Yield levels that one event raises and another one lowers."""
-    for limit in MAX_LEVELS:
-        yield RememberedQuantity(
-            "level",
-            "0",
-            f"max(level - 1, 0) if {lowering.text} else "
-            f"min(level + 1, {limit}) if {event.text} else level",
-            balanced(history, event.mask, lowering.mask, limit),
-            f"level that rises with {event.text}, and falls with {lowering.text}",
-            4.0 + event.cost + lowering.cost,
-            (event, lowering),
-        )
-
-
-def _reset(event: Event) -> tuple[str, str]:
-    """Return the start of an update that an event resets, and a description."""
-    if not event.text:
-        return "", ""
-    return f"0 if {event.text} else ", f" since the last step with {event.text}"
+def latch(history: RecordedHistory, event: Event, reset: Event) -> RememberedQuantity:
+    """Return whether an event happened since a reset."""
+    return counter(history, event, reset, 1)
 
 
 def elapsed(history: RecordedHistory, event: Event) -> RememberedQuantity:
@@ -252,19 +289,19 @@ def elapsed(history: RecordedHistory, event: Event) -> RememberedQuantity:
     )
 
 
-def latest(history: RecordedHistory, event: Event, other: Event) -> RememberedQuantity:
-    """Return which of two events happened last: 1, 2, or 0 for none."""
-    marks = np.where(event.mask, 1, np.where(other.mask, 2, 0))
-    rows = np.where((marks != 0) | history.first, np.arange(len(history)), 0)
-    ended = counted(history, event.mask | other.mask, np.zeros(len(history), bool)) > 0
-    values = np.where(ended, np.roll(marks[np.maximum.accumulate(rows)], 1), 0)
+def _level(
+    history: RecordedHistory, event: Event, lowering: Event, limit: int
+) -> RememberedQuantity:
+    """Return a level that one event raises and another one lowers."""
     return RememberedQuantity(
-        "latest",
+        "level",
         "0",
-        f"1 if {event.text} else 2 if {other.text} else latest",
-        values,
-        f"1 after {event.text}, 2 after {other.text}, 0 before both",
-        3.0 + event.cost + other.cost,
+        f"max(level - 1, 0) if {lowering.text} else "
+        f"min(level + 1, {limit}) if {event.text} else level",
+        balanced(history, event.mask, lowering.mask, limit),
+        f"level that rises with {event.text}, and falls with {lowering.text}",
+        4.0 + event.cost + lowering.cost,
+        (event, lowering),
     )
 
 

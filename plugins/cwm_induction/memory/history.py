@@ -1,7 +1,8 @@
 """Recorded episodes, their events, and quantities that a program can remember."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -9,6 +10,16 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.continuous.samples import Array, Remembered, Samples
+from cwm_induction.writing.rounding import literal, simplest_between
+
+MAX_LEVELS = 12
+"""A number with at most this many values has an event per value."""
+
+MAX_PLACES = 200
+"""With at most this many pairs of observation and action, each pair is an event."""
+
+MIN_ROWS = 3
+"""Minimum number of rows with an event, and of rows without it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class RecordedHistory:
         age: Array = rows - np.maximum.accumulate(np.where(self.first, rows, 0))
         return age
 
+    @property
+    def never(self) -> "Event":
+        """The event that never happens."""
+        return Event("", np.zeros(len(self), bool), 0.0)
+
     def before(self, values: Array, start: float | Array) -> Array:
         """Return the value that each row's predecessor has, or the start value."""
         earlier: Array = np.roll(values, 1)
@@ -63,21 +79,20 @@ class RecordedHistory:
 class Event:
     """A condition on a step: a Python expression, and the mask of the rows that meet it.
 
-    The expression reads `now` and `after` (rows of numbers), `action` and `reward`. `cost` is
-    the description length in nats.
+    The expression reads `now` and `after` (rows of numbers), `action` and `reward`; it is empty for
+    an event that never happens. `cost` is the description length in nats.
     """
 
     text: str
     mask: Array
     cost: float = 3.0
 
-
-def either(first: Event, second: Event) -> Event:
-    """Return the event that one of two events happens."""
-    if not first.text:
-        return second
-    text = f"{first.text} or {second.text}"
-    return Event(text, first.mask | second.mask, first.cost + second.cost)
+    def either(self, other: Self) -> Self:
+        """Return the event that this event or another one happens."""
+        if not self.text:
+            return other
+        text = f"{self.text} or {other.text}"
+        return replace(self, text=text, mask=self.mask | other.mask, cost=self.cost + other.cost)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +115,16 @@ class RememberedQuantity:
     @property
     def labels(self) -> Array:
         """The values as whole numbers from 0."""
-        if self.values.dtype.kind == "i":
-            return self.values
-        return np.unique(self.values, return_inverse=True)[1].ravel()
+        return self.values if self.values.dtype.kind == "i" else whole(self.values)
 
     def named(self, name: str) -> Self:
         """Return the quantity under another name."""
         return replace(self, name=name, update=self.update.replace(self.name, name))
+
+
+def whole(values: Array) -> Array:
+    """Return numbers as labels from 0, in their order."""
+    return np.asarray(np.unique(values, return_inverse=True)[1]).ravel()
 
 
 def with_quantities(data: Dataset, quantities: Sequence[RememberedQuantity]) -> Dataset:
@@ -141,3 +159,80 @@ def remembered_samples(
         for place, quantity in enumerate(quantities)
     }
     return replace(samples, remembered=remembered)
+
+
+def events_of(history: RecordedHistory) -> list[Event]:
+    """Return simple events: actions, rewards, values of components, and components that change."""
+    found = [*_actions(history), *_rewards(history), *_components(history)]
+    return _distinct(found)
+
+
+def places_of(history: RecordedHistory) -> list[Event]:
+    """Return the events of one action at one observation."""
+    pairs = np.column_stack([history.now, history.actions])
+    unique, labels = np.unique(pairs, axis=0, return_inverse=True)
+    if len(unique) > MAX_PLACES:
+        return []
+    size, found = history.now.shape[1], []
+    for label, pair in enumerate(unique.tolist()):
+        place = ", ".join(literal(value) for value in pair[:size])
+        text = f"(*now, action) == ({place}, {literal(pair[size])})"
+        found.append(Event(text, labels.ravel() == label, 5.0))
+    return _distinct(found)
+
+
+def level_text(name: str, levels: Array, index: int) -> str:
+    """Write that a number has one of its levels, with thresholds in the gaps if it is not whole."""
+    if (levels == np.round(levels)).all():
+        return f"{name} == {literal(levels[index])}"
+    low = simplest_between(*levels[index - 1 : index + 1]) if index else None
+    high = simplest_between(*levels[index : index + 2]) if index + 1 < len(levels) else None
+    if low is None:
+        return f"{name} < {high!r}"
+    return f"{name} > {low!r}" if high is None else f"{low!r} < {name} < {high!r}"
+
+
+def _levels(name: str, values: Array) -> Iterator[Event]:
+    """Yield that a number has a level, or exceeds one, unless it has many levels."""
+    levels = np.unique(values)
+    if not 1 < len(levels) <= MAX_LEVELS:
+        return
+    for index, level in enumerate(levels):
+        yield Event(level_text(name, levels, index), values == level)
+    for low, high in pairwise(levels[1:-1]):
+        threshold = simplest_between(low, high)
+        yield Event(f"{name} > {threshold!r}", values > threshold, 3.5)
+
+
+def _actions(history: RecordedHistory) -> Iterator[Event]:
+    if history.actions.shape[1] == 1:
+        yield from _levels("action", history.actions[:, 0])
+
+
+def _rewards(history: RecordedHistory) -> Iterator[Event]:
+    yield from _levels("reward", history.rewards)
+    sizes = np.unique(np.abs(history.rewards))
+    gaps = np.diff(sizes)
+    for place in np.argsort(-gaps, kind="stable")[:2].tolist():
+        threshold = simplest_between(sizes[place], sizes[place + 1])
+        mask = np.abs(history.rewards) > threshold
+        yield Event(f"abs(reward) > {threshold!r}", mask, 3.5)
+
+
+def _components(history: RecordedHistory) -> Iterator[Event]:
+    for index in range(history.now.shape[1]):
+        now, after = history.now[:, index], history.after[:, index]
+        yield from _levels(f"after[{index}]", after)
+        if len(np.unique(now)) <= MAX_LEVELS:
+            yield Event(f"after[{index}] != now[{index}]", after != now)
+            yield Event(f"after[{index}] > now[{index}]", after > now, 3.5)
+            yield Event(f"after[{index}] < now[{index}]", after < now, 3.5)
+
+
+def _distinct(events: Sequence[Event]) -> list[Event]:
+    """Drop events that are rare, almost always true, or equal to a simpler event."""
+    found: dict[bytes, Event] = {}
+    for event in sorted(events, key=lambda event: event.cost):
+        if MIN_ROWS <= event.mask.sum() <= len(event.mask) - MIN_ROWS:
+            found.setdefault(event.mask.tobytes(), event)
+    return list(found.values())

@@ -6,7 +6,7 @@ information criterion, Schwarz, 1978). Equations are found later, by the search 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations_with_replacement, permutations
 from typing import Literal, Self
 
 import numpy as np
@@ -14,9 +14,8 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.memory.counting import count, elapsed, latch
-from cwm_induction.memory.events import events_of
-from cwm_induction.memory.history import Event, RecordedHistory, RememberedQuantity
+from cwm_induction.memory.counting import counter, elapsed, latch
+from cwm_induction.memory.history import RecordedHistory, RememberedQuantity, events_of
 from cwm_induction.writing.rounding import literal
 
 Kind = Literal["recent", "earlier", "events", "clock"]
@@ -52,33 +51,6 @@ OWN_EFFECT = 5.0
 
 LEAST_GAIN = 20.0
 """Minimum gain of a quantity in nats, beyond the penalty for its weights."""
-
-
-@dataclass(frozen=True)
-class Delay:
-    """The number of steps until actions take effect, and the action before the first one."""
-
-    steps: int
-    start: float
-
-    def actions(self, history: RecordedHistory) -> Array:
-        """Return the action (rows, 1) that takes effect in each row."""
-        actions = history.actions[:, 0]
-        for _ in range(self.steps):
-            actions = history.before(actions, self.start)
-        return actions[:, None]
-
-    def quantities(self, history: RecordedHistory) -> list[RememberedQuantity]:
-        """Return the quantities that hold the last actions, the oldest one first."""
-        found = []
-        for ago in range(self.steps, 0, -1):
-            update = "action" if ago == 1 else f"sent_{ago - 1}"
-            meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
-            values = Delay(ago, self.start).actions(history)[:, 0]
-            found.append(
-                RememberedQuantity(f"sent_{ago}", literal(self.start), update, values, meaning)
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -124,14 +96,6 @@ class Regressions:
         criterion: Array = 0.5 * count * np.log(error) + 0.5 * basis.shape[1] * np.log(count)
         return criterion
 
-    def start_error(self, more: Sequence[Array], early: Array) -> float:
-        """Return the largest ratio of the errors in early rows and in the fitted rows."""
-        matrix = self.matrix(more, self.actions)
-        weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
-        errors = np.abs(matrix @ weights - self.targets)
-        usual = np.sqrt((errors[self.rows] ** 2).mean(0)) + self.grain
-        return float((errors[early].mean(0) / usual).max()) if early.any() else 0.0
-
     def matrix(self, more: Sequence[Array], actions: Array) -> Array:
         """Return the terms of the regression (rows, terms)."""
         real = np.column_stack([self.columns, *more])
@@ -151,29 +115,43 @@ def starts_unknown(
     """Return the number of first steps that the start values get wrong, 0 if they fit."""
     steps = max((1 + quantity.name.count("earlier_") for quantity in quantities), default=0)
     early = (history.age < steps) & history.learn & ~history.terminated
-    error = regressions.start_error([quantity.values for quantity in quantities], early)
-    return steps if error > START_ERROR else 0
+    if not early.any():
+        return 0
+    matrix = regressions.matrix([quantity.values for quantity in quantities], regressions.actions)
+    rows, targets = regressions.rows, regressions.targets
+    weights = np.linalg.lstsq(matrix[rows], targets[rows], rcond=1e-7)[0]
+    errors = np.abs(matrix @ weights - targets)
+    usual = np.sqrt((errors[rows] ** 2).mean(0)) + regressions.grain
+    return steps if (errors[early].mean(0) / usual).max() > START_ERROR else 0
 
 
-def delay_of(history: RecordedHistory, regressions: Regressions, discrete: bool) -> Delay:
-    """Return the delay of actions that explains the outputs best."""
-    best, least = Delay(0, 0.0), float(regressions.loss().sum()) - LEAST_GAIN
+def delayed_actions(
+    history: RecordedHistory, regressions: Regressions, discrete: bool
+) -> list[RememberedQuantity]:
+    """Return the last actions, which wait for their effect; none if actions have no delay.
+
+    The oldest one comes first: it is the action in effect.
+    """
+    best, least = list[RememberedQuantity](), float(regressions.loss().sum()) - LEAST_GAIN
     if history.actions.shape[1] != 1:
         return best
-    starts = np.unique(history.actions[:, 0]).tolist() if discrete else [0.0]
-    for steps in range(1, MAX_DELAY + 1):
-        for start in starts:
-            delay = Delay(steps, start)
-            columns = _columns(delay.actions(history), discrete)
-            loss = float(regressions.loss(actions=columns).sum())
+    for start in np.unique(history.actions).tolist() if discrete else [0.0]:
+        sent, values = list[RememberedQuantity](), history.actions[:, 0]
+        for ago in range(1, MAX_DELAY + 1):
+            values = history.before(values, start)
+            update = "action" if ago == 1 else f"sent_{ago - 1}"
+            meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
+            action = RememberedQuantity(f"sent_{ago}", literal(start), update, values, meaning)
+            sent = [action, *sent]
+            loss = float(regressions.loss(actions=_columns(values[:, None], discrete)).sum())
             if loss < least:
-                best, least = delay, loss
-    if best.steps:
-        delayed = _columns(best.actions(history), discrete)
+                best, least = sent, loss
+    if best:
+        delayed = _columns(best[0].values[:, None], discrete)
         alone = regressions.loss(actions=delayed)
         both = regressions.loss(actions=np.column_stack([delayed, regressions.actions]))
         if (alone - both).max() > OWN_EFFECT:
-            return Delay(0, 0.0)  # the last action has an effect of its own
+            return []  # the last action has an effect of its own
     return best
 
 
@@ -209,18 +187,21 @@ def lagged_quantities(
 
 
 def is_of(quantity: RememberedQuantity, kind: Kind) -> bool:
-    """Whether only searches of a kind find a quantity."""
+    """Whether only searches of a kind find a quantity; searches of all kinds find recent ones."""
     if kind == "events":
         return bool(quantity.events) or quantity.name.startswith("elapsed")
-    return kind == "earlier" and quantity.name.startswith("earlier_")
+    return kind == "recent" or quantity.name.startswith("earlier_")
 
 
 def _proposals(
     history: RecordedHistory, found: Sequence[RememberedQuantity], deep: bool
 ) -> Iterator[list[RememberedQuantity]]:
     """Yield changes and actions of the last step, and earlier values of found quantities."""
-    names = {quantity.name for quantity in found}
-    single = [change_of(history, index) for index in range(history.now.shape[1])]
+    single = []
+    for index, now in enumerate(history.now.T):
+        change, meaning = f"after[{index}] - now[{index}]", f"the last change of component {index}"
+        values = now - history.before(now, now)
+        single.append(RememberedQuantity(f"change_{index}", "0.0", change, values, meaning))
     for index in range(history.actions.shape[1]):
         action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
         values = history.before(history.actions[:, index], 0.0)
@@ -231,6 +212,7 @@ def _proposals(
         meaning = f"{quantity.name} one step earlier"
         name = f"earlier_{quantity.name}"
         single.append(RememberedQuantity(name, quantity.start, quantity.name, values, meaning))
+    names = {quantity.name for quantity in found}
     single = [quantity for quantity in single if quantity.name not in names]
     earlier = [quantity for quantity in single if quantity.name.startswith("earlier_")]
     yield from ([quantity] for quantity in single)
@@ -243,25 +225,13 @@ def _latches(history: RecordedHistory) -> Iterator[RememberedQuantity]:
     events = events_of(history)
     if len(events) > MAX_EVENTS:
         return
-    for place, pair in enumerate(combinations(events, 2)):
+    for place, pair in enumerate(permutations(events, 2)):
         if not (pair[0].mask & pair[1].mask).any():
             yield latch(history, *pair).named(f"latch_{place}")
-            yield latch(history, *pair[::-1]).named(f"latch_{place}_back")
-    never = Event("", np.zeros(len(history), bool), 0.0)
     for place, event in enumerate(events):
         yield elapsed(history, event).named(f"elapsed_{place}")
-        yield count(history, event, never).named(f"count_{place}")
-        yield latch(history, event, never).named(f"seen_{place}")
-
-
-def change_of(history: RecordedHistory, index: int) -> RememberedQuantity:
-    """Return the last change of a component, 0 at the start of an episode."""
-    now = history.now[:, index]
-    values = now - history.before(now, now)
-    meaning = f"the last change of component {index}"
-    return RememberedQuantity(
-        f"change_{index}", "0.0", f"after[{index}] - now[{index}]", values, meaning
-    )
+        yield counter(history, event, history.never).named(f"count_{place}")
+        yield latch(history, event, history.never).named(f"seen_{place}")
 
 
 def acting(data: Dataset, actions: Array) -> Dataset:

@@ -1,8 +1,9 @@
-"""Velocities that nobody sees: what was seen before and after a step stands for them.
+"""Hidden velocities: the changes of coordinates from step to step determine them.
 
-Where coordinates move by the velocity before a step, or by the one after it, their changes say how
-fast they were, and the equations are those of a system of which everything is seen. Where the
-velocity changes within a step only the mechanism itself can tell which one leads to what was seen.
+If coordinates move by the velocity before or after a step, their changes are the velocities, and
+the equations are found as if the velocities were visible. If the velocity changes within a step, a
+mechanism determines the velocities that lead to the observed coordinates. The written program
+estimates the velocities after every step.
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,14 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.samples import Array, Remembered, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable, inputs_of, latents
 from cwm_induction.effort import Effort
+from cwm_induction.flattening import built, joined
 from cwm_induction.mechanics.fitting import fit
-from cwm_induction.mechanics.mechanism import Stepping
 from cwm_induction.mechanics.motion import (
     Joint,
     Mechanics,
@@ -27,71 +29,122 @@ from cwm_induction.mechanics.motion import (
     joints_of,
     shot,
 )
-from cwm_induction.writing.rounding import simplest_between
+from cwm_induction.memory.history import RecordedHistory
+from cwm_induction.writing.rounding import literal, simplest_between
 
-NICE = (5.0, 2.0, 1.0)
-"""First digits of the length of a step, which what is seen does not tell."""
+FIRST_DIGITS = (5.0, 2.0, 1.0)
+"""First digits of the assumed time of a step, which the observations do not show."""
 
 RIGHT_SHARE = 0.9
-"""Share of what is held back that a mechanism explains at least, for its velocities to be taken."""
+"""Minimum share of correct held-out values of a mechanism, to derive velocities from it."""
 
 FEWEST = 4
-"""Values as near to the largest one as they are off at most, from which on it is a limit."""
-
-
-Way = Literal["after", "before", "between"]
-"""By which velocity coordinates move: the one after a step, before it, or what is in between."""
+"""Minimum number of equal largest speeds that show a limit."""
 
 SLIGHT = 0.05
-"""Of a change of pace, in standard deviations: a push that tells no more of it tells nothing."""
+"""Effects of a push below this size, in standard deviations of a change of speed, do not count."""
+
+Way = Literal["after", "before", "between"]
+"""The velocity that moves coordinates: after a step, before it, or at a time within it."""
+
+_FILTER = '''
+
+SEEN = {seen}  # observed numbers of the state, which come first; further numbers are estimated
+
+
+class Environment(Dynamics):
+    """Predicts from observations without {unseen}.
+
+    Each episode is assumed to begin at rest, so its first prediction is a guess. After a step,
+    `correct` estimates the velocities that lead to the observation, and `step` continues from
+    them. Their unit assumes that a step takes {time}: the data do not show its true length.
+    """
+
+    def reset(self, observation):
+        """Start an episode."""
+        self.set_state(np.concatenate([{numbers}, np.zeros({hidden})]))
+
+    def step(self, action):
+        """Predict the outcome of an action."""
+        self.before, self.action = self.observation, {action}
+        numbers, reward, terminated = self.moved(self.action)
+        return {built}, reward, terminated
+
+    def correct(self, observation, reward):
+        """Estimate the velocities that led to an observation, from the predicted ones on."""
+        seen, velocities = {numbers}, self.before[SEEN:]
+        for _ in range(8):
+            led = self.after(velocities)
+            nudged = [self.after(velocities + nudge) for nudge in 1e-6 * np.eye({hidden})]
+            slopes = (np.array(nudged) - led).T / 1e-6
+            change = np.linalg.lstsq(slopes, seen - led, rcond=1e-6)[0]
+            velocities = velocities + change
+            if np.abs(change).max() < 1e-9:
+                break
+        self.after(velocities)
+        self.observation[:SEEN] = seen
+
+    def after(self, velocities):
+        """Repeat the last step with other velocities; return the observed numbers."""
+        self.set_state(np.concatenate([self.before[:SEEN], velocities]))
+        return self.moved(self.action)[0]
+
+    def moved(self, action):
+        """Take a step{and_stop}; return the observed numbers."""
+        state, reward, terminated = super().step(action)
+{stops}        return state[:SEEN], reward, terminated
+'''
+
+_STOP = """        if not {low} < state[{at}] < {high}:
+            state[{at}] = self.observation[{at}] = {clipped}
+            self.observation[SEEN + {place}] = 0.0
+"""
 
 
 def ways(data: Dataset) -> tuple[Way, ...]:
-    """Return by which velocities coordinates may move, the likeliest first.
+    """Return the velocities that may move the coordinates, the likeliest first.
 
-    A push is seen at once where they move by the velocity after a step, one step later where they
-    move by the one before it, and half and half where the velocity changes on the way.
+    A push has an effect on the coordinates in the same step if the velocity after a step moves
+    them, one step later if the velocity before it does, and in both steps otherwise.
     """
     samples = Samples.of(data, np.zeros(len(data), bool))
-    rows = np.flatnonzero(_follows(samples, data))
+    rows = np.flatnonzero(_follows(data))
     moving = [v for v in latents(samples).variables if np.ptp(v.change[samples.smooth]) > 0]
     pushes = np.stack([column.values for column in _pushes(samples)[-1]], 1)
     known = [*(v.now[rows + 1] for v in moving), *(v.change[rows] for v in moving)]
     columns = np.column_stack([pushes[rows + 1], pushes[rows], *known, np.ones(len(rows))])
     scale = np.where(columns.std(0) > 0, columns.std(0), 1.0)
-    now, earlier = SLIGHT, SLIGHT
+    effects = np.full(2, SLIGHT)
     for variable in moving:
         jump = variable.change[rows + 1] - variable.change[rows]
         weights = np.abs(np.linalg.lstsq(columns / scale, jump, rcond=1e-9)[0])
-        weights = weights[: 2 * pushes.shape[1]] / (jump.std() + 1e-12)
-        now = max(now, float(weights[: pushes.shape[1]].max()))
-        earlier = max(earlier, float(weights[pushes.shape[1] :].max()))
+        both = weights[: 2 * pushes.shape[1]].reshape(2, -1).max(1) / (jump.std() + 1e-12)
+        effects = np.maximum(effects, both)
+    now, earlier = effects.tolist()
     if now == earlier or not 0.5 < now / earlier < 2:
         return ("before", "after", "between") if earlier > now else ("after", "before", "between")
     return "between", "after", "before"
 
 
 def _pushes(samples: Samples) -> list[list[NamedColumn]]:
-    """Return what may push: an action's number, or each action but the first for itself."""
+    """Return candidate inputs: the number of the action, or one indicator for each action."""
     inputs = inputs_of(samples)
     if samples.action_space.kind != "discrete":
         return [inputs]
     return [inputs[:1], *([inputs[2:]] if len(inputs) > 2 else [])]
 
 
-def _follows(samples: Samples, data: Dataset) -> Array:
-    """Mask of the rows, but for the last, that the next one goes on from."""
-    episodes = data.columns["episodes"]
-    same = (samples.after[:-1] == samples.before[1:]).all(1)
-    mask: Array = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
+def _follows(data: Dataset) -> Array:
+    """Return the mask (rows - 1) of the rows that the next row continues."""
+    history = RecordedHistory.of(data, np.zeros(len(data), bool))
+    mask: Array = ~history.first[1:] & ~history.terminated[:-1]
     return mask
 
 
 class UnseenVelocities(NamedTuple):
-    """How fast coordinates that are seen move from row to row, in units of `time` for a step.
+    """Visible coordinates with hidden velocities, in units of the assumed `time` of a step.
 
-    Speeds are those of `changes` (coordinates, rows). `follows` marks the rows, but for the last,
-    that the next one goes on from.
+    `follows` (rows - 1) marks the rows that the next row continues.
     """
 
     samples: Samples
@@ -108,29 +161,23 @@ class UnseenVelocities(NamedTuple):
         effort: Effort,
         only: str = "",
     ) -> Self | None:
-        """Look for coordinates whose velocity is not seen, or for one; None where there is none."""
+        """Find all coordinates with a hidden velocity, or `only` one; None if there are none."""
         samples = Samples.of(data, held_back)
         found = _without_velocity(samples, rng, effort)
         coordinates = [variable for variable in found if only in ("", variable.name)]
         if not coordinates:
             return None
         changes = [variable.change[samples.smooth] for variable in coordinates]
-        return cls(samples, coordinates, _follows(samples, data), _time(changes))
+        return cls(samples, coordinates, _follows(data), _time(changes))
 
     @property
     def speeds(self) -> Array:
-        """The changes of coordinates (coordinates, rows) over a step."""
+        """The changes of coordinates (coordinates, rows) over a step, divided by its time."""
         return np.stack([variable.change for variable in self.coordinates]) / self.time
 
     @property
-    def noise(self) -> list[float]:
-        """How far speeds are off, because what is seen is rounded."""
-        sizes = [1.0 if v.is_angle else float(np.abs(v.now).max()) for v in self.coordinates]
-        return [4 * self.samples.grain * size / self.time for size in sizes]
-
-    @property
     def ends(self) -> list[tuple[int, int, float, float]]:
-        """Where coordinates were seen to stop: their component, their place, and both ends."""
+        """The limits of coordinates that stopped: component, coordinate, low and high end."""
         return [
             (int(variable.source[len("observation[") : -1]), place, variable.low, variable.high)
             for place, variable in enumerate(self.coordinates)
@@ -139,66 +186,71 @@ class UnseenVelocities(NamedTuple):
 
     @property
     def stopped(self) -> Array:
-        """Mask (coordinates, rows) of where one comes to the end of its way, which stops it."""
+        """Mask (coordinates, rows) of the steps that end at a limit, which stops a coordinate."""
         return np.stack([(v.then == v.low) | (v.then == v.high) for v in self.coordinates])
 
     def before(self, speeds: Array | None = None, last: Array | None = None) -> Samples:
-        """Return the rows with the velocities before the step, by which coordinates move.
+        """Return the rows with the velocities before the step, which move the coordinates.
 
-        They are the changes, or those given (coordinates, rows), an episode ends with the `last`.
+        The velocities are the changes, or `speeds` (coordinates, rows). Episodes end with the
+        velocities `last`.
         """
         speeds = self.speeds if speeds is None else speeds
         follows, terminated = np.append(self.follows, False), self.samples.terminated
         stopped = self.stopped.any(0) & ~terminated
         rows = np.flatnonzero((follows | terminated) & ~stopped)
         then = np.where(follows, np.roll(speeds, -1, axis=1), speeds if last is None else last)
-        return self.rows(rows, speeds[:, rows], then[:, rows])
+        return self._rows(rows, speeds[:, rows], then[:, rows])
 
     def after(self) -> Samples:
-        """Return the rows with the velocities after the step, by which coordinates move."""
+        """Return the rows with the velocities after the step, which move the coordinates."""
         follows = np.append(False, self.follows)
         rows = np.flatnonzero(follows & (~self.stopped.any(0) | self.samples.terminated))
         speeds = np.where(self.stopped, 0.0, self.speeds)
-        return self.rows(rows, speeds[:, rows - 1], speeds[:, rows])
+        return self._rows(rows, speeds[:, rows - 1], speeds[:, rows])
 
-    def rows(self, rows: Array, now: Array, then: Array) -> Samples:
-        """Return some rows with velocities (coordinates, rows) before and after the step."""
-        samples, count, noise = self.samples, len(self.coordinates), self.noise
-        pairs = zip(now, then, strict=True)
+    def _rows(self, rows: Array, now: Array, then: Array) -> Samples:
+        """Return some rows with velocities (coordinates, rows) before and after the step.
+
+        Velocities close to a limit are set to the limit: rounded coordinates make them inexact.
+        """
+        samples = self.samples
+        sizes = [1.0 if v.is_angle else float(np.abs(v.now).max()) for v in self.coordinates]
+        noise = 4 * samples.grain * np.array(sizes) / self.time
+        both = np.concatenate([now, then], 1)
+        bounds = np.array([_limit(*pair) for pair in zip(both, noise.tolist(), strict=True)])
+        limits, near = bounds[:, None], noise[:, None]
+        now, then = (
+            np.where(np.abs(np.abs(speeds) - limits) < near, np.sign(speeds) * limits, speeds)
+            for speeds in (now, then)
+        )
         width = samples.before.shape[1]
-        ends = [_limit(np.concatenate(part), off) for part, off in zip(pairs, noise, strict=True)]
         remembered = {
             width + place: Remembered(f"{variable.name}_velocity", off)
-            for place, (variable, off) in enumerate(zip(self.coordinates, noise, strict=True))
-        }
-        bounds, near = np.array(ends)[:, None], np.array(noise)[:, None]
-
-        def limited(speeds: Array) -> Array:
-            snapped: Array = np.where(
-                np.abs(np.abs(speeds) - bounds) < near, np.sign(speeds) * bounds, speeds
+            for place, (variable, off) in enumerate(
+                zip(self.coordinates, noise.tolist(), strict=True)
             )
-            return snapped.T
-
+        }
         return replace(
             samples,
-            before=np.concatenate([samples.before[rows], limited(now)], 1),
-            after=np.concatenate([samples.after[rows], limited(then)], 1),
+            before=np.concatenate([samples.before[rows], now.T], 1),
+            after=np.concatenate([samples.after[rows], then.T], 1),
             actions=samples.actions[rows],
             rewards=samples.rewards[rows],
             terminated=samples.terminated[rows],
             learn=samples.learn[rows],
-            low=np.concatenate([samples.low, -bounds[:, 0]]),
-            high=np.concatenate([samples.high, bounds[:, 0]]),
-            shape=(width + count,),
+            low=np.concatenate([samples.low, -bounds]),
+            high=np.concatenate([samples.high, bounds]),
+            shape=(width + len(bounds),),
             remembered=remembered,
         )
 
     def mechanism(
         self, rng: np.random.Generator, effort: Effort
     ) -> tuple[Samples, Mechanics] | None:
-        """Return the rows with velocities that lead through a step, and what moves by them."""
+        """Return a mechanism that moves the coordinates, and the rows with its velocities."""
         rows = np.flatnonzero(self.follows & ~(self.stopped[:, :-1] | self.stopped[:, 1:]).any(0))
-        samples = self.rows(rows, self.speeds[:, rows], self.speeds[:, rows + 1])
+        samples = self._rows(rows, self.speeds[:, rows], self.speeds[:, rows + 1])
         by_name = {variable.name: variable for variable in latents(samples).variables}
         joints = [Joint(by_name[v.name], by_name[f"{v.name}_velocity"]) for v in self.coordinates]
         for inputs in _pushes(self.samples):
@@ -211,7 +263,7 @@ class UnseenVelocities(NamedTuple):
         return None
 
     def _through(self, found: Mechanics, inputs: Sequence[NamedColumn]) -> Samples:
-        """Return the rows with the velocities by which a mechanism leads to what was seen."""
+        """Return the rows with the velocities that a mechanism needs to reach the observations."""
         whole = Motion(
             q=np.stack([v.now for v in self.coordinates], 1),
             v=self.speeds.T,
@@ -221,40 +273,66 @@ class UnseenVelocities(NamedTuple):
             tolerance=np.ones((len(self.samples), 2 * len(self.coordinates))),
             time=self.time,
         )
-        point, stepping = found.point[None], Stepping(found.time, found.integrator)
-        v = shot(whole, found.form, point, stepping)
-        after = found.form.step(point, whole.q, v, whole.u, stepping).v
+        point = found.point[None]
+        v = shot(whole, found.form, point, found.stepping)
+        after = found.form.step(point, whole.q, v, whole.u, found.stepping).v
         return self.before(v[0].T, after[0].T)
+
+    def program(self, plain: str, observations: Space, actions: Space) -> str:
+        """Return a program without visible velocities, around one that reads and returns them."""
+        hidden = [f"{variable.name}_velocity" for variable in self.coordinates]
+        *most, last = hidden
+        stops = "".join(
+            _STOP.format(
+                at=component,
+                place=place,
+                low=_end(low),
+                high=_end(high),
+                clipped=f"min(max(state[{component}], {_end(low)}), {_end(high)})",
+            )
+            for component, place, low, high in self.ends
+        )
+        text = _FILTER.format(
+            seen=len(self.samples.low),
+            hidden=len(hidden),
+            time=literal(self.time),
+            unseen=f"{', '.join(most)} and {last}" if most else last,
+            numbers=joined(observations, "observation"),
+            action=joined(actions, "action") if actions.children else "action",
+            and_stop=" that stops at the limits" if stops else "",
+            stops=stops,
+            built=built(observations, "", [0]),
+        )
+        return plain.replace("class Environment:", "class Dynamics:", 1).rstrip() + "\n" + text
 
 
 def _without_velocity(samples: Samples, rng: np.random.Generator, effort: Effort) -> list[Variable]:
-    """Return the coordinates that move as no velocity or equation of what is seen tells."""
+    """Return the moving coordinates without a visible velocity or an equation."""
     variables = latents(samples).variables
     joints, _ = joints_of(samples, variables)
-    told = {variable.name for joint in joints for variable in joint}
-    told |= (
-        Chains(samples, variables, inputs_of(samples), rng, effort.share(0.05), 2).explain().keys()
-    )
+    chains = Chains(samples, variables, inputs_of(samples), rng, effort.share(0.05), 2)
+    known = {variable.name for joint in joints for variable in joint} | chains.explain().keys()
     return [
         variable
         for variable in variables
-        if variable.name not in told
+        if variable.name not in known
         and not variable.is_whole
         and float(np.ptp(variable.change[samples.smooth])) > 1e-6
     ]
 
 
 def _time(changes: Sequence[Array]) -> float:
-    """Return a length of a step that makes velocities numbers of about one."""
+    """Return a round time of a step, so that velocities are of the order of 1."""
     most = min(1.0, max(float(np.abs(change).max()) for change in changes))
     power = 10.0 ** np.floor(np.log10(most))
-    return float(f"{next(digit for digit in NICE if digit * power <= most) * power:.0e}")
+    digit = next(digit for digit in FIRST_DIGITS if digit * power <= most)
+    return float(f"{digit * power:.0e}")
 
 
 def _limit(speeds: Array, noise: float) -> float:
-    """Return the number at which many of the largest speeds come together, or infinity.
+    """Return the limit of speeds in both directions, infinity if there is none.
 
-    A limit holds in both directions unless something is faster in one.
+    Several of the largest speeds are equal to a limit within the noise.
     """
     limits = [np.inf]
     for side in (1.0, -1.0):
@@ -264,3 +342,8 @@ def _limit(speeds: Array, noise: float) -> float:
             limits.append(simplest_between(edge - noise, edge + noise))
     limit = min(limits)
     return limit if np.abs(speeds).max() < limit + noise else np.inf
+
+
+def _end(place: float) -> str:
+    """Write a limit of a coordinate, which is stored in single precision."""
+    return literal(float(f"{place:.7g}")) if np.isfinite(place) else f"float('{place}')"

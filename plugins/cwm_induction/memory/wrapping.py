@@ -8,7 +8,6 @@ from cwm_cli.data.spaces import Space
 from cwm_induction.flattening import built, joined
 from cwm_induction.memory.clocks import Clock
 from cwm_induction.memory.history import RememberedQuantity
-from cwm_induction.writing.rounding import literal
 
 _PROGRAM = '''
 
@@ -43,28 +42,6 @@ class Environment(Rules):
         self.now = after
         self.memory = (
 {updates}
-        )
-'''
-
-
-_CLOCK = '''
-    def is_on(self):
-        """Return whether the clock is on, for the phase with the smallest error so far."""
-        *_, age, errors = self.memory
-        return int((age + errors.index(min(errors))) % {period} < {length})
-
-    def judged(self, after):
-        """Add the errors that the last outcome has for each phase at the start."""
-        now, memory, action = self.before
-        *_, age, errors = memory
-        off = []
-        for is_on in (0, 1):
-            self.set_state([*now, *memory[:{given}], is_on])
-            numbers = np.asarray(super().step({executed})[0])[:{size}]
-            off.append(min(float(np.sum(((numbers - after) / {scale}) ** 2)), 9.0))
-        return tuple(
-            error + off[int((age + phase) % {period} < {length})]
-            for phase, error in enumerate(errors)
         )
 '''
 
@@ -109,15 +86,7 @@ def remembering(
         updates="\n".join(f"            {quantity.update}," for quantity in memory),
     )
     if clock is not None:
-        executed = executed.replace("self.memory", "memory")
-        text += _CLOCK.format(
-            period=clock.period,
-            length=clock.length,
-            given=given,
-            size=observations.size,
-            executed=executed,
-            scale=literal(clock.scale),
-        )
+        text += clock.methods(given, observations.size, executed)
     plain = program.replace("class Environment:", "class Rules:", 1).rstrip()
     imports = "" if "import numpy as np" in plain else "import numpy as np\n\n\n"
     return imports + plain + "\n" + text

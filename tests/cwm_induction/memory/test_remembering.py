@@ -15,7 +15,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.memory.clocks import clock_of
 from cwm_induction.memory.counting import balanced, chosen_quantities, counted
 from cwm_induction.memory.history import RecordedHistory
-from cwm_induction.memory.lagging import Regressions, delay_of
+from cwm_induction.memory.lagging import Regressions, delayed_actions
 from cwm_induction.portfolio import held_back
 
 Episode = Iterator[tuple[Any, int, Any, float]]
@@ -119,7 +119,7 @@ def test_a_stock_that_events_raise_and_lower_is_exact(sandbox: Any) -> None:
 def test_a_delay_of_actions_is_found_and_exact(sandbox: Any) -> None:
     data = recorded(cart, BOX, 3)
     history = RecordedHistory.of(data, held_back(data, 0))
-    assert delay_of(history, Regressions.of(history, True), True).steps == 2
+    assert len(delayed_actions(history, Regressions.of(history, True), True)) == 2
     assert share_right(LagAttempt(), data, sandbox) > 0.99
 
 
