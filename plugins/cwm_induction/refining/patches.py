@@ -19,8 +19,7 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.effort import Effort
-from cwm_induction.refining.guards import Guard, find_guard
-from cwm_induction.refining.laws import PatchLaw, find_laws
+from cwm_induction.refining.laws import Guard, PatchLaw, find_guard, find_laws
 from cwm_induction.refining.targets import PatchTarget, TracedRows, place_targets
 from cwm_induction.refining.tracing import (
     Predict,
@@ -170,7 +169,13 @@ def _candidates(traced: TracedRows, effort: Effort) -> Iterator[PatchCandidate]:
         target, gained, lost = tried.target, tried.gained, tried.lost
         reached = traced.reached(target.statement)
         inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
-        guard = find_guard(traced.quantities(target.statement), inside, outside)
+        columns = [
+            c._replace(values=np.nan_to_num(c.values)) for c in traced.numbers(target.statement)
+        ]
+        main = traced.preferred(columns)
+        texts = {column.text for column in main}
+        others = [column for column in columns if column.text not in texts]
+        guard = find_guard(main, others, inside, outside)
         if guard is not None:
             gain = int(((gained - lost) * guard.holds)[reached].sum())
             candidate = _write_law(traced, target, tried.law, guard, gain)
@@ -196,7 +201,7 @@ def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
     changes = []
     for target, law in pairs:
         values = np.where(np.isfinite(law.values), law.values, np.nan_to_num(target.current))
-        changes.append(SourceChange(rows, 0, target.site, 0.0, values))
+        changes.append(SourceChange(rows, 0, target.site, values))
     results = traced.tracer.run(changes) if changes else None
     tried = [
         _TriedLaw(*pair, *traced.effect(result, rows))

@@ -14,11 +14,9 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import close
-from cwm_cli.problems.feedback.separation import Quantity
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.refining.tracing import (
-    LETTER,
     ProgramTracer,
     Site,
     SourceChange,
@@ -113,38 +111,22 @@ class TracedRows:
         reached, found = self.reached(statement), []
         for place in self.source.statements[statement].known:
             values = self.values(Site(statement, place))
-            if np.isfinite(values[reached]).all() and (np.abs(values[reached]) < LETTER).all():
+            if np.isfinite(values[reached]).all():
                 found.append(NamedColumn(place, values))
         return found
 
-    def quantities(self, statement: int) -> list[Quantity]:
-        """Return the quantities that a condition before a statement may compare.
-
-        Observed and predicted numbers and the action are preferred.
-        """
+    def preferred(self, columns: Sequence[NamedColumn]) -> list[NamedColumn]:
+        """Return the action, and the columns that are observed or predicted numbers."""
         space, count = self.data.observation_space, len(self.data)
-        observed = (
-            [] if space.children else [*self.data.columns["observations"].reshape(count, -1).T]
-        )
-        found = []
-        for name, values, *_ in self.numbers(statement):
-            values = np.nan_to_num(values)
-            is_main = name == "action" or any(np.allclose(values, c, atol=1e-9) for c in observed)
-            is_main = is_main or any(
-                np.isclose(values, column, atol=1e-9).mean() > 0.7
-                for column in self.predicted.T[:-2]
-            )
-            is_real = bool((values != np.round(values)).any())
-            found.append(Quantity(name, values, is_real, extra=0.0 if is_main else 3.0))
-        reached = self.reached(statement)
-        for place in self.source.statements[statement].known:
-            values = self.values(Site(statement, place))
-            if reached.any() and np.nan_to_num(values[reached]).min() >= LETTER:
-                labels = {
-                    code: repr(chr(int(code - LETTER))) for code in np.unique(values[reached])
-                }
-                found.append(Quantity(place, np.nan_to_num(values), False, False, labels=labels))
-        return found
+        seen = [] if space.children else [*self.data.columns["observations"].reshape(count, -1).T]
+
+        def is_preferred(column: NamedColumn) -> bool:
+            near = [np.isclose(column.values, other, atol=1e-9) for other in seen]
+            after = [np.isclose(column.values, o, atol=1e-9) for o in self.predicted.T[:-2]]
+            is_same = any(each.all() for each in near) or any(each.mean() > 0.7 for each in after)
+            return column.text == "action" or is_same
+
+        return [column for column in columns if is_preferred(column)]
 
     def effect(self, result: TrialResult, rows: Array) -> tuple[Array, Array]:
         """Return how many numbers of each row a change corrects, and how many it makes wrong."""
@@ -233,7 +215,7 @@ def _begin(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchT
         if site not in traced.tracer.columns:
             continue
         values = traced.values(site)
-        part = rows[np.isfinite(values[rows]) & (np.abs(values[rows]) < LETTER)]
+        part = rows[np.isfinite(values[rows])]
         if len(part) >= min(2, len(rows)):
             found.append(PatchTarget(index, *site, values, part, values[part], np.zeros(len(part))))
     return found
@@ -243,7 +225,7 @@ def _solve(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchT
     """Solve for the value of each place in each row, by the secant method."""
     solvers = [_Solver(traced, target) for target in _begin(traced, sites, rows)]
     for _ in range(MAX_SECANTS + 1):
-        changes = [SourceChange(s.target.rows, 0, s.target.site, 0.0, s.next) for s in solvers]
+        changes = [SourceChange(s.target.rows, 0, s.target.site, s.next) for s in solvers]
         results = traced.tracer.run(changes) if changes else []
         if results is None:
             return []
@@ -327,7 +309,7 @@ def _try_integers(traced: TracedRows, sites: Sequence[int], rows: Array) -> list
             part = np.flatnonzero(useful & (current != value))
             if len(part):
                 given = np.full(len(part), value)
-                changes.append(SourceChange(target.rows[part], 0, target.site, 0.0, given))
+                changes.append(SourceChange(target.rows[part], 0, target.site, given))
                 owners.append((number, place, part))
     results = traced.tracer.run(changes) if changes else []
     if results is None:

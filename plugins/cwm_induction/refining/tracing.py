@@ -34,9 +34,6 @@ MAX_STATEMENTS = 40
 MAX_ROWS = 20_000
 """Most rows of one prediction."""
 
-LETTER = 1e6
-"""A text of one character is recorded as this number plus its code point."""
-
 Predict = Callable[[str, Dataset], Columns]
 """Predicts the rows of a dataset; returns {} if the program fails."""
 
@@ -107,16 +104,10 @@ class TracedSource:
     def letters(self) -> list[str]:
         """The characters of string constants, such as the cells of a map."""
         nodes = list(ast.walk(self.tree))
-        documented = [
-            n for n in nodes if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)
-        ]
-        docstrings = {ast.get_docstring(node, clean=False) for node in documented}
-        texts = {
-            node.value
-            for node in nodes
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-        return sorted({letter for text in texts - docstrings for letter in text})[:8]
+        docstrings = [node.value for node in nodes if isinstance(node, ast.Expr)]
+        constants = [n for n in nodes if isinstance(n, ast.Constant) and n not in docstrings]
+        texts = [each.value for each in constants if isinstance(each.value, str)]
+        return sorted(set("".join(texts)))[:8]
 
     @cached_property
     def statements(self) -> list[TracedStatement]:
@@ -129,8 +120,8 @@ class TracedSource:
                 is_open = is_first and not line.strip().startswith("elif")
                 known = _known_places(method, node)
                 reads = tuple(place for place in _read_places(node) if place in known)
-                assigns = frozenset(place_of(each) for each in ast.walk(node) if _is_stored(each))
                 spot = node.lineno, node.col_offset
+                assigns = frozenset(place_of(each) for each in ast.walk(node) if _is_stored(each))
                 found.append(
                     TracedStatement(method.name, *spot, reads, known, is_open, block, assigns)
                 )
@@ -264,15 +255,15 @@ import numpy as np
 class Trial:
     """The change of this row, and the recorded values."""
 
-    variant, site, factor, summand = 0, -1, 1.0, 0.0
+    variant, site, value = 0, -1, 0.0
     seen = {}
 
 
 def changed(site, value):
-    """Return the value of a place, changed if this row changes the site."""
+    """Return the value of a place, or the other value if this row changes the site."""
     if site != Trial.site or isinstance(value, str):
         return value
-    new = Trial.factor * value + Trial.summand
+    new = Trial.value
     if isinstance(value, (bool, np.bool_)):
         return bool(new)
     if isinstance(value, (int, np.integer)) and new == int(new):
@@ -288,11 +279,8 @@ def record(start, *places):
     for number, place in enumerate(places):
         try:
             value = place()
-            if isinstance(value, str):
-                value = 1e6 + ord(value) if len(value) == 1 else None
-            elif np.ndim(value) != 0:
-                value = None
-            Trial.seen[start + number] = float(value)
+            is_number = not isinstance(value, str) and np.ndim(value) == 0
+            Trial.seen[start + number] = float(value if is_number else "nan")
         except Exception:
             Trial.seen[start + number] = float("nan")
 '''
@@ -306,8 +294,7 @@ class Environment:
     def set_state(self, observation):
         given, trial = observation
         self.given = given
-        Trial.variant, Trial.site = int(trial[0]), int(trial[1])
-        Trial.factor, Trial.summand = float(trial[2]), float(trial[3])
+        Trial.variant, Trial.site, Trial.value = int(trial[0]), int(trial[1]), float(trial[2])
         Trial.seen = {{}}
 
     def step(self, action):
@@ -344,14 +331,13 @@ class TrialResult(NamedTuple):
 class SourceChange(NamedTuple):
     """A change that is tried on some rows: a variant of the program, or new values at a site.
 
-    At the site, a place holds `factor` times its value plus `summand`, one number for each row.
+    `values` has a number for each row.
     """
 
     rows: Array
     variant: int = 0
     site: int = -1
-    factor: Array | float = 1.0
-    summand: Array | float = 0.0
+    values: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -380,7 +366,7 @@ class ProgramTracer:
     @property
     def width(self) -> int:
         """How many numbers are added to an observation, in both directions."""
-        return max(4, len(self.columns))
+        return max(3, len(self.columns))
 
     @cached_property
     def program(self) -> str:
