@@ -79,7 +79,8 @@ class ProgramConstant(NamedTuple):
         if self.kind == ConstantKind.MODEL or not math.isfinite(value):
             return format_number(value, digits)
         fraction = Fraction(value).limit_denominator(MAX_DENOMINATOR)
-        if float(fraction) != value or len(format_number(value)) <= MAX_DECIMAL_LENGTH:
+        is_fraction = math.isclose(float(fraction), value, rel_tol=1e-11)
+        if not is_fraction or len(format_number(value)) <= MAX_DECIMAL_LENGTH:
             return format_number(value, digits)
         text = f"{fraction.numerator} / {fraction.denominator}"
         return f"({text})" if " in line " in self.name else text
