@@ -11,12 +11,11 @@ import math
 import operator
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from fractions import Fraction
 from io import StringIO
-from itertools import accumulate
 from typing import NamedTuple
 
 Span = tuple[int, int]
@@ -187,8 +186,7 @@ class _Finder(ast.NodeVisitor):
         self.constants: list[ProgramConstant] = []
         self.choices: list[Choice] = []
         self._program = program
-        self._lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", program)
-        self._starts = [0, *accumulate(map(len, self._lines))]
+        self._lines = split_lines(program)
         self._in_method = False  # `__init__` sets constants, so it does not count
         self.visit(ast.parse(program))
 
@@ -256,7 +254,7 @@ class _Finder(ast.NodeVisitor):
             self._add_model(node)
 
     def _add_model(self, node: ast.expr) -> None:
-        start, stop = self._span(node)
+        start, stop = node_span(self._lines, node)
         for found in model_constants(self._program[start:stop]):
             span = start + found.span[0], start + found.span[1]
             self.constants.append(found._replace(span=span))
@@ -270,7 +268,7 @@ class _Finder(ast.NodeVisitor):
             for key, part in zip(value.keys, value.values, strict=True):
                 if isinstance(part, ast.List | ast.Tuple) and len(part.elts) > 1:
                     options = tuple(map(self._text, part.elts))
-                    self.choices.append(Choice(_key(key), options, self._span(part)))
+                    self.choices.append(Choice(_key(key), options, node_span(self._lines, part)))
         elif all(evaluate(each) is not None for _, each in _elements(name, value)):
             for label, each in _elements(name, value):
                 if abs(evaluate(each) or 0.0) not in (0.0, *FRACTIONS_OF_TURN):
@@ -293,19 +291,26 @@ class _Finder(ast.NodeVisitor):
     def _add(self, name: str, node: ast.expr, kind: ConstantKind) -> None:
         value = evaluate(node)
         if value is not None and math.isfinite(value):
-            self.constants.append(ProgramConstant(name, value, self._span(node), kind))
+            self.constants.append(ProgramConstant(name, value, node_span(self._lines, node), kind))
 
     def _text(self, node: ast.expr) -> str:
-        return self._program[slice(*self._span(node))]
+        return self._program[slice(*node_span(self._lines, node))]
 
-    def _span(self, node: ast.expr) -> Span:
-        # Python counts columns in bytes.
-        ends = ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-        start, stop = (
-            self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
-            for line, column in ends
-        )
-        return start, stop
+
+def split_lines(program: str) -> list[str]:
+    """Return the lines of a program as Python counts them, with their ends."""
+    return re.split(r"(?<=\n)|(?<=\r)(?!\n)", program)
+
+
+def node_span(lines: Sequence[str], node: ast.expr) -> Span:
+    """Return the span of an expression in a program with these lines."""
+    # Python counts columns in bytes.
+    ends = ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+    start, stop = (
+        sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+        for line, column in ends
+    )
+    return start, stop
 
 
 def evaluate(node: ast.expr) -> float | None:

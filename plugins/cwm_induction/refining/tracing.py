@@ -9,8 +9,7 @@ import ast
 import builtins
 import io
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_induction.continuous.samples import Array
 from cwm_induction.flattening import number_leaves
+from cwm_induction.refining.constants import split_lines
 
 BASE = "Uncorrected"
 """The name of the class of the original program within the instrumented one."""
@@ -84,6 +84,11 @@ class TracedSource:
             raise SyntaxError(str(error)) from error
 
     @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text, with their ends."""
+        return split_lines(self.text)
+
+    @cached_property
     def body(self) -> list[ast.stmt]:
         """The statements of the class."""
         classes = [
@@ -112,12 +117,11 @@ class TracedSource:
     @cached_property
     def statements(self) -> list[TracedStatement]:
         """The statements of the methods."""
-        lines, found = self.text.splitlines(), []
+        found = []
         for method in self.methods:
             for block, node in _walk_statements(method.body):
-                line = lines[node.lineno - 1]
-                is_first = not line[: node.col_offset].strip()
-                is_open = is_first and not line.strip().startswith("elif")
+                is_elif = self.lines[node.lineno - 1].strip().startswith("elif")
+                is_open = self.begins_line(node) and not is_elif
                 known = _known_places(method, node)
                 reads = tuple(place for place in _read_places(node) if place in known)
                 spot = node.lineno, node.col_offset
@@ -141,6 +145,11 @@ class TracedSource:
                 found.update((Site(number, place), None) for place in places)
         return list(found)
 
+    def begins_line(self, node: ast.stmt) -> bool:
+        """Whether a statement begins a line, and has no decorators in other lines."""
+        is_first = not self.lines[node.lineno - 1][: node.col_offset].strip()
+        return is_first and not getattr(node, "decorator_list", [])
+
     def earliest(self, site: Site) -> int:
         """Return the first statement of the block before which a change has the same effect."""
         found, own = site.statement, self.statements[site.statement]
@@ -156,13 +165,16 @@ class TracedSource:
 
     def with_lines(self, number: int, lines: Sequence[str]) -> str:
         """Return the text with lines inserted before a statement."""
-        statement, old = self.statements[number], self.text.splitlines(keepends=True)
-        new = [f"{' ' * statement.indent}{line}\n" for line in lines]
-        return "".join([*old[: statement.line - 1], *new, *old[statement.line - 1 :]])
+        return self.with_all_lines({number: lines})
 
-    def renamed(self) -> str:
-        """Return the text with the class renamed to `BASE`; strings and comments stay."""
-        return rename(self.text, {"Environment": BASE})
+    def with_all_lines(self, inserted: Mapping[int, Sequence[str]]) -> str:
+        """Return the text with lines inserted before statements."""
+        lines = [*self.lines]
+        for number, new in inserted.items():
+            statement = self.statements[number]
+            text = "".join(f"{' ' * statement.indent}{line}\n" for line in new)
+            lines[statement.line - 1] = text + lines[statement.line - 1]
+        return "".join(lines)
 
 
 def rename(text: str, names: dict[str, str]) -> str:
@@ -331,7 +343,8 @@ class TrialResult(NamedTuple):
 class SourceChange(NamedTuple):
     """A change that is tried on some rows: a variant of the program, or new values at a site.
 
-    `values` has a number for each row.
+    `values` has a number for each row. Without a site (-1), all places are recorded; with site -2,
+    none are.
     """
 
     rows: Array
@@ -380,7 +393,7 @@ class ProgramTracer:
             f"\n\nclass Variant{number}({BASE}):\n{variant}\n"
             for number, variant in enumerate(self.variants, 1)
         ]
-        names = ["Traced", *(f"Variant{n}" for n in range(1, len(self.variants) + 1))]
+        names = [BASE, *(f"Variant{n}" for n in range(1, len(self.variants) + 1))]
         environment = _ENVIRONMENT.format(
             answer=answer,
             width=self.width,
@@ -388,8 +401,8 @@ class ProgramTracer:
             none=", []" if valid else "",
         )
         variants = f"\n\nVARIANTS = [{', '.join(names)}]\n"
-        traced = self._traced_class()
-        return "".join([self.source.renamed(), _HELPERS, traced, *classes, variants, environment])
+        program = rename(self._instrumented(), {"Environment": BASE})
+        return "".join([program, _HELPERS, *classes, variants, environment])
 
     def run(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
         """Try changes, each on its rows; return None if the program fails or no work is left."""
@@ -448,41 +461,23 @@ class ProgramTracer:
         columns["episodes"] = np.arange(len(rows))
         return replace(part, columns=columns, observation_space=space)
 
-    def _traced_class(self) -> str:
-        """Return a subclass whose methods record and change the places before each statement."""
-        inserted: dict[tuple[str, int], list[str]] = {}
+    def _instrumented(self) -> str:
+        """Return the text with calls that record and change the places before each statement."""
+        inserted = {}
         for number, statement in enumerate(self.source.statements):
             if not statement.is_open:
                 continue
-            lines = []
-            if statement.known:
-                start = self.columns.index(Site(number, statement.known[0]))
-                places = ", ".join(f"lambda: {place}" for place in statement.known)
-                lines.append(f"if Trial.site < 0: record({start}, {places})")
-            lines += [
+            inserted[number] = [
                 f"{site.place} = changed({index}, {site.place})"
                 for index, site in enumerate(self.source.sites)
                 if site.statement == number
             ]
-            inserted[statement.method, statement.line] = lines
-        text = f"\n\nclass Traced({BASE}):\n"
-        for method in self.source.methods:
-            copy = deepcopy(method)
-            _insert(copy.body, copy.name, inserted)
-            text += "".join(f"    {line}\n" for line in ast.unparse(copy).splitlines()) + "\n"
-        return text + ("    pass\n" if not self.source.methods else "")
-
-
-def _insert(body: list[ast.stmt], method: str, inserted: dict[tuple[str, int], list[str]]) -> None:
-    """Insert lines before the statements of a block and of the blocks inside."""
-    for statement in list(body):
-        for name in ("body", "orelse"):
-            inner = getattr(statement, name, None)
-            if isinstance(inner, list):
-                _insert(inner, method, inserted)
-        lines = inserted.get((method, statement.lineno), [])
-        place = body.index(statement)
-        body[place:place] = ast.parse("\n".join(lines)).body
+            if statement.known:
+                start = self.columns.index(Site(number, statement.known[0]))
+                places = ", ".join(f"lambda: {place}" for place in statement.known)
+                call = f"if Trial.site == -1: record({start}, {places})"
+                inserted[number].insert(0, call)
+        return self.source.with_all_lines(inserted)
 
 
 def flat_predictions(space: Space, columns: Columns) -> Array:
