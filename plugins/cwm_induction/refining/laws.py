@@ -10,14 +10,14 @@ half-planes and discs that separate the rows exactly are tried.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, islice, permutations
+from itertools import chain, combinations, islice
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.regression import SearchLimits, exact
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, library
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
 from cwm_induction.effort import Effort
 from cwm_induction.refining.targets import PatchTarget
 from cwm_induction.rules import Feature, as_features, learn_rule, wrong_rows
@@ -177,22 +177,10 @@ def _real_laws(
 
 def _terms(target: PatchTarget, others: Sequence[NamedColumn]) -> list[Term]:
     """Return the terms that the value of a place may lack."""
-    finite = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in others]
-    own = NamedColumn(target.place, np.nan_to_num(target.current))
-    if not finite:
-        return [Term(ONE, np.ones(len(own.values)), 1.0), Term(own.text, own.values, 1.0)]
-    found = library([own, *finite], [], 2 if len(finite) > 4 else 3)
-    for first, second in combinations(finite, 2):
-        text, difference = f"({first.text} - {second.text})", first.values - second.values
-        found.append(Term(text, difference, 1.9))
-        for third in finite:
-            if third not in (first, second):
-                found.append(Term(f"{third.text} * {text}", third.values * difference, 2.6))
-    for (a, x, _), (b, y, _) in permutations(finite, 2):
-        found.append(Term(f"{a} * abs({b})", x * np.abs(y), 2.4))
-        found.append(Term(f"{a} * np.cos({b})", x * np.cos(y), 2.4))
-        found.append(Term(f"{a} * np.sin({b})", x * np.sin(y), 2.4))
-    return distinct(sorted(found, key=lambda term: term.cost)[:700])
+    columns = [*others, NamedColumn(target.place, target.current)]
+    columns = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in columns]
+    found = library(columns, [], 2 if len(columns) > 5 else 3)
+    return sorted(found, key=lambda term: term.cost)[:700]
 
 
 def vote(wanted: Array, values: Array, tolerance: Array) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.sandbox.job import parse_program
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.effort import Effort
 from cwm_induction.refining.constants import node_span, replace_spans
@@ -103,6 +104,8 @@ class Patch(Refiner):
         problem = task.problem
         if not isinstance(problem, WorldModelProblem) or not task.node.program:
             return None
+        if problem.dataset.observation_space.kind not in ("box", "discrete"):
+            return None
         start = monotonic()  # an effort does not count the time of the sandbox
 
         def predict(program: str, rows: Dataset) -> Columns:
@@ -130,13 +133,12 @@ def patch_program(
     """
 
     def trace(text: str) -> TracedRows | None:
-        try:
-            return TracedRows.of(ProgramTracer(TracedSource(text), data, predict, effort.spend))
-        except SyntaxError:
+        if parse_program(text) is None:
             return None
+        return TracedRows.of(ProgramTracer(TracedSource(text), data, predict, effort.spend))
 
     findings: list[str] = []
-    traced = trace(program if program.endswith("\n") else f"{program}\n")
+    traced = trace(program.removeprefix("\ufeff").rstrip("\n") + "\n")
     if traced is None:
         return program, []
     while traced.losses and len(findings) < MAX_CORRECTIONS:

@@ -59,8 +59,7 @@ class TracedRows:
         found = tracer.run([SourceChange(rows)])
         if found is None or found[0].failed.any():
             return None
-        truth = flat_predictions(data.observation_space, data.columns)
-        predicted = flat_predictions(data.observation_space, found[0].columns)
+        truth, predicted = flat_predictions(data.columns), found[0].predicted
         wrong = wrong_numbers(data, truth, predicted, rows)
         return cls(tracer, truth, predicted, wrong, found[0].seen)
 
@@ -82,9 +81,8 @@ class TracedRows:
     @cached_property
     def rounding_error(self) -> Array:
         """The largest error of each number that its storage explains."""
-        leaves = self.data.observation_space.leaves("next_observations")
-        types = [self.data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float]
-        precision = max((float(np.finfo(each).eps) for each in types), default=2e-16)
+        values = self.data.columns["next_observations"]
+        precision = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 2e-16
         found: Array = 8 * precision * (1 + np.abs(self.truth)) + 1e-12
         return found
 
@@ -117,8 +115,7 @@ class TracedRows:
 
     def preferred(self, columns: Sequence[NamedColumn]) -> list[NamedColumn]:
         """Return the action, and the columns that are observed or predicted numbers."""
-        space, count = self.data.observation_space, len(self.data)
-        seen = [] if space.children else [*self.data.columns["observations"].reshape(count, -1).T]
+        seen = self.data.columns["observations"].reshape(len(self.data), -1).T
 
         def is_preferred(column: NamedColumn) -> bool:
             near = [np.isclose(column.values, other, atol=1e-9) for other in seen]
@@ -130,8 +127,7 @@ class TracedRows:
 
     def effect(self, result: TrialResult, rows: Array) -> tuple[Array, Array]:
         """Return how many numbers of each row a change corrects, and how many it makes wrong."""
-        predicted = flat_predictions(self.data.observation_space, result.columns)
-        wrong = wrong_numbers(self.data, self.truth, predicted, rows)
+        wrong = wrong_numbers(self.data, self.truth, result.predicted, rows)
         wrong[result.failed] = True
         before = self.wrong[rows]
         return (before & ~wrong).sum(axis=1), (~before & wrong).sum(axis=1)
@@ -140,7 +136,7 @@ class TracedRows:
 def wrong_numbers(data: Dataset, truth: Array, predicted: Array, rows: Array) -> Array:
     """Return the mask of the wrong numbers; observations after the end do not count."""
     right = close(predicted, truth[rows])
-    if not any(leaf.space.is_float for leaf in data.observation_space.leaves("")):
+    if not data.observation_space.is_float:
         right[:, :-2] = predicted[:, :-2] == truth[rows, :-2]
     right[:, :-2] |= data.columns["terminations"][rows][:, None]
     wrong: Array = np.logical_not(right)
@@ -188,8 +184,7 @@ class PatchTarget:
 
 def find_targets(traced: TracedRows) -> list[PatchTarget]:
     """Return the targets at the sites that can correct the most values, the best first."""
-    leaves = traced.data.observation_space.leaves("")
-    solve = _solve if any(leaf.space.is_float for leaf in leaves) else _try_integers
+    solve = _solve if traced.data.observation_space.is_float else _try_integers
     first = traced.sample[:: max(1, len(traced.sample) // FIRST_SAMPLE)]
     found = solve(traced, range(len(traced.source.sites)), first)
     best = sorted(found, key=lambda each: -each.corrected)[:MAX_SITES]
@@ -246,12 +241,11 @@ class _Solver:
 
     def update(self, result: TrialResult) -> None:
         """Use the predictions for the `next` values."""
-        space = self.traced.data.observation_space
-        predicted = flat_predictions(space, result.columns)
         if self.slope is None:
-            self._begin(predicted, result.failed)
+            self._begin(result.predicted, result.failed)
         else:
-            self._improve(predicted, self.slope, *self.traced.effect(result, self.target.rows))
+            effect = self.traced.effect(result, self.target.rows)
+            self._improve(result.predicted, self.slope, *effect)
 
     def _begin(self, predicted: Array, failed: Array) -> None:
         rows, traced = self.target.rows, self.traced

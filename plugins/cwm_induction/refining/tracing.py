@@ -19,7 +19,6 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_induction.continuous.samples import Array
-from cwm_induction.flattening import number_leaves
 from cwm_induction.refining.constants import split_lines
 
 BASE = "Uncorrected"
@@ -78,10 +77,7 @@ class TracedSource:
     @cached_property
     def tree(self) -> ast.Module:
         """The syntax tree."""
-        try:
-            return ast.parse(self.text)
-        except ValueError as error:  # null bytes, before Python 3.11.4
-            raise SyntaxError(str(error)) from error
+        return ast.parse(self.text)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -333,9 +329,15 @@ class Environment:
 
 
 class TrialResult(NamedTuple):
-    """The predictions of a changed program, the failed rows, and the recorded values."""
+    """The results of a changed program.
 
-    columns: Columns
+    Attributes:
+        predicted: The predicted numbers: of the observation, the reward and the end.
+        failed: The mask of the failed rows.
+        seen: The recorded values.
+    """
+
+    predicted: Array
     failed: Array
     seen: Array
 
@@ -409,54 +411,42 @@ class ProgramTracer:
         total = sum(len(change.rows) for change in changes)
         if not total or not self.spend(20.0 * total):
             return None
-        batches: list[list[SourceChange]] = [[]]
-        for change in changes:
-            size = sum(len(each.rows) for each in batches[-1])
-            if batches[-1] and size + len(change.rows) > MAX_ROWS:
-                batches.append([])
-            batches[-1].append(change)
+        batches = np.cumsum([len(change.rows) for change in changes]) // MAX_ROWS
         found: list[TrialResult] = []
-        for batch in batches:
-            results = self._run_batch(batch)
+        for batch in np.unique(batches):
+            chosen = [changes[n] for n in np.flatnonzero(batches == batch).tolist()]
+            results = self._run_batch(chosen)
             if results is None:
                 return None
             found += results
         return found
 
     def _run_batch(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
-        rows = np.concatenate([change.rows for change in changes])
-        extra = np.zeros((len(rows), self.width))
-        ends = np.cumsum([len(change.rows) for change in changes])
-        spans = [slice(end - len(c.rows), end) for c, end in zip(changes, ends, strict=True)]
-        for change, span in zip(changes, spans, strict=True):
-            for column, value in enumerate(change[1:]):
-                extra[span, column] = value
-        columns = self.predict(self.program, self._dataset(rows, extra))
+        sizes = [len(change.rows) for change in changes]
+        rows, extra = np.concatenate([change.rows for change in changes]), []
+        for change, size in zip(changes, sizes, strict=True):
+            given = np.zeros((size, self.width))
+            given[:, 0], given[:, 1], given[:, 2] = change[1:]
+            extra.append(given)
+        columns = self.predict(self.program, self._dataset(rows, np.concatenate(extra)))
         if not columns:
             return None
-        seen = columns.pop("next_observations.1")
-        columns = {
-            name.replace("next_observations.0", "next_observations"): column
-            for name, column in columns.items()
-        }
+        seen = columns["next_observations.1"]
+        predicted = flat_predictions(
+            {**columns, "next_observations": columns["next_observations.0"]}
+        )
         failed = (seen == -1e300).all(axis=1)
         seen = np.where(np.abs(seen) > 1e299, np.nan, seen)
-        return [
-            TrialResult({n: c[span] for n, c in columns.items()}, failed[span], seen[span])
-            for span in spans
-        ]
+        parts = [np.split(each, np.cumsum(sizes)[:-1]) for each in (predicted, failed, seen)]
+        return [TrialResult(*each) for each in zip(*parts, strict=True)]
 
     def _dataset(self, rows: Array, extra: Array) -> Dataset:
         """Return rows with numbers added to their observations."""
         part, high = self.data[rows], (np.inf,) * self.width
         added = Space("box", "float64", (self.width,), tuple(-value for value in high), high)
         space = Space("tuple", children=(self.data.observation_space, added))
-        columns: Columns = {}
-        for name, column in part.columns.items():
-            head, dot, rest = name.partition(".")
-            if head in ("observations", "next_observations"):
-                name = f"{head}.0{dot}{rest}"
-            columns[name] = column
+        fields = ("observations", "next_observations")
+        columns = {f"{n}.0" if n in fields else n: c for n, c in part.columns.items()}
         columns["observations.1"] = columns["next_observations.1"] = extra
         columns["episodes"] = np.arange(len(rows))
         return replace(part, columns=columns, observation_space=space)
@@ -480,11 +470,8 @@ class ProgramTracer:
         return self.source.with_all_lines(inserted)
 
 
-def flat_predictions(space: Space, columns: Columns) -> Array:
+def flat_predictions(columns: Columns) -> Array:
     """Return the predicted numbers of each row: the observation, the reward and the end."""
-    observed = [
-        columns[leaf.name].reshape(len(columns["rewards"]), -1).astype(float)
-        for leaf in number_leaves(space, "next_observations")
-    ]
-    ends = [columns[name].astype(float)[:, None] for name in ("rewards", "terminations")]
-    return np.concatenate([*observed, *ends], axis=1)
+    names = ("next_observations", "rewards", "terminations")
+    count = len(columns["rewards"])
+    return np.concatenate([columns[n].reshape(count, -1).astype(float) for n in names], axis=1)
