@@ -420,11 +420,6 @@ class ConstantFit:
             wrong = np.flatnonzero(self.wrong)
             wrong = wrong[self.rng.permutation(len(wrong))[: SAMPLE // 2]]
             self.accept(self.descend(self.steps, free, np.union1d(self.sample, wrong)))
-            largest = np.abs(self.errors).max(axis=1)
-            near = np.flatnonzero(largest < 1e3)
-            near = near[np.argsort(-largest[near])][:SAMPLE]
-            if self.wrong.any() and len(near):
-                self.accept(self.descend(self.steps, free, near, shares=(0.9,)))
             if self.score[0] >= before[0] and self.score[1] > before[1] - 0.05:
                 return
 

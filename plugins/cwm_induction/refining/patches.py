@@ -170,13 +170,7 @@ def _candidates(traced: TracedRows, effort: Effort) -> Iterator[PatchCandidate]:
         target, gained, lost = tried.target, tried.gained, tried.lost
         reached = traced.reached(target.statement)
         inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
-        columns = [
-            c._replace(values=np.nan_to_num(c.values)) for c in traced.numbers(target.statement)
-        ]
-        main = traced.preferred(columns)
-        texts = {column.text for column in main}
-        others = [column for column in columns if column.text not in texts]
-        guard = find_guard(main, others, inside, outside)
+        guard = find_guard(*traced.quantities(target.statement), inside, outside)
         if guard is not None:
             gain = int(((gained - lost) * guard.holds)[reached].sum())
             candidate = _write_law(traced, target, tried.law, guard, gain)

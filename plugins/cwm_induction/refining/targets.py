@@ -113,17 +113,21 @@ class TracedRows:
                 found.append(NamedColumn(place, values))
         return found
 
-    def preferred(self, columns: Sequence[NamedColumn]) -> list[NamedColumn]:
-        """Return the action, and the columns that are observed or predicted numbers."""
-        seen = self.data.columns["observations"].reshape(len(self.data), -1).T
+    def quantities(self, statement: int) -> tuple[list[NamedColumn], list[NamedColumn]]:
+        """Return the quantities that a condition before a statement should and may compare.
 
-        def is_preferred(column: NamedColumn) -> bool:
-            near = [np.isclose(column.values, other, atol=1e-9) for other in seen]
-            after = [np.isclose(column.values, o, atol=1e-9) for o in self.predicted.T[:-2]]
-            is_same = any(each.all() for each in near) or any(each.mean() > 0.7 for each in after)
-            return column.text == "action" or is_same
-
-        return [column for column in columns if is_preferred(column)]
+        The first are the action, and observed and predicted numbers; all others are the second.
+        """
+        observed = self.data.columns["observations"].reshape(len(self.data), -1).T
+        main: list[NamedColumn] = []
+        others: list[NamedColumn] = []
+        for column in self.numbers(statement):
+            values = np.nan_to_num(column.values)
+            shares = np.isclose(values, observed, atol=1e-9).mean(axis=1)
+            later = np.isclose(values, self.predicted.T[:-2], atol=1e-9).mean(axis=1)
+            is_main = column.text == "action" or shares.max() == 1 or later.max() > 0.7
+            (main if is_main else others).append(NamedColumn(column.text, values))
+        return main, others
 
     def effect(self, result: TrialResult, rows: Array) -> tuple[Array, Array]:
         """Return how many numbers of each row a change corrects, and how many it makes wrong."""
