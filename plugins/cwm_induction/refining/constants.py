@@ -199,21 +199,18 @@ class _Finder(ast.NodeVisitor):
             self.visit(statement)
         self._in_method = before
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """Collect constants under the name of the target."""
-        target = node.targets[0]
-        if isinstance(target, ast.Name | ast.Attribute):
-            self._assign(target.id if isinstance(target, ast.Name) else target.attr, node.value)
-        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        """Collect constants under the names of the targets."""
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             for part, value in zip(target.elts, node.value.elts, strict=False):
                 self._assign(ast.unparse(part).removeprefix("self."), value)
-        else:
+        elif node.value is not None and isinstance(target, ast.Name | ast.Attribute):
+            self._assign(ast.unparse(target).removeprefix("self."), node.value)
+        elif node.value is not None:
             self.visit(node.value)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Collect constants as without an annotation."""
-        if node.value is not None:
-            self._assign(ast.unparse(node.target).removeprefix("self."), node.value)
+    visit_AnnAssign = visit_Assign
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         """Skip indices."""

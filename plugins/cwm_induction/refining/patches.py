@@ -54,8 +54,8 @@ GAIN = 3.0
 MAX_REWRITES = 1500
 """Most rewrites of a program that are tried."""
 
-BATCH_SIZE = 100
-"""Rewrites in one instrumented program, whose length is limited."""
+BATCH_SIZE, BATCH_LENGTH = 100, 200_000
+"""Most rewrites and characters in one instrumented program; the sandbox limits its length."""
 
 FIRST_ROWS = 12
 """Number of wrong rows for all rewrites, and number of rewrites that are tried on all rows."""
@@ -267,8 +267,9 @@ def find_rewrites(traced: TracedRows) -> list[tuple[Rewrite, int]]:
 def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> list[int]:
     """Return how many more values are right in some rows with each rewrite."""
     gains: list[int] = []
-    for start in range(0, len(rewrites), BATCH_SIZE):
-        batch = rewrites[start : start + BATCH_SIZE]
+    size = max(1, min(BATCH_SIZE, BATCH_LENGTH // len(traced.source.text)))
+    for start in range(0, len(rewrites), size):
+        batch = rewrites[start : start + size]
         tracer = replace(traced.tracer, variants=[one.variant for one in batch])
         results = tracer.run([SourceChange(rows, n, -2) for n in range(1, len(batch) + 1)])
         if results is None:

@@ -168,7 +168,8 @@ class TracedSource:
         lines = [*self.lines]
         for number, new in inserted.items():
             statement = self.statements[number]
-            text = "".join(f"{' ' * statement.indent}{line}\n" for line in new)
+            indent = self.lines[statement.line - 1][: statement.indent]
+            text = "".join(f"{indent}{line}\n" for line in new)
             lines[statement.line - 1] = text + lines[statement.line - 1]
         return "".join(lines)
 
