@@ -9,7 +9,7 @@ half-planes and discs that separate the rows exactly are tried.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
@@ -44,6 +44,9 @@ MAX_ROWS = 1000
 MAX_PAIRS = 16
 """Most pairs of quantities that may form a half-plane or a disc."""
 
+MAX_COMPARISONS = 4
+"""Most comparisons of a condition with alternatives; of longer ones, the first is used."""
+
 MAX_LEVELS = 12
 """A whole number with at most this many values is compared with each value."""
 
@@ -69,11 +72,13 @@ def find_laws(
 ) -> list[PatchLaw]:
     """Return laws for a place, the most promising first."""
     others = [column for column in columns if column.text != target.place][:MAX_COLUMNS]
-    find = _real_laws if target.options is None else _integer_laws
+    laws = _integer_laws(target, others)
+    if target.options is None:
+        laws = _real_laws(target, others, effort)
     least = min(MIN_ROWS, len(target.rows))
     found: dict[bytes, PatchLaw] = {}
     with np.errstate(all="ignore"):
-        for text, values, cost in find(target, others, effort):
+        for text, values, cost in laws:
             law = PatchLaw(text, values, cost, int(target.accepts(values).sum()))
             key = law.values.round(9).tobytes()
             if law.served >= least and (key not in found or law.cost < found[key].cost):
@@ -95,9 +100,7 @@ def _copies(target: PatchTarget, others: Sequence[NamedColumn]) -> Iterator[_Exp
         yield f"-{text}", -values, 1.9
 
 
-def _integer_laws(
-    target: PatchTarget, others: Sequence[NamedColumn], effort: Effort
-) -> Iterator[_Expression]:
+def _integer_laws(target: PatchTarget, others: Sequence[NamedColumn]) -> Iterator[_Expression]:
     """Yield laws of integers, which are compared with the allowed values of the rows."""
     place, now = target.place, target.current
     yield from _copies(target, others)
@@ -115,18 +118,6 @@ def _integer_laws(
             yield f"{number} * {place}", number * now, 1.3 + size
         for text, values, _ in others:
             yield _plus(place, number, text), now + number * values, 2.0 + size
-    for (a, x, _), (b, y, _) in combinations(others, 2):
-        effort.spend(len(now))
-        yield f"{a} + {b}", x + y, 2.4
-        yield f"{a} - {b}", x - y, 2.4
-        yield f"{b} - {a}", y - x, 2.4
-        for number in INTEGERS:
-            cost = 2.6 + 0.05 * abs(number)
-            yield _plus(place, number, f"{a} * {b}"), now + number * x * y, cost
-    for text, values, _ in others:
-        for number in (2, 3, 4, 5):
-            yield f"{place} + {text} // {number}", now + values // number, 2.5
-            yield f"{place} - {text} // {number}", now - values // number, 2.5
 
 
 def _real_laws(
@@ -262,6 +253,8 @@ def _equalities(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
 
 def _learn(features: Sequence[Feature], inside: Array, outside: Array) -> Guard:
     rule = learn_rule(features, inside, outside)
+    if len(rule) > MAX_COMPARISONS:
+        rule = replace(rule, conjunctions=rule.conjunctions[:1])
     cost = rule.cost + MISTAKE * wrong_rows(rule, inside, outside)
     return Guard("" if rule.is_constant else rule.text(), rule.holds(len(inside)), cost)
 
