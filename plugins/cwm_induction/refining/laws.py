@@ -8,6 +8,7 @@ A condition is a rule of comparisons of single quantities. If it needs more than
 half-planes and discs that separate the rows exactly are tried.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
@@ -253,10 +254,15 @@ def _equalities(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
 
 def _learn(features: Sequence[Feature], inside: Array, outside: Array) -> Guard:
     rule = learn_rule(features, inside, outside)
-    if len(rule) > MAX_COMPARISONS:
-        rule = replace(rule, conjunctions=rule.conjunctions[:1])
+    conjunctions = [
+        tuple(sorted(tests, key=lambda test: (test.feature.text, test.threshold.value)))
+        for tests in rule.conjunctions[: 1 if len(rule) > MAX_COMPARISONS else None]
+    ]
+    rule = replace(rule, conjunctions=tuple(conjunctions))
     cost = rule.cost + MISTAKE * wrong_rows(rule, inside, outside)
-    return Guard("" if rule.is_constant else rule.text(), rule.holds(len(inside)), cost)
+    # Two bounds of a quantity become a range.
+    text = re.sub(r"([^ ()]+) > (\S+) and \1 <= (\S+)", r"\2 < \1 <= \3", rule.text())
+    return Guard("" if rule.is_constant else text, rule.holds(len(inside)), cost)
 
 
 def _shapes(x: NamedColumn, y: NamedColumn, inside: Array, outside: Array) -> Iterator[Feature]:
