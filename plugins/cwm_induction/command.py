@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +19,11 @@ from cwm_cli.cli.shared import (
     emit_json,
     print_parts,
 )
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cwm_induction.calibrate import CalibrationResult
 
 OutputOption = Annotated[
     Path | None, basic_option("--output", help="Write the fitted program to this file.")
@@ -43,7 +49,6 @@ def calibrate(
     """
     from cwm_cli.views.datasets import RecordingBar
     from cwm_induction.calibrate import calibrate as fit
-    from cwm_induction.view import calibration_report
 
     result = fit(
         program,
@@ -55,6 +60,31 @@ def calibrate(
         observer=RecordingBar(),
         **programs,
     )
-    print_parts(calibration_report(result, output), json=json)
+    print_parts(_report(result, output), json=json)
     if json:
         emit_json(result.as_json())
+
+
+def _report(result: CalibrationResult, output: Path | None) -> Iterator[RenderableType]:
+    """Yield the scores after fitting, the accuracy before it, and the fitted constants."""
+    from rich.text import Text
+
+    from cwm_cli.evaluation.verdicts import exact_words
+    from cwm_cli.text import clean, share
+    from cwm_cli.views.tables import part_table
+
+    train, test = result.scores.train, result.scores.test
+    yield part_table({"train": train, "held-out": test})
+    yield Text(f"Exact on {exact_words(train, test)}.")
+    found = result.calibration
+    if found is None:
+        yield Text("Nothing to fit: the program is exact, or has no constants.")
+        return
+    before = {"train": result.before.train, "held-out": result.before.test}
+    accuracies = [f"{share(score.accuracy)} ({part})" for part, score in before.items() if score]
+    yield Text(f"Accuracy before fitting: {', '.join(accuracies)}.")
+    yield Text(clean(found.findings, newlines=True))
+    if found.stopped:
+        yield Text("Limit reached: -o calibrate_seconds=N and -o calibrate_steps=N raise it.")
+    if output is None and found.corrections:
+        yield Text("Not saved: add --output FILE.")

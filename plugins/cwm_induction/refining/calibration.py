@@ -21,12 +21,12 @@ from cwm_induction.refining.fitting import (
     FINE,
     MAX_MOVE,
     MAX_STEPS,
-    SAMPLE,
     SIGMA,
     ConstantFit,
     Correction,
     FitLimits,
     LimitReached,
+    put,
     residual_of,
 )
 
@@ -97,8 +97,6 @@ class Calibrate(Refiner):
     """Maximum time in seconds for fitting the numbers of one program."""
     calibrate_steps: int = MAX_STEPS
     """Maximum number of program steps in a fit."""
-    calibrate_literals: bool = True
-    """Also fit numbers that the program does not declare in PARAMETERS."""
 
     def refine(self, task: RefinementTask) -> Refinement | None:
         """Fit a program; return None for other problems, and if nothing can be fitted.
@@ -142,9 +140,7 @@ class Calibrate(Refiner):
         """
         limits = FitLimits(self.calibrate_seconds, self.calibrate_steps)
         fit = ConstantFit(program, rows, sandbox, weights, limits, seed)
-        present = {each.kind for each in fit.constants}
-        allowed = ConstantKind if self.calibrate_literals else [ConstantKind.DECLARED]
-        kinds = [kind for kind in allowed if kind in present]
+        kinds = sorted({each.kind for each in fit.constants})
         if not (kinds or fit.choices) or not fit.begin():
             return None
         stopped, unidentified = "", list[str]()
@@ -168,17 +164,14 @@ class Calibrate(Refiner):
 
 
 def _result(fit: ConstantFit, unidentified: list[str], stopped: str) -> Calibration:
-    pairs = [
-        (each, written, value)
-        for each, written, value in zip(fit.constants, fit.written, fit.values, strict=True)
-        if abs(value - written) > 1e-9 * abs(written)
-    ]
+    values = zip(fit.constants, fit.written, fit.values(fit.steps), fit.steps, strict=True)
+    pairs = [(each, written, value) for each, written, value, step in values if step]
     corrections = [Correction(each.name, f"{a:.10g}", f"{b:.10g}") for each, a, b in pairs]
     lines = {fit.program.count("\n", 0, each.span[0]) for each, *_ in pairs}
     medians = np.median(np.abs(fit.errors), axis=0).tolist()
     return Calibration(
         # Ten digits are more than float32 has.
-        program=add_comments(fit.text(fit.values, digits=10), lines),
+        program=add_comments(fit.text(fit.steps, digits=10), lines),
         corrections=(*fit.chosen, *corrections),
         unidentified=tuple(unidentified),
         floor=dict(zip(fit.components, medians, strict=True)),
@@ -212,42 +205,45 @@ def _simplify(fit: ConstantFit) -> list[str]:
     rows = fit.sample[~fit.wrong[fit.sample]]
     rows = fit.sample if fit.is_noisy or not len(rows) else rows
     every = np.arange(len(fit.constants))
-    slopes = fit.slopes(fit.values, every, rows).reshape(-1, len(every))
-    is_idle = np.abs(slopes).max(axis=0) <= EFFECT
-    idle = [n for n in every.tolist() if is_idle[n] and n not in fit.searched]
-    smooth = [
-        n for n in np.flatnonzero(fit.values != fit.written).tolist() if n not in fit.searched
-    ]
-    restored = _restore(fit, smooth, slopes, rows)
-    _round(fit, np.array([n for n in smooth if fit.values[n] != fit.written[n]], int), rows)
-    _follow_twins(fit, idle)
+    slopes = fit.slopes(fit.steps, every, rows).reshape(-1, len(every))
+    moved = [n for n in np.flatnonzero(fit.steps).tolist() if n not in fit.searched]
+    restored = _restore(fit, moved, slopes, rows)
+    _round(fit, np.array([n for n in moved if fit.steps[n]], int), rows)
     unset = [
         n
-        for n in idle
-        if fit.values[n] == fit.written[n] and fit.constants[n].kind == ConstantKind.DECLARED
+        for n in np.flatnonzero(np.abs(slopes).max(axis=0) <= EFFECT).tolist()
+        if not fit.steps[n]
+        and n not in fit.searched
+        and fit.constants[n].kind == ConstantKind.DECLARED
     ]
-    return [fit.constants[n].name for n in (*sorted(fit.redundant), *restored, *unset)]
+    return [fit.constants[n].name for n in (*restored, *unset)]
 
 
 def _restore(fit: ConstantFit, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Restore constants that others can compensate; return the undetermined constants."""
-    values, free, undetermined = fit.values.copy(), list(moved), []
-    for n in sorted(moved, key=lambda n: abs(fit.values[n] / (fit.written[n] or 1.0) - 1)):
+    """Restore constants that others can compensate; return the undetermined constants.
+
+    An example is one of two constants that only act as a ratio. Constants without a name and
+    constants that are written as 1 are restored first, because most belong to a formula or a unit.
+    """
+    undetermined, free = [], list(moved)
+    keys = {n: (" in line " not in fit.constants[n].name, fit.written[n] != 1.0) for n in moved}
+    for n in sorted(moved, key=lambda n: (*keys[n], abs(fit.steps[n]))):
         others = [other for other in free if other != n]
-        way = np.log(fit.written[n] / values[n]) if fit.written[n] else 0.0
         rest, shift = residual_of(slopes[:, n], slopes[:, others])
-        if np.abs(rest).max(initial=0.0) * abs(way) < FINE:
+        size = np.abs(slopes[:, n]).max()
+        if np.abs(rest).max() > max(0.02 * size, FINE / abs(fit.steps[n])):
+            continue
+        steps = put(fit.steps, n, 0.0)
+        steps[others] += np.clip(shift * fit.steps[n], -MAX_MOVE, MAX_MOVE)
+        if others:
+            steps = fit.descend(steps, np.array(others), rows, turns=3, shares=(0.5,))
+        if size * abs(fit.steps[n]) >= 1:
+            undetermined.append(n)
+        if fit.accept(steps, or_equal=True, growth=1.0):
             free = others
-            values[n] = fit.written[n]
-            values[others] *= np.exp(-shift * way)
-            if np.abs(slopes[:, n]).max() * abs(way) >= 1:
-                undetermined.append(n)
-    if len(free) == len(moved):
-        return []
-    if free:
-        again = np.union1d(rows, np.flatnonzero(~fit.wrong)[:SAMPLE])
-        values = fit.descend(values, np.array(free), again, turns=8, shares=(0.5,))
-    return undetermined if fit.accept(values, or_equal=True) else []
+        elif undetermined[-1:] == [n]:
+            undetermined.pop()
+    return undetermined
 
 
 def _round(fit: ConstantFit, moved: np.ndarray, rows: np.ndarray) -> None:
@@ -258,27 +254,29 @@ def _round(fit: ConstantFit, moved: np.ndarray, rows: np.ndarray) -> None:
     """
     if not len(moved):
         return
-    slopes = fit.slopes(fit.values, moved, rows).reshape(-1, len(moved))
+    slopes = fit.slopes(fit.steps, moved, rows).reshape(-1, len(moved))
     errors = _standard_errors(slopes, fit.errors[rows])
     growth = MAX_ROUNDING**2 * len(moved) * len(fit.rows) / len(rows)
     for share in (1.0, 0.1, 0.01):
-        values, left = fit.values.copy(), list(range(len(moved)))
+        steps, left = fit.steps.copy(), list(range(len(moved)))
         while left:
             slack = {}
             for n in left:
                 rest, _ = residual_of(slopes[:, n], slopes[:, [m for m in left if m != n]])
                 unseen = FINE / max(np.abs(rest).max(initial=0.0), 1e-12)
-                slack[n] = share * max(unseen, MAX_ROUNDING * errors[n])
+                slack[n] = min(share * max(unseen, MAX_ROUNDING * errors[n]), 0.05)
             n = min(left, key=lambda each: slack[each])
             left.remove(n)
-            place, now = moved[n], values[moved[n]]
-            reach = abs(now) * min(slack[n], 0.05)
-            values[place] = simplest(now - reach, now + reach, fit.written[place])
-            if left and values[place] * now > 0:
+            place, written = moved[n], fit.written[moved[n]]
+            now = fit.values(steps)[place]
+            reach = slack[n] * (abs(now) if written else 1.0)
+            step = fit.step_to(place, simplest(now - reach, now + reach, written))
+            if left:
                 _, shift = residual_of(slopes[:, n], slopes[:, left])
-                others = -shift * np.log(values[place] / now)
-                values[moved[left]] *= np.exp(np.clip(others, -MAX_MOVE, MAX_MOVE))
-        if fit.accept(values, or_equal=True, growth=growth):
+                change = np.clip(shift * (step - steps[place]), -MAX_MOVE, MAX_MOVE)
+                steps[moved[left]] -= change
+            steps[place] = step
+        if fit.accept(steps, or_equal=True, growth=growth):
             return
 
 
@@ -298,23 +296,3 @@ def _standard_errors(slopes: np.ndarray, errors: np.ndarray) -> np.ndarray:
     variances = np.diag(np.linalg.pinv(weighted.T @ weighted))
     relative: np.ndarray = np.sqrt(np.maximum(variances, 0.0))
     return relative
-
-
-def _follow_twins(fit: ConstantFit, idle: list[int]) -> None:
-    """Set constants without an effect to fitted ones of the same size in the same line or list.
-
-    The two ends of a range often have the same size, and the rows may reach only one end.
-    """
-
-    def group(n: int) -> str:
-        name, is_literal, line = fit.constants[n].name.partition(" in line ")
-        return line if is_literal else name.rpartition("[")[0]
-
-    values = fit.values.copy()
-    for n in idle:
-        for twin in np.flatnonzero(fit.values != fit.written).tolist():
-            alike = abs(fit.written[twin]) == abs(fit.written[n]) and twin not in idle
-            if alike and group(twin) == group(n):
-                values[n] = np.copysign(fit.values[twin], fit.written[n])
-    if (values != fit.values).any():
-        fit.accept(values, or_equal=True)

@@ -11,12 +11,11 @@ import math
 import operator
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from fractions import Fraction
 from io import StringIO
-from itertools import accumulate
 from typing import NamedTuple
 
 Span = tuple[int, int]
@@ -79,7 +78,8 @@ class ProgramConstant(NamedTuple):
         if self.kind == ConstantKind.MODEL or not math.isfinite(value):
             return format_number(value, digits)
         fraction = Fraction(value).limit_denominator(MAX_DENOMINATOR)
-        if float(fraction) != value or len(format_number(value)) <= MAX_DECIMAL_LENGTH:
+        is_fraction = math.isclose(float(fraction), value, rel_tol=1e-11)
+        if not is_fraction or len(format_number(value)) <= MAX_DECIMAL_LENGTH:
             return format_number(value, digits)
         text = f"{fraction.numerator} / {fraction.denominator}"
         return f"({text})" if " in line " in self.name else text
@@ -186,8 +186,7 @@ class _Finder(ast.NodeVisitor):
         self.constants: list[ProgramConstant] = []
         self.choices: list[Choice] = []
         self._program = program
-        self._lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", program)
-        self._starts = [0, *accumulate(map(len, self._lines))]
+        self._lines = split_lines(program)
         self._in_method = False  # `__init__` sets constants, so it does not count
         self.visit(ast.parse(program))
 
@@ -200,21 +199,18 @@ class _Finder(ast.NodeVisitor):
             self.visit(statement)
         self._in_method = before
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """Collect constants under the name of the target."""
-        target = node.targets[0]
-        if isinstance(target, ast.Name | ast.Attribute):
-            self._assign(target.id if isinstance(target, ast.Name) else target.attr, node.value)
-        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        """Collect constants under the names of the targets."""
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             for part, value in zip(target.elts, node.value.elts, strict=False):
                 self._assign(ast.unparse(part).removeprefix("self."), value)
-        else:
+        elif node.value is not None and isinstance(target, ast.Name | ast.Attribute):
+            self._assign(ast.unparse(target).removeprefix("self."), node.value)
+        elif node.value is not None:
             self.visit(node.value)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Collect constants as without an annotation."""
-        if node.value is not None:
-            self._assign(ast.unparse(node.target).removeprefix("self."), node.value)
+    visit_AnnAssign = visit_Assign
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         """Skip indices."""
@@ -255,7 +251,7 @@ class _Finder(ast.NodeVisitor):
             self._add_model(node)
 
     def _add_model(self, node: ast.expr) -> None:
-        start, stop = self._span(node)
+        start, stop = node_span(self._lines, node)
         for found in model_constants(self._program[start:stop]):
             span = start + found.span[0], start + found.span[1]
             self.constants.append(found._replace(span=span))
@@ -269,7 +265,7 @@ class _Finder(ast.NodeVisitor):
             for key, part in zip(value.keys, value.values, strict=True):
                 if isinstance(part, ast.List | ast.Tuple) and len(part.elts) > 1:
                     options = tuple(map(self._text, part.elts))
-                    self.choices.append(Choice(_key(key), options, self._span(part)))
+                    self.choices.append(Choice(_key(key), options, node_span(self._lines, part)))
         elif all(evaluate(each) is not None for _, each in _elements(name, value)):
             for label, each in _elements(name, value):
                 if abs(evaluate(each) or 0.0) not in (0.0, *FRACTIONS_OF_TURN):
@@ -292,19 +288,26 @@ class _Finder(ast.NodeVisitor):
     def _add(self, name: str, node: ast.expr, kind: ConstantKind) -> None:
         value = evaluate(node)
         if value is not None and math.isfinite(value):
-            self.constants.append(ProgramConstant(name, value, self._span(node), kind))
+            self.constants.append(ProgramConstant(name, value, node_span(self._lines, node), kind))
 
     def _text(self, node: ast.expr) -> str:
-        return self._program[slice(*self._span(node))]
+        return self._program[slice(*node_span(self._lines, node))]
 
-    def _span(self, node: ast.expr) -> Span:
-        # Python counts columns in bytes.
-        ends = ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-        start, stop = (
-            self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
-            for line, column in ends
-        )
-        return start, stop
+
+def split_lines(program: str) -> list[str]:
+    """Return the lines of a program as Python counts them, with their ends."""
+    return re.split(r"(?<=\n)|(?<=\r)(?!\n)", program)
+
+
+def node_span(lines: Sequence[str], node: ast.expr) -> Span:
+    """Return the span of an expression in a program with these lines."""
+    # Python counts columns in bytes.
+    ends = ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+    start, stop = (
+        sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+        for line, column in ends
+    )
+    return start, stop
 
 
 def evaluate(node: ast.expr) -> float | None:

@@ -41,16 +41,16 @@ SAMPLE, QUICK_SAMPLE = 240, 60
 """Numbers of rows for derivatives, and for the comparison of choices."""
 
 NUDGE = 1e-4
-"""Relative step of a finite difference: large enough for programs that compute in float32."""
+"""Step of a finite difference: large enough for programs that compute in float32."""
 
 DAMPINGS = 10.0 ** -np.arange(1, 15, 2)
 """Damping factors of a least-squares step, relative to the largest squared singular value."""
 
 MAX_MOVE = 1.6
-"""Largest change of a constant, as a logarithm: a factor of five."""
+"""Largest step of a constant: a factor of five."""
 
 PRIOR = 0.25
-"""Standard deviation of the prior of a constant around its written value, as a logarithm."""
+"""Standard deviation of the prior of a step."""
 
 FAILED = 1e9
 """Error of a failed row, in tolerances; errors are clipped to it."""
@@ -64,11 +64,11 @@ SIGMA = 1.4826
 EFFECT = 1e-3
 """Least change of a prediction, in tolerances, if a constant with an effect on it doubles."""
 
-FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
-"""Candidate values of a threshold, relative to its value."""
+WIDE_STEPS = np.linspace(-0.7, 0.7, 29)
+"""Candidate steps of a threshold, from its value on."""
 
-NEAR_FACTORS = 1 + np.multiply.outer(10.0 ** np.array([-1.3, -2.3, -3.3]), np.linspace(-1, 1, 10))
-"""Candidate values of a threshold that a search has improved before."""
+NEAR_STEPS = np.multiply.outer(10.0 ** np.array([-1.3, -2.3, -3.3]), np.linspace(-1, 1, 10)).ravel()
+"""Candidate steps of a threshold that a search has improved before."""
 
 MAX_COMBINATIONS = 24
 """Most combinations of choices that are compared; of more, choices are compared one by one."""
@@ -116,7 +116,11 @@ class VariantEvaluation(NamedTuple):
 
 
 class ConstantFit:
-    """A program, the current values of its constants, and their errors in all rows."""
+    """A program, the steps of its constants from their written values, and the errors in all rows.
+
+    A step is the logarithm of the ratio of a value to the written value. If the written value is
+    0, it is the value itself.
+    """
 
     def __init__(
         self,
@@ -135,12 +139,11 @@ class ConstantFit:
         self.chosen: list[Correction] = []
         self.searched: set[int] = set()
         """Constants that the search over candidate values has set."""
-        self.redundant: set[int] = set()
-        """Constants whose change other constants compensate; they keep their written values."""
         self._weights = np.ones(len(kept)) if weights is None else weights[kept]
         self._sandbox, self._seed = sandbox, seed
         self._use(program)
-        self.written = self.values = np.array([each.value for each in self.constants])
+        self.written = np.array([each.value for each in self.constants])
+        self.steps = np.zeros(len(self.constants))
         size = int(np.clip(3 * len(self.constants), 100, SAMPLE))
         self.sample = np.sort(self.rng.permutation(len(kept))[:size])
 
@@ -162,16 +165,26 @@ class ConstantFit:
         """Whether more than 95 % of the rows are wrong; right rows are then due to chance."""
         return bool(self.wrong.mean() > 0.95)
 
-    def text(self, values: np.ndarray, digits: int = 17) -> str:
+    def values(self, steps: np.ndarray) -> np.ndarray:
+        """Return the values of the constants; twelve digits, so that thresholds are exact."""
+        with np.errstate(over="ignore"):
+            moved = np.where(self.written == 0, steps, self.written * np.exp(steps))
+        short = [float(f"{value:.12g}") for value in moved]
+        values: np.ndarray = np.where(steps == 0, self.written, short)
+        return values
+
+    def step_to(self, n: int, value: float) -> float:
+        """Return the step of a constant to a value."""
+        return float(np.log(value / self.written[n])) if self.written[n] else value
+
+    def text(self, steps: np.ndarray, digits: int = 17) -> str:
         """Return the program with other values; unchanged values keep their text."""
-        triples = zip(self.constants, values, self.written, strict=True)
-        changed = [(each, value) for each, value, written in triples if value != written]
-        return replace_spans(
-            self.program, [(each.span, each.text(value, digits)) for each, value in changed]
-        )
+        triples = zip(self.constants, self.values(steps), steps, strict=True)
+        changed = [(each.span, each.text(value, digits)) for each, value, step in triples if step]
+        return replace_spans(self.program, changed)
 
     def evaluate(self, variants: Sequence[np.ndarray], rows: np.ndarray) -> VariantEvaluation:
-        """Evaluate variants of the program with other values."""
+        """Evaluate variants of the program with other steps."""
         self.limits.spend(len(variants) * len(rows))
         chosen, count = self.rows[rows], len(rows)
         texts = [self.text(each) for each in variants]
@@ -195,14 +208,14 @@ class ConstantFit:
 
     def begin(self) -> bool:
         """Evaluate the program; return False if all rows are right or all fail."""
-        self.use_values(self.values)
+        self.use(self.steps)
         self.wrong_before = self.wrong
         return bool(self.wrong.any() and (np.abs(self.errors).max(axis=1) < FAILED).any())
 
-    def use_values(self, values: np.ndarray, found: VariantEvaluation | None = None) -> None:
-        """Set the current values, and evaluate them on all rows."""
-        found = found or self.evaluate([values], self.every)
-        self.values, self.errors, self.losses = values, found.errors[0], found.losses[0]
+    def use(self, steps: np.ndarray, found: VariantEvaluation | None = None) -> None:
+        """Set the current steps, and evaluate them on all rows."""
+        found = found or self.evaluate([steps], self.every)
+        self.steps, self.errors, self.losses = steps, found.errors[0], found.losses[0]
         self.wrong = self.losses > 0
         self.score = self._score(found)
 
@@ -217,16 +230,16 @@ class ConstantFit:
         return 1.0 if (losses > 0).mean() > 0.95 else loss, error_size(found.errors[0])
 
     def accept(
-        self, values: np.ndarray, *, or_equal: bool = False, growth: float | None = None
+        self, steps: np.ndarray, *, or_equal: bool = False, growth: float | None = None
     ) -> bool:
-        """Use other values if their score is better.
+        """Use other steps if their score is better.
 
         Args:
-            values: The values, (constants,).
+            steps: The steps, (constants,).
             or_equal: Whether an equal loss is enough.
             growth: Largest growth of the robust sum of squared errors, in units of their variance.
         """
-        found = self.evaluate([values], self.every)
+        found = self.evaluate([steps], self.every)
         score = self._score(found)
         if score[0] > self.score[0] if or_equal else score >= self.score:
             return False
@@ -234,29 +247,21 @@ class ConstantFit:
             scale = np.maximum(SIGMA * np.median(np.abs(self.errors), axis=0), FINE)
             if robust_sum(found.errors[0], scale) > robust_sum(self.errors, scale) + growth:
                 return False
-        self.use_values(values, found)
+        self.use(steps, found)
         return True
 
     # least squares
 
-    def moved(self, values: np.ndarray, places: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Move constants by steps of their logarithms; move constants that are 0 by sums."""
-        moved, now = values.copy(), values[places]
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved[places] = np.where(now == 0, steps, now * np.exp(steps))
-        return moved
-
     def slopes(
-        self, values: np.ndarray, free: np.ndarray, rows: np.ndarray, base: np.ndarray | None = None
+        self, steps: np.ndarray, free: np.ndarray, rows: np.ndarray, base: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the derivatives of errors by logarithms of constants: (rows, components, free).
+        """Return the derivatives of errors by the steps of constants: (rows, components, free).
 
-        They are one-sided if the errors of the values are given as `base`, which halves the work.
+        They are one-sided if the errors of the steps are given as `base`, which halves the work.
         """
 
         def nudged(size: float) -> np.ndarray:
-            variants = [self.moved(values, np.array([n]), np.array([size])) for n in free]
-            return self.evaluate(variants, rows).errors
+            return self.evaluate([put(steps, n, steps[n] + size) for n in free], rows).errors
 
         size = NUDGE if base is not None else 2 * NUDGE
         before = nudged(-NUDGE) if base is None else base
@@ -267,88 +272,71 @@ class ConstantFit:
 
     def descend(
         self,
-        values: np.ndarray,
+        steps: np.ndarray,
         free: np.ndarray,
         rows: np.ndarray,
         turns: int = 20,
         shares: Sequence[float] = (0.9, 0.75, 0.6, 0.5),
     ) -> np.ndarray:
-        """Return values fitted to rows by damped, iteratively reweighted least squares.
+        """Return steps fitted to rows by damped, iteratively reweighted least squares.
 
         The scale of the Cauchy loss is a quantile of the errors of each component. It decreases
         from share to share, so that rows of another regime lose their weight. All dampings are
         evaluated in one batch. `scipy.optimize.least_squares`, which evaluates one point at a time,
         took 10 to 35 % more steps on classic environments and fitted a mechanism less well.
         """
-        base, level = self.evaluate([values], rows).errors[0], 0.0
+        base, level = self.evaluate([steps], rows).errors[0], 0.0
         for _ in range(turns):
             share = shares[min(int(level), len(shares) - 1)]
             scale = np.maximum(np.quantile(np.abs(base), share, axis=0), FINE)
             if (np.abs(base) < FINE / 2).all():
                 break
-            variants = self._damped_steps(values, free, rows, base, scale)
+            variants = self._damped_steps(steps, free, rows, base, scale)
             if not variants:
                 break
             errors = self.evaluate(variants, rows).errors
             costs = [
-                robust_sum(each, scale) + (self._moves(variant) ** 2).sum() / PRIOR**2
-                for each, variant in zip((base, *errors), (values, *variants), strict=True)
+                robust_sum(each, scale) + (variant**2).sum() / PRIOR**2
+                for each, variant in zip((base, *errors), (steps, *variants), strict=True)
             ]
             best = int(np.argmin(costs))
             if best:
-                values, base = variants[best - 1], errors[best - 1]
+                steps, base = variants[best - 1], errors[best - 1]
             has_gained = costs[best] < costs[0] * (1 - 1e-3)
             level += 0.5 if has_gained else 1
             if level >= len(shares) and not has_gained:
                 break
-        return values
+        return steps
 
     def _damped_steps(
         self,
-        values: np.ndarray,
+        steps: np.ndarray,
         free: np.ndarray,
         rows: np.ndarray,
         base: np.ndarray,
         scale: np.ndarray,
     ) -> list[np.ndarray]:
-        """Return the values after a least-squares step, for each damping factor."""
+        """Return the steps after a least-squares step, for each damping factor."""
         from scipy.linalg import svd
 
         weights = 1 / np.sqrt(1 + (base / scale) ** 2) / scale
-        slopes = self.slopes(values, free, rows, base)
+        slopes = self.slopes(steps, free, rows, base)
         live = (np.abs(slopes) > EFFECT).any(axis=(0, 1))
         if not live.any():
             return []
         jacobian = (slopes[:, :, live] * weights[:, :, None]).reshape(-1, live.sum())
         u, sizes, v = svd(jacobian, full_matrices=False)
         target = sizes * (u.T @ (base * weights).ravel())
-        target += v @ self._moves(values)[free[live]] / PRIOR**2
+        target += v @ steps[free[live]] / PRIOR**2
         damped = sizes**2 + PRIOR**-2 + DAMPINGS[:, None] * sizes[0] ** 2
         found = []
         for each in damped:
             step = -v.T @ (target / each)
             step /= max(np.abs(step).max() / (MAX_MOVE / 4), 1.0)
-            found.append(self._within_reach(self.moved(values, free[live], step)))
+            moved = steps.copy()
+            moved[free[live]] = np.clip(moved[free[live]] + step, -MAX_MOVE, MAX_MOVE)
+            found.append(moved)
         return found
-
-    def _within_reach(self, values: np.ndarray) -> np.ndarray:
-        """Limit the distances from the written values to `MAX_MOVE`."""
-        moves = np.clip(np.nan_to_num(self._moves(values)), -MAX_MOVE, MAX_MOVE)
-        moves = np.where(self.written == 0, np.clip(moves, -1.0, 1.0), moves)
-        return self.moved(self.written, np.arange(len(values)), moves)
-
-    def _moves(self, values: np.ndarray) -> np.ndarray:
-        """Return the distances from the written values, as logarithms."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            moves: np.ndarray = np.where(
-                self.written == 0, values, np.log(np.abs(values / self.written))
-            )
-        return moves
-
-    def free(self, kinds: Sequence[ConstantKind]) -> np.ndarray:
-        """Return the indices of the constants of some kinds that are not redundant."""
-        chosen = [n for n, each in enumerate(self.constants) if each.kind in kinds]
-        return np.array([n for n in chosen if n not in self.redundant], int)
 
     # stages of a fit
 
@@ -365,38 +353,35 @@ class ConstantFit:
             pairs = zip(choices, options, strict=True)
             return replace_spans(program, [(each.span, each.text(n)) for each, n in pairs])
 
-        def fit(options: tuple[int, ...], start: np.ndarray, rows: np.ndarray) -> _ChoiceFit:
+        def fit(options: tuple[int, ...]) -> tuple[bool, float, tuple[int, ...], np.ndarray]:
             self._use(texts(options))
-            values = self.descend(start, free, rows, 6)
-            found = self.evaluate([values], rows)
+            steps = self.descend(self.steps, free, few, 6)
+            found = self.evaluate([steps], few)
             self.program, self.constants = program, constants
-            wrong = int((found.losses[0] > 0).sum())
-            return _ChoiceFit(wrong > 0, error_size(found.errors[0], 1e-6), options, values)
+            is_wrong = bool((found.losses[0] > 0).any())
+            return is_wrong, error_size(found.errors[0], 1e-6), options, steps
 
         current = tuple(each.current for each in choices)
-        tried = [fit(current, self.values, few)]
+        tried = [fit(current)]
         for options in _combinations(choices, current):
-            if not tried[-1].is_wrong:
+            if not tried[-1][0]:
                 break
-            tried.append(fit(options, self.values, few))
-        best = sorted(tried, key=lambda each: each[:2])[:3]
-        if best[0].is_wrong:
-            again = [fit(each.options, each.values, self.sample) for each in best]
-            best = sorted(again, key=lambda each: each.size)
-        for choice, n in zip(choices, best[0].options, strict=True):
+            tried.append(fit(options))
+        *_, best, steps = min(tried, key=lambda each: each[:2])
+        for choice, n in zip(choices, best, strict=True):
             if n != choice.current:
                 before, after = choice.options[choice.current], choice.options[n]
                 self.chosen.append(Correction(choice.name, before, after))
-        self._use(texts(best[0].options))
+        self._use(texts(best))
         self.written = np.array([each.value for each in self.constants])
-        self.use_values(self.written)
-        self.accept(best[0].values)
+        self.use(np.zeros(len(self.constants)))
+        self.accept(steps)
 
     def _integers(self, free: np.ndarray) -> list[Choice]:
         """Return constants that have to be integers, such as the number of substeps."""
         if not len(free):
             return []
-        nudged = [self.moved(self.values, np.array([n]), np.array([NUDGE])) for n in free]
+        nudged = [put(self.steps, n, NUDGE) for n in free]
         fails = (np.abs(self.evaluate(nudged, self.sample[:2]).errors) >= FAILED).all(axis=(1, 2))
         found = []
         for each in (self.constants[n] for n in free[fails]):
@@ -407,6 +392,10 @@ class ConstantFit:
                 found.append(Choice(each.name, texts, each.span, current, is_list=False))
         return found
 
+    def free(self, kinds: Sequence[ConstantKind]) -> np.ndarray:
+        """Return the indices of the constants of some kinds."""
+        return np.array([n for n, each in enumerate(self.constants) if each.kind in kinds], int)
+
     def fit_kinds(self, kinds: Sequence[ConstantKind], *, is_last: bool) -> None:
         """Fit the constants of some kinds: first on smooth rows, then on all, then thresholds.
 
@@ -415,15 +404,12 @@ class ConstantFit:
         free = self.free(kinds)
         if not len(free):
             return
-        slopes = self.slopes(self.values, free, self.sample, self.errors[self.sample])
-        self._exclude_redundant(free, slopes)
-        kept = ~np.isin(free, [*self.redundant])
-        free, slopes = free[kept], slopes[:, :, kept]
+        slopes = self.slopes(self.steps, free, self.sample, self.errors[self.sample])
         # Wrong limits and contacts have no effect on rows with few acting constants.
         count = (np.abs(slopes) > EFFECT).any(axis=1).sum(axis=1)
         smooth = self.sample[count <= np.quantile(count, 0.4)]
-        self.accept(self.descend(self.values, free, smooth))
-        self.accept(self.descend(self.values, free, self.sample))
+        self.accept(self.descend(self.steps, free, smooth))
+        self.accept(self.descend(self.steps, free, self.sample))
         if not is_last and np.median(np.abs(self.errors).max(axis=1)) > 1:
             return
         for _ in range(3):
@@ -433,52 +419,14 @@ class ConstantFit:
             self._search(free)
             wrong = np.flatnonzero(self.wrong)
             wrong = wrong[self.rng.permutation(len(wrong))[: SAMPLE // 2]]
-            self.accept(self.descend(self.values, free, np.union1d(self.sample, wrong)))
-            largest = np.abs(self.errors).max(axis=1)
-            near = np.flatnonzero(largest < 1e3)
-            near = near[np.argsort(-largest[near])][:SAMPLE]
-            if self.wrong.any() and len(near):
-                self.accept(self.descend(self.values, free, near, shares=(0.9,)))
+            self.accept(self.descend(self.steps, free, np.union1d(self.sample, wrong)))
             if self.score[0] >= before[0] and self.score[1] > before[1] - 0.05:
                 return
-
-    def _exclude_redundant(self, free: np.ndarray, slopes: np.ndarray) -> None:
-        """Exclude constants that act only in a product with others, such as `force / mass`.
-
-        A column of the Jacobian that others span is tested by a long step in this direction. If no
-        prediction changes, the constant is redundant. Constants without a name, and constants
-        with the value 1, are tested last, because most belong to a formula or a unit.
-        """
-        columns = slopes.reshape(-1, len(free))
-        kept: list[int] = []
-        keys = [(" in line " in self.constants[n].name, self.written[n] == 1.0) for n in free]
-        for place in sorted(range(len(free)), key=lambda place: (*keys[place], place)):
-            column = columns[:, place]
-            if np.abs(column).max(initial=0.0) <= EFFECT:
-                continue
-            rest, shift = residual_of(column, columns[:, kept])
-            powers = np.round(2 * shift) / 2
-            is_spanned = np.linalg.norm(rest) < 0.02 * np.linalg.norm(column)
-            is_product = powers.any() and np.abs(powers - shift).max() < 0.02
-            n, used = free[place], free[kept]
-            has_zeros = self.written[n] * self.values[n] <= 0 or not self.values[used].all()
-            if is_spanned and is_product and not has_zeros:
-                places, direction = free[[place, *kept]], np.array([1.0, *-powers])
-                found = self.evaluate(
-                    [self.moved(self.values, places, 0.3 * direction)], self.every
-                )
-                same = np.abs(found.errors[0] - self.errors).max() < FINE
-                if same and (found.losses[0] == self.losses).all():
-                    self.redundant.add(int(n))
-                    back = np.log(self.written[n] / self.values[n]) * direction
-                    self.use_values(self.moved(self.values, places, back))
-                    continue
-            kept.append(place)
 
     def _search(self, free: np.ndarray) -> None:
         """Search for thresholds and other constants without a slope."""
         wrong, right = np.flatnonzero(self.wrong), np.flatnonzero(~self.wrong)
-        slopes = np.abs(self.slopes(self.values, free, self.sample, self.errors[self.sample]))
+        slopes = np.abs(self.slopes(self.steps, free, self.sample, self.errors[self.sample]))
         if not self.is_noisy:
             slopes[self.wrong[self.sample]] = 0.0
         idle = free[(slopes > EFFECT).any(axis=1).mean(axis=0) < 0.1]
@@ -488,32 +436,31 @@ class ConstantFit:
             wrong[self.rng.permutation(len(wrong))[: SAMPLE // 2]],
             right[self.rng.permutation(len(right))[: SAMPLE // 2]],
         )
-        tried = [(int(n), value) for n in idle for value in self._candidates(n, wrong)]
-        found = self.evaluate([put(self.values, n, value) for n, value in tried], some)
+        tried = [(int(n), step) for n in idle for step in self._candidates(n, wrong)]
+        found = self.evaluate([put(self.steps, n, step) for n, step in tried], some)
         current = self.losses[some] @ self._weights[some]
         losses = found.losses @ self._weights[some]
         for variant in np.argsort(losses, kind="stable")[:8]:
             if losses[variant] >= current - 1e-12:
                 return
-            n, value = tried[variant]
-            if self.accept(put(self.values, n, value)):
+            n, step = tried[variant]
+            if self.accept(put(self.steps, n, step)):
                 self.searched.add(n)
                 self.round_threshold(n)
                 if not self.wrong.any():
                     return
 
     def _candidates(self, n: int, wrong: np.ndarray) -> Iterator[float]:
-        """Yield candidate values: around the current one, and the commonest of the wrong rows.
+        """Yield candidate steps: around the current one, and to the commonest of the wrong rows.
 
         Clamped components contain the value of the clamp.
         """
-        value = self.values[n]
-        if value == 0:
-            yield from np.linspace(-1, 1, 21)
-            return
-        yield from value * FACTORS
+        yield from self.steps[n] + WIDE_STEPS
         if n in self.searched:
-            yield from (value * NEAR_FACTORS).ravel()
+            yield from self.steps[n] + NEAR_STEPS
+        value = self.values(self.steps)[n]
+        if value == 0:
+            return
         columns = self.rows[wrong].select("observations", "next_observations", "actions", "rewards")
         numbers = [
             each.astype(float).ravel() for each in columns.values() if each.dtype.kind in "fiu"
@@ -521,35 +468,27 @@ class ConstantFit:
         recorded = np.copysign(np.concatenate(numbers), value)
         recorded = recorded[(recorded / value > 0.4) & (recorded / value < 2.5)]
         values, counts = np.unique(np.round(recorded, 9), return_counts=True)
-        yield from values[np.argsort(-counts, kind="stable")][:12]
+        for each in values[np.argsort(-counts, kind="stable")][:12]:
+            yield self.step_to(n, each)
 
     def round_threshold(self, n: int) -> None:
         """Use the simplest value of a threshold that changes no loss."""
         ends = []
-        for factor in FACTORS[[0, -1]]:
-            near, far = self.values[n], self.values[n] * factor
-            [losses] = self.evaluate([put(self.values, n, far)], self.every).losses
+        for distance in WIDE_STEPS[[0, -1]]:
+            near, far = self.steps[n], self.steps[n] + distance
+            [losses] = self.evaluate([put(self.steps, n, far)], self.every).losses
             rows = np.flatnonzero(losses != self.losses)
-            while len(rows) and abs(far - near) > 1e-7 * abs(near):
+            while len(rows) and abs(far - near) > 1e-7:
                 between = np.linspace(near, far, 10)
-                found = self.evaluate([put(self.values, n, each) for each in between[1:-1]], rows)
+                found = self.evaluate([put(self.steps, n, each) for each in between[1:-1]], rows)
                 same = (found.losses == self.losses[rows]).all(axis=1)
                 reached = int(np.argmin([*same, False]))
                 near, far = between[reached], between[reached + 1]
-            ends.append(near if len(rows) else far)
+            ends.append(self.values(put(self.steps, n, near if len(rows) else far))[n])
         low, high = min(ends), max(ends)
         if low < high:
-            value = simplest(low, high, self.written[n])
-            self.accept(put(self.values, n, value), or_equal=True)
-
-
-class _ChoiceFit(NamedTuple):
-    """A combination of choices: whether rows are wrong, size of the errors, fitted values."""
-
-    is_wrong: bool
-    size: float
-    options: tuple[int, ...]
-    values: np.ndarray
+            step = self.step_to(n, simplest(low, high, self.written[n]))
+            self.accept(put(self.steps, n, step), or_equal=True)
 
 
 def _combinations(choices: Sequence[Choice], current: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -565,10 +504,10 @@ def _combinations(choices: Sequence[Choice], current: tuple[int, ...]) -> Iterat
     yield from (each for each in every if each != current)
 
 
-def put(values: np.ndarray, n: int, value: float) -> np.ndarray:
-    """Return values with one replaced."""
-    changed = values.copy()
-    changed[n] = value
+def put(steps: np.ndarray, n: int, step: float) -> np.ndarray:
+    """Return steps with one replaced."""
+    changed = steps.copy()
+    changed[n] = step
     return changed
 
 

@@ -29,23 +29,21 @@ MAX_PROGRAMS = 3
 
 OBSERVATION, REWARD, END, ACTIONS = "observation", "reward", "terminated", "valid_actions"
 
-INDICES = {REWARD: 1, END: 2, ACTIONS: 3}
-"""The index of each part in the result of a step; the observation comes first."""
 
-NAMES = {
-    OBSERVATION: "the observation",
-    REWARD: "the reward",
-    END: "the end",
-    ACTIONS: "valid actions",
-}
+class PartKind(NamedTuple):
+    """The position in the result of a step, the name, and the class of a program for this kind."""
 
-MODELS = {
-    OBSERVATION: "MotionModel",
-    REWARD: "RewardModel",
-    END: "EndModel",
-    ACTIONS: "ActionsModel",
+    position: int
+    label: str
+    model: str
+
+
+KINDS = {
+    OBSERVATION: PartKind(0, "the observation", "MotionModel"),
+    REWARD: PartKind(1, "the reward", "RewardModel"),
+    END: PartKind(2, "the end", "EndModel"),
+    ACTIONS: PartKind(3, "valid actions", "ActionsModel"),
 }
-"""The class name of a program that contributes one kind of part."""
 
 
 class ProgramPart(NamedTuple):
@@ -195,7 +193,7 @@ def join_programs(shares: Sequence[Contribution], names: Sequence[str] = ()) -> 
     for number, share in enumerate(shares):
         used = {name for text in texts for name in _global_names(text)} | {"Environment"}
         kinds = {part.name for part in share.parts}
-        wanted = MODELS[kinds.pop()] if len(kinds) == 1 else "OtherModel"
+        wanted = KINDS[kinds.pop()].model if len(kinds) == 1 else "OtherModel"
         taken = {*used, *_global_names(share.program)}
         models.append(_unused(wanted if number else "MainModel", taken))
         texts.append(_rename_globals(share.program, used, models[-1], texts))
@@ -240,25 +238,21 @@ def _write_environment(
 
 def _assignments(parts: Sequence[ProgramPart], source: str, names: Sequence[str]) -> Iterator[str]:
     """Yield the lines that take parts from the result of a model."""
-    indices = [part.number for part in parts if part.name == OBSERVATION]
-    if None in indices:
-        yield f"answer[0] = {source}[0]"
-    elif indices:
+    if any(part.number is not None for part in parts):
         yield "answer[0] = list(answer[0])"
-        for n in indices:
-            label = names[n] if n is not None and n < len(names) else ""
-            yield f"answer[0][{n}] = {source}[0][{n}]" + (label and f"  # {label}")
     for part in parts:
-        if (n := INDICES.get(part.name)) is not None:
-            yield f"answer[{n}] = {source}[{n}]  # {NAMES[part.name]}"
+        index = KINDS[part.name].position
+        place = f"[{index}]" if part.number is None else f"[{index}][{part.number}]"
+        yield f"answer{place} = {source}{place}  # {_label(part, names)}"
+
+
+def _label(part: ProgramPart, names: Sequence[str]) -> str:
+    is_named = part.number is not None and part.number < len(names)
+    return names[part.number] if is_named else KINDS[part.name].label  # type: ignore[index]
 
 
 def _describe(parts: Sequence[ProgramPart], names: Sequence[str]) -> str:
-    labels = [
-        NAMES[name] if number is None or number >= len(names) else names[number]
-        for name, number in parts
-    ]
-    return " and ".join(dict.fromkeys(labels))
+    return " and ".join(dict.fromkeys(_label(part, names) for part in parts))
 
 
 def _global_names(program: str) -> set[str]:

@@ -1,21 +1,27 @@
-"""Expressions for the value that a place needs, found from the rows that agree on a number.
+"""Laws for the value that a place needs, and the conditions under which they hold.
 
-In a law with one number, each row votes for an interval of this number; the point in the most
+In a law with one number, each wrong row votes for an interval of this number; the point in the most
 intervals is used, so the other rows may be wrong for another reason. Laws with more numbers are
 fitted to all rows that can be corrected.
+
+A condition is a rule of comparisons of single quantities. If it needs more than three comparisons,
+half-planes and discs that separate the rows exactly are tried.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, permutations
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, islice
+from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.regression import SearchLimits, exact
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, library
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
 from cwm_induction.effort import Effort
 from cwm_induction.refining.targets import PatchTarget
+from cwm_induction.rules import Feature, as_features, learn_rule, wrong_rows
 from cwm_induction.writing.rounding import literal, rounded, simplest_between
 
 MIN_ROWS = 3
@@ -29,6 +35,24 @@ MAX_COLUMNS = 14
 
 INTEGERS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
 """Integers that are added to values, or multiplied by them."""
+
+MISTAKE = 3.0
+"""Cost of a row on the wrong side of a condition, in units of a comparison."""
+
+MAX_ROWS = 1000
+"""Most rows inside and outside of a half-plane or disc, so that a linear programme stays fast."""
+
+MAX_PAIRS = 16
+"""Most pairs of quantities that may form a half-plane or a disc."""
+
+MAX_COMPARISONS = 4
+"""Most comparisons of a condition with alternatives; of longer ones, the first is used."""
+
+MAX_LEVELS = 12
+"""A whole number with at most this many values is compared with each value."""
+
+SHAPE_COST = 5.0
+"""Cost of a half-plane or disc: two bounds of a box are preferred, four are not."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +73,13 @@ def find_laws(
 ) -> list[PatchLaw]:
     """Return laws for a place, the most promising first."""
     others = [column for column in columns if column.text != target.place][:MAX_COLUMNS]
-    find = _real_laws if target.options is None else _integer_laws
+    laws = _integer_laws(target, others)
+    if target.options is None:
+        laws = _real_laws(target, others, effort)
     least = min(MIN_ROWS, len(target.rows))
     found: dict[bytes, PatchLaw] = {}
     with np.errstate(all="ignore"):
-        for text, values, cost in find(target, others, effort):
+        for text, values, cost in laws:
             law = PatchLaw(text, values, cost, int(target.accepts(values).sum()))
             key = law.values.round(9).tobytes()
             if law.served >= least and (key not in found or law.cost < found[key].cost):
@@ -75,9 +101,7 @@ def _copies(target: PatchTarget, others: Sequence[NamedColumn]) -> Iterator[_Exp
         yield f"-{text}", -values, 1.9
 
 
-def _integer_laws(
-    target: PatchTarget, others: Sequence[NamedColumn], effort: Effort
-) -> Iterator[_Expression]:
+def _integer_laws(target: PatchTarget, others: Sequence[NamedColumn]) -> Iterator[_Expression]:
     """Yield laws of integers, which are compared with the allowed values of the rows."""
     place, now = target.place, target.current
     yield from _copies(target, others)
@@ -95,18 +119,6 @@ def _integer_laws(
             yield f"{number} * {place}", number * now, 1.3 + size
         for text, values, _ in others:
             yield _plus(place, number, text), now + number * values, 2.0 + size
-    for (a, x, _), (b, y, _) in combinations(others, 2):
-        effort.spend(len(now))
-        yield f"{a} + {b}", x + y, 2.4
-        yield f"{a} - {b}", x - y, 2.4
-        yield f"{b} - {a}", y - x, 2.4
-        for number in INTEGERS:
-            cost = 2.6 + 0.05 * abs(number)
-            yield _plus(place, number, f"{a} * {b}"), now + number * x * y, cost
-    for text, values, _ in others:
-        for number in (2, 3, 4, 5):
-            yield f"{place} + {text} // {number}", now + values // number, 2.5
-            yield f"{place} - {text} // {number}", now - values // number, 2.5
 
 
 def _real_laws(
@@ -157,22 +169,10 @@ def _real_laws(
 
 def _terms(target: PatchTarget, others: Sequence[NamedColumn]) -> list[Term]:
     """Return the terms that the value of a place may lack."""
-    finite = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in others]
-    own = NamedColumn(target.place, np.nan_to_num(target.current))
-    if not finite:
-        return [Term(ONE, np.ones(len(own.values)), 1.0), Term(own.text, own.values, 1.0)]
-    found = library([own, *finite], [], 2 if len(finite) > 4 else 3)
-    for first, second in combinations(finite, 2):
-        text, difference = f"({first.text} - {second.text})", first.values - second.values
-        found.append(Term(text, difference, 1.9))
-        for third in finite:
-            if third not in (first, second):
-                found.append(Term(f"{third.text} * {text}", third.values * difference, 2.6))
-    for (a, x, _), (b, y, _) in permutations(finite, 2):
-        found.append(Term(f"{a} * abs({b})", x * np.abs(y), 2.4))
-        found.append(Term(f"{a} * np.cos({b})", x * np.cos(y), 2.4))
-        found.append(Term(f"{a} * np.sin({b})", x * np.sin(y), 2.4))
-    return distinct(sorted(found, key=lambda term: term.cost)[:700])
+    columns = [*others, NamedColumn(target.place, target.current)]
+    columns = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in columns]
+    found = library(columns, [], 2 if len(columns) > 5 else 3)
+    return sorted(found, key=lambda term: term.cost)[:700]
 
 
 def vote(wanted: Array, values: Array, tolerance: Array) -> float | None:
@@ -203,3 +203,137 @@ def _plus(place: str, number: float, text: str = "") -> str:
     if not text:
         return f"{place} {sign} {size}"
     return f"{place} {sign} {text}" if size == "1" else f"{place} {sign} {size} * {text}"
+
+
+class Guard(NamedTuple):
+    """A Python condition, "" if it is always true, the mask of its rows, and its cost."""
+
+    text: str
+    holds: Array
+    cost: float = 0.0
+
+
+def find_guard(
+    main: Sequence[NamedColumn], others: Sequence[NamedColumn], inside: Array, outside: Array
+) -> Guard | None:
+    """Return the best condition that holds in some rows and not in others.
+
+    Args:
+        main: The quantities that the condition should compare.
+        others: Quantities that it may compare if these do not suffice.
+        inside: The mask of the rows that have to satisfy the condition.
+        outside: The mask of the rows that must not satisfy it. Other rows do not matter.
+
+    Returns:
+        The condition, or None if no row has to satisfy one.
+    """
+    if not inside.any():
+        return None
+    if not outside.any():
+        return Guard("", np.ones(len(inside), bool))
+    # Two comparisons of main quantities cost 3, and three cost 4.5.
+    features = [*as_features(main), *as_features(others, 3.0)]
+    guards = [_learn(features, inside, outside)]
+    if guards[0].cost > 2.5:
+        guards.append(_learn([*features, *_equalities([*main, *others])], inside, outside))
+    if min(guard.cost for guard in guards) > 4.5:
+        pairs = combinations([c for c in main if len(np.unique(c.values)) > 3], 2)
+        shapes = chain.from_iterable(_shapes(*p, inside, outside) for p in islice(pairs, MAX_PAIRS))
+        guards += [_learn([shape], inside, outside) for shape in shapes]
+    return min(guards, key=lambda guard: guard.cost)
+
+
+def _equalities(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
+    """Yield whether a whole number has a certain value."""
+    for column in columns:
+        levels = np.unique(column.values)
+        if 2 < len(levels) <= MAX_LEVELS and (levels == np.round(levels)).all():
+            for level in levels:
+                yield Feature(f"{column.text} == {level:g}", 1.0 * (column.values == level), 3.5)
+
+
+def _learn(features: Sequence[Feature], inside: Array, outside: Array) -> Guard:
+    rule = learn_rule(features, inside, outside)
+    conjunctions = [
+        tuple(sorted(tests, key=lambda test: (test.feature.text, test.threshold.value)))
+        for tests in rule.conjunctions[: 1 if len(rule) > MAX_COMPARISONS else None]
+    ]
+    rule = replace(rule, conjunctions=tuple(conjunctions))
+    cost = rule.cost + MISTAKE * wrong_rows(rule, inside, outside)
+    # Two bounds of a quantity become a range.
+    text = re.sub(r"([^ ()]+) > (\S+) and \1 <= (\S+)", r"\2 < \1 <= \3", rule.text())
+    return Guard("" if rule.is_constant else text, rule.holds(len(inside)), cost)
+
+
+def _shapes(x: NamedColumn, y: NamedColumn, inside: Array, outside: Array) -> Iterator[Feature]:
+    """Yield a weighted sum and a squared distance of two quantities that separate the rows.
+
+    The numbers come from the linear programme with the widest margin, and are rounded.
+    """
+    rows = np.concatenate([_spread(inside), _spread(outside)])
+    for columns in ([x.values, y.values], [x.values, y.values, x.values**2 + y.values**2]):
+        weights = _separate_linearly(np.stack(columns, 1)[rows], inside[rows])
+        if weights is None or weights[0] == 0 or weights[-1] == 0:
+            continue
+        is_disc = len(columns) == 3
+        ideal = weights[:2] / weights[2] / -2 if is_disc else weights[1:] / weights[0]
+        for numbers in _roundings(ideal):
+            feature = _disc(x, y, *numbers) if is_disc else _sum(x, y, *numbers)
+            near, far = feature.values[inside], feature.values[outside]
+            if near.max() < far.min() or far.max() < near.min():
+                yield feature
+                break
+
+
+def _sum(x: NamedColumn, y: NamedColumn, factor: float) -> Feature:
+    sign = "-" if factor < 0 else "+"
+    size = "" if abs(factor) == 1 else f"{_short(abs(factor))} * "
+    return Feature(f"{x.text} {sign} {size}{y.text}", x.values + factor * y.values, SHAPE_COST)
+
+
+def _disc(x: NamedColumn, y: NamedColumn, first: float, second: float) -> Feature:
+    text = f"({x.text} - {_short(first)})**2 + ({y.text} - {_short(second)})**2"
+    values = (x.values - first) ** 2 + (y.values - second) ** 2
+    return Feature(text.replace("- -", "+ "), values, SHAPE_COST)
+
+
+def _short(number: float) -> str:
+    return literal(number).removesuffix(".0")
+
+
+def _spread(mask: Array) -> Array:
+    """Return evenly spaced rows of a mask."""
+    rows = np.flatnonzero(mask)
+    chosen: Array = rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int)]
+    return chosen
+
+
+def _roundings(ideal: Array) -> Iterator[Array]:
+    """Yield numbers rounded to ever more digits."""
+    largest = int(np.floor(np.log10(np.abs(ideal).max() or 1.0)))
+    for power in range(largest, largest - 5, -1):
+        for multiple in (5, 2, 1):
+            step = multiple * 10.0**power
+            yield np.array([float(f"{round(value / step) * step:.9g}") for value in ideal])
+
+
+def _separate_linearly(matrix: Array, inside: Array) -> Array | None:
+    """Return the weights of columns (rows, columns) whose sum separates the rows, None if none do.
+
+    The margin is the widest in units of the standard deviations of the columns.
+    """
+    from scipy.optimize import linprog
+
+    scale = matrix.std(0) + 1e-12
+    scaled = np.column_stack([(matrix - matrix.mean(0)) / scale, np.ones(len(matrix))])
+    sign = np.where(inside, -1.0, 1.0)[:, None]
+    margins = np.column_stack([sign * scaled, np.ones(len(matrix))])
+    width = matrix.shape[1]
+    limits = [(-1.0, 1.0)] * width + [(None, None), (None, 1e3)]
+    cost = np.zeros(width + 2)
+    cost[-1] = -1.0
+    found = linprog(cost, margins, np.zeros(len(matrix)), bounds=limits, method="highs")
+    if found.status != 0 or found.x[-1] <= 1e-9:
+        return None
+    weights: Array = found.x[:width] / scale
+    return weights

@@ -4,10 +4,9 @@ A correction is a rewrite of an expression or a statement, or a law for a place 
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice, product
 from time import monotonic
 from typing import NamedTuple
@@ -17,10 +16,11 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.sandbox.job import parse_program
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.effort import Effort
-from cwm_induction.refining.guards import Guard, find_guard
-from cwm_induction.refining.laws import PatchLaw, find_laws
+from cwm_induction.refining.constants import node_span, replace_spans
+from cwm_induction.refining.laws import Guard, PatchLaw, find_guard, find_laws
 from cwm_induction.refining.targets import PatchTarget, TracedRows, place_targets
 from cwm_induction.refining.tracing import (
     Predict,
@@ -54,8 +54,8 @@ GAIN = 3.0
 MAX_REWRITES = 1500
 """Most rewrites of a program that are tried."""
 
-BATCH_SIZE = 100
-"""Rewrites in one instrumented program, whose length is limited."""
+BATCH_SIZE, BATCH_LENGTH = 100, 200_000
+"""Most rewrites and characters in one instrumented program; the sandbox limits its length."""
 
 FIRST_ROWS = 12
 """Number of wrong rows for all rewrites, and number of rewrites that are tried on all rows."""
@@ -104,6 +104,8 @@ class Patch(Refiner):
         problem = task.problem
         if not isinstance(problem, WorldModelProblem) or not task.node.program:
             return None
+        if problem.dataset.observation_space.kind not in ("box", "discrete"):
+            return None
         start = monotonic()  # an effort does not count the time of the sandbox
 
         def predict(program: str, rows: Dataset) -> Columns:
@@ -131,13 +133,12 @@ def patch_program(
     """
 
     def trace(text: str) -> TracedRows | None:
-        try:
-            return TracedRows.of(ProgramTracer(TracedSource(text), data, predict, effort.spend))
-        except SyntaxError:
+        if parse_program(text) is None:
             return None
+        return TracedRows.of(ProgramTracer(TracedSource(text), data, predict, effort.spend))
 
     findings: list[str] = []
-    traced = trace(program)
+    traced = trace(program.removeprefix("\ufeff").rstrip("\n") + "\n")
     if traced is None:
         return program, []
     while traced.losses and len(findings) < MAX_CORRECTIONS:
@@ -159,9 +160,8 @@ def patch_program(
 def _candidates(traced: TracedRows, effort: Effort) -> Iterator[PatchCandidate]:
     """Yield rewrites, and laws with guards."""
     for rewrite, gain in find_rewrites(traced):
-        text = apply_rewrite(traced.source, rewrite)
         finding = f"{rewrite.finding} (fixes {gain} recorded values)"
-        yield PatchCandidate(text, GAIN * gain - rewrite.cost, finding)
+        yield PatchCandidate(rewrite.shortest, GAIN * gain - rewrite.cost, finding)
     best = 0.0
     for tried in _try_laws(traced, effort):
         # A guard costs at least 1.
@@ -170,7 +170,7 @@ def _candidates(traced: TracedRows, effort: Effort) -> Iterator[PatchCandidate]:
         target, gained, lost = tried.target, tried.gained, tried.lost
         reached = traced.reached(target.statement)
         inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
-        guard = find_guard(traced.quantities(target.statement), inside, outside)
+        guard = find_guard(*traced.quantities(target.statement), inside, outside)
         if guard is not None:
             gain = int(((gained - lost) * guard.holds)[reached].sum())
             candidate = _write_law(traced, target, tried.law, guard, gain)
@@ -196,7 +196,7 @@ def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
     changes = []
     for target, law in pairs:
         values = np.where(np.isfinite(law.values), law.values, np.nan_to_num(target.current))
-        changes.append(SourceChange(rows, 0, target.site, 0.0, values))
+        changes.append(SourceChange(rows, 0, target.site, values))
     results = traced.tracer.run(changes) if changes else None
     tried = [
         _TriedLaw(*pair, *traced.effect(result, rows))
@@ -221,16 +221,29 @@ def _write_law(
 
 
 class Rewrite(NamedTuple):
-    """A method or a value of the class, its new text, and the cost.
+    """A changed program.
 
-    If one expression is replaced, `parts` contains the expression and its new text.
+    Attributes:
+        text: The text of the program.
+        variant: The new text of the method or value that changes.
+        cost: The cost of the change.
+        finding: The change in words.
+        short: The text of the program without parentheses around a new expression.
     """
 
-    old: ast.stmt
-    new: str
+    text: str
+    variant: str
     cost: float
     finding: str
-    parts: tuple[ast.expr, str] | None = None
+    short: str = ""
+
+    @property
+    def shortest(self) -> str:
+        """The text of the program, without parentheses if these have no effect."""
+        with suppress(SyntaxError):
+            if ast.dump(ast.parse(self.short)) == ast.dump(ast.parse(self.text)):
+                return self.short
+        return self.text
 
 
 def find_rewrites(traced: TracedRows) -> list[tuple[Rewrite, int]]:
@@ -238,7 +251,7 @@ def find_rewrites(traced: TracedRows) -> list[tuple[Rewrite, int]]:
     spend = traced.tracer.spend
     every: dict[str, Rewrite] = {}
     for one in islice(_rewrites(traced.source), 4 * MAX_REWRITES):
-        every.setdefault(one.new, one)
+        every.setdefault(one.text, one)
         if len(every) == MAX_REWRITES or not spend(0):
             break
     rewrites = list(every.values())
@@ -254,11 +267,11 @@ def find_rewrites(traced: TracedRows) -> list[tuple[Rewrite, int]]:
 def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> list[int]:
     """Return how many more values are right in some rows with each rewrite."""
     gains: list[int] = []
-    for start in range(0, len(rewrites), BATCH_SIZE):
-        batch = rewrites[start : start + BATCH_SIZE]
-        variants = ["\n".join(f"    {line}" for line in one.new.splitlines()) for one in batch]
-        tracer = replace(traced.tracer, variants=variants)
-        results = tracer.run([SourceChange(rows, number) for number in range(1, len(batch) + 1)])
+    size = max(1, min(BATCH_SIZE, BATCH_LENGTH // len(traced.source.text)))
+    for start in range(0, len(rewrites), size):
+        batch = rewrites[start : start + size]
+        tracer = replace(traced.tracer, variants=[one.variant for one in batch])
+        results = tracer.run([SourceChange(rows, n, -2) for n in range(1, len(batch) + 1)])
         if results is None:
             gains += [0] * len(batch)
             continue
@@ -267,117 +280,92 @@ def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> lis
     return gains
 
 
-def apply_rewrite(source: TracedSource, rewrite: Rewrite) -> str:
-    """Return the text of a program with a rewrite; other text stays unchanged if possible."""
-    old, lines = rewrite.old, source.text.splitlines(keepends=True)
-    assert old.end_lineno is not None
-    new = [f"{' ' * old.col_offset}{line}\n" for line in rewrite.new.splitlines()]
-    whole = "".join([*lines[: old.lineno - 1], *new, *lines[old.end_lineno :]])
-    if rewrite.parts is None:
-        return whole
-    node, text = rewrite.parts
-    start = _offset(lines, node.lineno, node.col_offset)
-    end = _offset(lines, node.end_lineno or 1, node.end_col_offset or 0)
-    for middle in (text, f"({text})"):
-        spliced = source.text[:start] + middle + source.text[end:]
-        with suppress(SyntaxError):
-            if ast.dump(ast.parse(spliced)) == ast.dump(ast.parse(whole)):
-                return spliced
-    return whole
-
-
-def _offset(lines: list[str], line: int, column: int) -> int:
-    """Return the index in a text of a line and a column in bytes."""
-    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
-
-
 def _rewrites(source: TracedSource) -> Iterator[Rewrite]:
     for method in source.methods:
-        yield from chain(_moved_statements(method), _changed_expressions(source, method))
+        yield from chain(_moved_statements(source, method), _changed_expressions(source, method))
     for value in source.body:
         if isinstance(value, ast.Assign | ast.AnnAssign):
-            for node, put in _slots(value):
+            for node in _expressions(value):
                 if isinstance(node, ast.Constant):
                     for other, cost in _other_values(node.value, source):
-                        yield _rewrite(value, node, put, ast.Constant(other), cost)
+                        yield _rewrite(source, value, node, repr(other), cost)
 
 
-def _moved_statements(method: ast.FunctionDef) -> Iterator[Rewrite]:
-    """Yield a method with one statement at another place of its block."""
-    nodes = list(ast.walk(method))
-    blocks = [getattr(node, name, None) for node in nodes for name in ("body", "orelse")]
-    for block in blocks:
-        if not isinstance(block, list) or not block:
+def _moved_statements(source: TracedSource, method: ast.FunctionDef) -> Iterator[Rewrite]:
+    """Yield programs with one statement at another place of its block."""
+    nodes, lines = list(ast.walk(method)), source.lines
+    for block in (getattr(node, name, None) for node in nodes for name in ("body", "orelse")):
+        if not isinstance(block, list) or not all(source.begins_line(each) for each in block):
             continue
-        count = len(block) - isinstance(block[-1], ast.Return)
-        for start, end in product(range(count), range(count)):
+        movable = [each for each in block if not isinstance(each, ast.Return)]
+        for (start, moved), (end, other) in product(enumerate(movable), repeat=2):
             if start in (end, end + 1):  # the swap with the next statement is the same
                 continue
-            statement = block.pop(start)
-            block.insert(end, statement)
-            text = ast.unparse(method)
-            block.insert(start, block.pop(end))
-            line = ast.unparse(statement).splitlines()[0]
-            finding = f"`{line}` moves to another line of {method.name}"
-            yield Rewrite(method, text, 1.5, finding)
+            first, last = moved.lineno - 1, moved.end_lineno
+            place = other.lineno - 1 if end < start else other.end_lineno
+            left = [*lines[:first], *[""] * (last - first), *lines[last:]]
+            text = "".join([*left[:place], *lines[first:last], *left[place:]])
+            finding = f"`{lines[first].strip()}` moves to another line of {method.name}"
+            yield Rewrite(text, _part(text, source, method), 1.5, finding)
+
+
+def _part(text: str, source: TracedSource, old: ast.stmt) -> str:
+    """Return the new text of a changed statement of the class."""
+    decorators = getattr(old, "decorator_list", [])
+    first = min(node.lineno for node in (old, *decorators))
+    last = (old.end_lineno or first) + text.count("\n") - source.text.count("\n")
+    return "\n".join(text.split("\n")[first - 1 : last])
+
+
+def _expressions(tree: ast.stmt) -> Iterator[ast.expr]:
+    """Yield the expressions of a statement, except in f-strings, which have no exact spans."""
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    hidden = {node for each in strings for node in ast.walk(each)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and node not in hidden:
+            yield node
 
 
 def _changed_expressions(source: TracedSource, method: ast.FunctionDef) -> Iterator[Rewrite]:
-    """Yield a method with another name, number, comparison or condition in one place."""
+    """Yield programs with another name, number, comparison or condition in one place."""
     statements = {each.line: each for each in source.statements if each.method == method.name}
-    for node, put in _slots(method):
-        before = [line for line in statements if line <= getattr(node, "lineno", 0)]
+    for node in _expressions(method):
+        before = [line for line in statements if line <= node.lineno]
         statement = statements[max(before)] if before else None
         for new, cost in _replacements(node, statement, source):
-            yield _rewrite(method, node, put, new, cost)
+            yield _rewrite(source, method, node, new, cost)
 
 
-_Put = Callable[[ast.expr], None]
-"""Replaces an expression in a syntax tree."""
-
-
-def _slots(tree: ast.AST) -> Iterator[tuple[ast.expr, _Put]]:
-    """Yield the expressions in a tree, each with a function that replaces it."""
-    for owner in ast.walk(tree):
-        for name, value in ast.iter_fields(owner):
-            if isinstance(value, ast.expr):
-                yield value, partial(setattr, owner, name)
-            for index, each in enumerate(value if isinstance(value, list) else []):
-                if isinstance(each, ast.expr):
-                    yield each, partial(value.__setitem__, index)
-
-
-def _rewrite(old: ast.stmt, node: ast.expr, put: _Put, new: ast.expr, cost: float) -> Rewrite:
-    """Return the rewrite of one expression; the tree stays unchanged."""
-    before, after = ast.unparse(node), ast.unparse(new)
-    put(new)
-    text = ast.unparse(old)
-    put(node)
+def _rewrite(source: TracedSource, old: ast.stmt, node: ast.expr, new: str, cost: float) -> Rewrite:
+    """Return the program with another text of an expression."""
     place = old.name if isinstance(old, ast.FunctionDef) else ast.unparse(old).split(" = ")[0]
-    finding = f"`{before}` becomes `{after}` in {place}"
-    return Rewrite(old, text, cost, finding, (node, after))
+    finding = f"`{ast.unparse(node)}` becomes `{new}` in {place}"
+    span = node_span(source.lines, node)
+    text, short = (replace_spans(source.text, [(span, each)]) for each in (f"({new})", new))
+    return Rewrite(text, _part(text, source, old), cost, finding, short)
 
 
 def _replacements(
     node: ast.expr, statement: TracedStatement | None, source: TracedSource
-) -> Iterator[tuple[ast.expr, float]]:
+) -> Iterator[tuple[str, float]]:
     """Yield other expressions, with their costs."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         for kind in OTHER_COMPARISONS.get(type(node.ops[0]), ()):
-            yield ast.Compare(node.left, [kind()], node.comparators), 1.5
+            yield ast.unparse(ast.Compare(node.left, [kind()], node.comparators)), 1.5
     if isinstance(node, ast.BoolOp):
         for part in node.values:
             rest = [other for other in node.values if other is not part]
-            yield (rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)), 1.5
-        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values), 1.5
+            yield ast.unparse(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)), 1.5
+        other = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        yield ast.unparse(ast.BoolOp(other, node.values)), 1.5
     if isinstance(node, ast.Constant):
         for value, cost in _other_values(node.value, source):
-            yield ast.Constant(value), cost
+            yield repr(value), cost
     place = place_of(node)
     if statement is not None and place in statement.known and is_loaded(node):
-        for other in statement.known:
-            if other not in (place, "action", "observation"):
-                yield ast.parse(other, mode="eval").body, 1.8
+        for known in statement.known:
+            if known not in (place, "action", "observation"):
+                yield known, 1.8
 
 
 def _other_values(value: object, source: TracedSource) -> Iterator[tuple[str | int, float]]:

@@ -14,11 +14,9 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import close
-from cwm_cli.problems.feedback.separation import Quantity
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.refining.tracing import (
-    LETTER,
     ProgramTracer,
     Site,
     SourceChange,
@@ -61,8 +59,7 @@ class TracedRows:
         found = tracer.run([SourceChange(rows)])
         if found is None or found[0].failed.any():
             return None
-        truth = flat_predictions(data.observation_space, data.columns)
-        predicted = flat_predictions(data.observation_space, found[0].columns)
+        truth, predicted = flat_predictions(data.columns), found[0].predicted
         wrong = wrong_numbers(data, truth, predicted, rows)
         return cls(tracer, truth, predicted, wrong, found[0].seen)
 
@@ -84,9 +81,8 @@ class TracedRows:
     @cached_property
     def rounding_error(self) -> Array:
         """The largest error of each number that its storage explains."""
-        leaves = self.data.observation_space.leaves("next_observations")
-        types = [self.data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float]
-        precision = max((float(np.finfo(each).eps) for each in types), default=2e-16)
+        values = self.data.columns["next_observations"]
+        precision = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 2e-16
         found: Array = 8 * precision * (1 + np.abs(self.truth)) + 1e-12
         return found
 
@@ -113,43 +109,29 @@ class TracedRows:
         reached, found = self.reached(statement), []
         for place in self.source.statements[statement].known:
             values = self.values(Site(statement, place))
-            if np.isfinite(values[reached]).all() and (np.abs(values[reached]) < LETTER).all():
+            if np.isfinite(values[reached]).all():
                 found.append(NamedColumn(place, values))
         return found
 
-    def quantities(self, statement: int) -> list[Quantity]:
-        """Return the quantities that a condition before a statement may compare.
+    def quantities(self, statement: int) -> tuple[list[NamedColumn], list[NamedColumn]]:
+        """Return the quantities that a condition before a statement should and may compare.
 
-        Observed and predicted numbers and the action are preferred.
+        The first are the action, and observed and predicted numbers; all others are the second.
         """
-        space, count = self.data.observation_space, len(self.data)
-        observed = (
-            [] if space.children else [*self.data.columns["observations"].reshape(count, -1).T]
-        )
-        found = []
-        for name, values, *_ in self.numbers(statement):
-            values = np.nan_to_num(values)
-            is_main = name == "action" or any(np.allclose(values, c, atol=1e-9) for c in observed)
-            is_main = is_main or any(
-                np.isclose(values, column, atol=1e-9).mean() > 0.7
-                for column in self.predicted.T[:-2]
-            )
-            is_real = bool((values != np.round(values)).any())
-            found.append(Quantity(name, values, is_real, extra=0.0 if is_main else 3.0))
-        reached = self.reached(statement)
-        for place in self.source.statements[statement].known:
-            values = self.values(Site(statement, place))
-            if reached.any() and np.nan_to_num(values[reached]).min() >= LETTER:
-                labels = {
-                    code: repr(chr(int(code - LETTER))) for code in np.unique(values[reached])
-                }
-                found.append(Quantity(place, np.nan_to_num(values), False, False, labels=labels))
-        return found
+        observed = self.data.columns["observations"].reshape(len(self.data), -1).T
+        main: list[NamedColumn] = []
+        others: list[NamedColumn] = []
+        for column in self.numbers(statement):
+            values = np.nan_to_num(column.values)
+            shares = np.isclose(values, observed, atol=1e-9).mean(axis=1)
+            later = np.isclose(values, self.predicted.T[:-2], atol=1e-9).mean(axis=1)
+            is_main = column.text == "action" or shares.max() == 1 or later.max() > 0.7
+            (main if is_main else others).append(NamedColumn(column.text, values))
+        return main, others
 
     def effect(self, result: TrialResult, rows: Array) -> tuple[Array, Array]:
         """Return how many numbers of each row a change corrects, and how many it makes wrong."""
-        predicted = flat_predictions(self.data.observation_space, result.columns)
-        wrong = wrong_numbers(self.data, self.truth, predicted, rows)
+        wrong = wrong_numbers(self.data, self.truth, result.predicted, rows)
         wrong[result.failed] = True
         before = self.wrong[rows]
         return (before & ~wrong).sum(axis=1), (~before & wrong).sum(axis=1)
@@ -158,7 +140,7 @@ class TracedRows:
 def wrong_numbers(data: Dataset, truth: Array, predicted: Array, rows: Array) -> Array:
     """Return the mask of the wrong numbers; observations after the end do not count."""
     right = close(predicted, truth[rows])
-    if not any(leaf.space.is_float for leaf in data.observation_space.leaves("")):
+    if not data.observation_space.is_float:
         right[:, :-2] = predicted[:, :-2] == truth[rows, :-2]
     right[:, :-2] |= data.columns["terminations"][rows][:, None]
     wrong: Array = np.logical_not(right)
@@ -206,8 +188,7 @@ class PatchTarget:
 
 def find_targets(traced: TracedRows) -> list[PatchTarget]:
     """Return the targets at the sites that can correct the most values, the best first."""
-    leaves = traced.data.observation_space.leaves("")
-    solve = _solve if any(leaf.space.is_float for leaf in leaves) else _try_integers
+    solve = _solve if traced.data.observation_space.is_float else _try_integers
     first = traced.sample[:: max(1, len(traced.sample) // FIRST_SAMPLE)]
     found = solve(traced, range(len(traced.source.sites)), first)
     best = sorted(found, key=lambda each: -each.corrected)[:MAX_SITES]
@@ -233,7 +214,7 @@ def _begin(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchT
         if site not in traced.tracer.columns:
             continue
         values = traced.values(site)
-        part = rows[np.isfinite(values[rows]) & (np.abs(values[rows]) < LETTER)]
+        part = rows[np.isfinite(values[rows])]
         if len(part) >= min(2, len(rows)):
             found.append(PatchTarget(index, *site, values, part, values[part], np.zeros(len(part))))
     return found
@@ -243,7 +224,7 @@ def _solve(traced: TracedRows, sites: Sequence[int], rows: Array) -> list[PatchT
     """Solve for the value of each place in each row, by the secant method."""
     solvers = [_Solver(traced, target) for target in _begin(traced, sites, rows)]
     for _ in range(MAX_SECANTS + 1):
-        changes = [SourceChange(s.target.rows, 0, s.target.site, 0.0, s.next) for s in solvers]
+        changes = [SourceChange(s.target.rows, 0, s.target.site, s.next) for s in solvers]
         results = traced.tracer.run(changes) if changes else []
         if results is None:
             return []
@@ -264,12 +245,11 @@ class _Solver:
 
     def update(self, result: TrialResult) -> None:
         """Use the predictions for the `next` values."""
-        space = self.traced.data.observation_space
-        predicted = flat_predictions(space, result.columns)
         if self.slope is None:
-            self._begin(predicted, result.failed)
+            self._begin(result.predicted, result.failed)
         else:
-            self._improve(predicted, self.slope, *self.traced.effect(result, self.target.rows))
+            effect = self.traced.effect(result, self.target.rows)
+            self._improve(result.predicted, self.slope, *effect)
 
     def _begin(self, predicted: Array, failed: Array) -> None:
         rows, traced = self.target.rows, self.traced
@@ -327,7 +307,7 @@ def _try_integers(traced: TracedRows, sites: Sequence[int], rows: Array) -> list
             part = np.flatnonzero(useful & (current != value))
             if len(part):
                 given = np.full(len(part), value)
-                changes.append(SourceChange(target.rows[part], 0, target.site, 0.0, given))
+                changes.append(SourceChange(target.rows[part], 0, target.site, given))
                 owners.append((number, place, part))
     results = traced.tracer.run(changes) if changes else []
     if results is None:

@@ -9,8 +9,7 @@ import ast
 import builtins
 import io
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_induction.continuous.samples import Array
-from cwm_induction.flattening import number_leaves
+from cwm_induction.refining.constants import split_lines
 
 BASE = "Uncorrected"
 """The name of the class of the original program within the instrumented one."""
@@ -33,9 +32,6 @@ MAX_STATEMENTS = 40
 
 MAX_ROWS = 20_000
 """Most rows of one prediction."""
-
-LETTER = 1e6
-"""A text of one character is recorded as this number plus its code point."""
 
 Predict = Callable[[str, Dataset], Columns]
 """Predicts the rows of a dataset; returns {} if the program fails."""
@@ -81,10 +77,12 @@ class TracedSource:
     @cached_property
     def tree(self) -> ast.Module:
         """The syntax tree."""
-        try:
-            return ast.parse(self.text)
-        except ValueError as error:  # null bytes, before Python 3.11.4
-            raise SyntaxError(str(error)) from error
+        return ast.parse(self.text)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text, with their ends."""
+        return split_lines(self.text)
 
     @cached_property
     def body(self) -> list[ast.stmt]:
@@ -107,30 +105,23 @@ class TracedSource:
     def letters(self) -> list[str]:
         """The characters of string constants, such as the cells of a map."""
         nodes = list(ast.walk(self.tree))
-        documented = [
-            n for n in nodes if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)
-        ]
-        docstrings = {ast.get_docstring(node, clean=False) for node in documented}
-        texts = {
-            node.value
-            for node in nodes
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-        return sorted({letter for text in texts - docstrings for letter in text})[:8]
+        docstrings = [node.value for node in nodes if isinstance(node, ast.Expr)]
+        constants = [n for n in nodes if isinstance(n, ast.Constant) and n not in docstrings]
+        texts = [each.value for each in constants if isinstance(each.value, str)]
+        return sorted(set("".join(texts)))[:8]
 
     @cached_property
     def statements(self) -> list[TracedStatement]:
         """The statements of the methods."""
-        lines, found = self.text.splitlines(), []
+        found = []
         for method in self.methods:
             for block, node in _walk_statements(method.body):
-                line = lines[node.lineno - 1]
-                is_first = not line[: node.col_offset].strip()
-                is_open = is_first and not line.strip().startswith("elif")
+                is_elif = self.lines[node.lineno - 1].strip().startswith("elif")
+                is_open = self.begins_line(node) and not is_elif
                 known = _known_places(method, node)
                 reads = tuple(place for place in _read_places(node) if place in known)
-                assigns = frozenset(place_of(each) for each in ast.walk(node) if _is_stored(each))
                 spot = node.lineno, node.col_offset
+                assigns = frozenset(place_of(each) for each in ast.walk(node) if _is_stored(each))
                 found.append(
                     TracedStatement(method.name, *spot, reads, known, is_open, block, assigns)
                 )
@@ -150,6 +141,11 @@ class TracedSource:
                 found.update((Site(number, place), None) for place in places)
         return list(found)
 
+    def begins_line(self, node: ast.stmt) -> bool:
+        """Whether a statement begins a line, and has no decorators in other lines."""
+        is_first = not self.lines[node.lineno - 1][: node.col_offset].strip()
+        return is_first and not getattr(node, "decorator_list", [])
+
     def earliest(self, site: Site) -> int:
         """Return the first statement of the block before which a change has the same effect."""
         found, own = site.statement, self.statements[site.statement]
@@ -165,13 +161,17 @@ class TracedSource:
 
     def with_lines(self, number: int, lines: Sequence[str]) -> str:
         """Return the text with lines inserted before a statement."""
-        statement, old = self.statements[number], self.text.splitlines(keepends=True)
-        new = [f"{' ' * statement.indent}{line}\n" for line in lines]
-        return "".join([*old[: statement.line - 1], *new, *old[statement.line - 1 :]])
+        return self.with_all_lines({number: lines})
 
-    def renamed(self) -> str:
-        """Return the text with the class renamed to `BASE`; strings and comments stay."""
-        return rename(self.text, {"Environment": BASE})
+    def with_all_lines(self, inserted: Mapping[int, Sequence[str]]) -> str:
+        """Return the text with lines inserted before statements."""
+        lines = [*self.lines]
+        for number, new in inserted.items():
+            statement = self.statements[number]
+            indent = self.lines[statement.line - 1][: statement.indent]
+            text = "".join(f"{indent}{line}\n" for line in new)
+            lines[statement.line - 1] = text + lines[statement.line - 1]
+        return "".join(lines)
 
 
 def rename(text: str, names: dict[str, str]) -> str:
@@ -264,15 +264,15 @@ import numpy as np
 class Trial:
     """The change of this row, and the recorded values."""
 
-    variant, site, factor, summand = 0, -1, 1.0, 0.0
+    variant, site, value = 0, -1, 0.0
     seen = {}
 
 
 def changed(site, value):
-    """Return the value of a place, changed if this row changes the site."""
+    """Return the value of a place, or the other value if this row changes the site."""
     if site != Trial.site or isinstance(value, str):
         return value
-    new = Trial.factor * value + Trial.summand
+    new = Trial.value
     if isinstance(value, (bool, np.bool_)):
         return bool(new)
     if isinstance(value, (int, np.integer)) and new == int(new):
@@ -288,11 +288,8 @@ def record(start, *places):
     for number, place in enumerate(places):
         try:
             value = place()
-            if isinstance(value, str):
-                value = 1e6 + ord(value) if len(value) == 1 else None
-            elif np.ndim(value) != 0:
-                value = None
-            Trial.seen[start + number] = float(value)
+            is_number = not isinstance(value, str) and np.ndim(value) == 0
+            Trial.seen[start + number] = float(value if is_number else "nan")
         except Exception:
             Trial.seen[start + number] = float("nan")
 '''
@@ -306,8 +303,7 @@ class Environment:
     def set_state(self, observation):
         given, trial = observation
         self.given = given
-        Trial.variant, Trial.site = int(trial[0]), int(trial[1])
-        Trial.factor, Trial.summand = float(trial[2]), float(trial[3])
+        Trial.variant, Trial.site, Trial.value = int(trial[0]), int(trial[1]), float(trial[2])
         Trial.seen = {{}}
 
     def step(self, action):
@@ -334,9 +330,15 @@ class Environment:
 
 
 class TrialResult(NamedTuple):
-    """The predictions of a changed program, the failed rows, and the recorded values."""
+    """The results of a changed program.
 
-    columns: Columns
+    Attributes:
+        predicted: The predicted numbers: of the observation, the reward and the end.
+        failed: The mask of the failed rows.
+        seen: The recorded values.
+    """
+
+    predicted: Array
     failed: Array
     seen: Array
 
@@ -344,14 +346,14 @@ class TrialResult(NamedTuple):
 class SourceChange(NamedTuple):
     """A change that is tried on some rows: a variant of the program, or new values at a site.
 
-    At the site, a place holds `factor` times its value plus `summand`, one number for each row.
+    `values` has a number for each row. Without a site (-1), all places are recorded; with site -2,
+    none are.
     """
 
     rows: Array
     variant: int = 0
     site: int = -1
-    factor: Array | float = 1.0
-    summand: Array | float = 0.0
+    values: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -380,7 +382,7 @@ class ProgramTracer:
     @property
     def width(self) -> int:
         """How many numbers are added to an observation, in both directions."""
-        return max(4, len(self.columns))
+        return max(3, len(self.columns))
 
     @cached_property
     def program(self) -> str:
@@ -394,7 +396,7 @@ class ProgramTracer:
             f"\n\nclass Variant{number}({BASE}):\n{variant}\n"
             for number, variant in enumerate(self.variants, 1)
         ]
-        names = ["Traced", *(f"Variant{n}" for n in range(1, len(self.variants) + 1))]
+        names = [BASE, *(f"Variant{n}" for n in range(1, len(self.variants) + 1))]
         environment = _ENVIRONMENT.format(
             answer=answer,
             width=self.width,
@@ -402,108 +404,75 @@ class ProgramTracer:
             none=", []" if valid else "",
         )
         variants = f"\n\nVARIANTS = [{', '.join(names)}]\n"
-        traced = self._traced_class()
-        return "".join([self.source.renamed(), _HELPERS, traced, *classes, variants, environment])
+        program = rename(self._instrumented(), {"Environment": BASE})
+        return "".join([program, _HELPERS, *classes, variants, environment])
 
     def run(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
         """Try changes, each on its rows; return None if the program fails or no work is left."""
         total = sum(len(change.rows) for change in changes)
         if not total or not self.spend(20.0 * total):
             return None
-        batches: list[list[SourceChange]] = [[]]
-        for change in changes:
-            size = sum(len(each.rows) for each in batches[-1])
-            if batches[-1] and size + len(change.rows) > MAX_ROWS:
-                batches.append([])
-            batches[-1].append(change)
+        batches = np.cumsum([len(change.rows) for change in changes]) // MAX_ROWS
         found: list[TrialResult] = []
-        for batch in batches:
-            results = self._run_batch(batch)
+        for batch in np.unique(batches):
+            chosen = [changes[n] for n in np.flatnonzero(batches == batch).tolist()]
+            results = self._run_batch(chosen)
             if results is None:
                 return None
             found += results
         return found
 
     def _run_batch(self, changes: Sequence[SourceChange]) -> list[TrialResult] | None:
-        rows = np.concatenate([change.rows for change in changes])
-        extra = np.zeros((len(rows), self.width))
-        ends = np.cumsum([len(change.rows) for change in changes])
-        spans = [slice(end - len(c.rows), end) for c, end in zip(changes, ends, strict=True)]
-        for change, span in zip(changes, spans, strict=True):
-            for column, value in enumerate(change[1:]):
-                extra[span, column] = value
-        columns = self.predict(self.program, self._dataset(rows, extra))
+        sizes = [len(change.rows) for change in changes]
+        rows, extra = np.concatenate([change.rows for change in changes]), []
+        for change, size in zip(changes, sizes, strict=True):
+            given = np.zeros((size, self.width))
+            given[:, 0], given[:, 1], given[:, 2] = change[1:]
+            extra.append(given)
+        columns = self.predict(self.program, self._dataset(rows, np.concatenate(extra)))
         if not columns:
             return None
-        seen = columns.pop("next_observations.1")
-        columns = {
-            name.replace("next_observations.0", "next_observations"): column
-            for name, column in columns.items()
-        }
+        seen = columns["next_observations.1"]
+        predicted = flat_predictions(
+            {**columns, "next_observations": columns["next_observations.0"]}
+        )
         failed = (seen == -1e300).all(axis=1)
         seen = np.where(np.abs(seen) > 1e299, np.nan, seen)
-        return [
-            TrialResult({n: c[span] for n, c in columns.items()}, failed[span], seen[span])
-            for span in spans
-        ]
+        parts = [np.split(each, np.cumsum(sizes)[:-1]) for each in (predicted, failed, seen)]
+        return [TrialResult(*each) for each in zip(*parts, strict=True)]
 
     def _dataset(self, rows: Array, extra: Array) -> Dataset:
         """Return rows with numbers added to their observations."""
         part, high = self.data[rows], (np.inf,) * self.width
         added = Space("box", "float64", (self.width,), tuple(-value for value in high), high)
         space = Space("tuple", children=(self.data.observation_space, added))
-        columns: Columns = {}
-        for name, column in part.columns.items():
-            head, dot, rest = name.partition(".")
-            if head in ("observations", "next_observations"):
-                name = f"{head}.0{dot}{rest}"
-            columns[name] = column
+        fields = ("observations", "next_observations")
+        columns = {f"{n}.0" if n in fields else n: c for n, c in part.columns.items()}
         columns["observations.1"] = columns["next_observations.1"] = extra
         columns["episodes"] = np.arange(len(rows))
         return replace(part, columns=columns, observation_space=space)
 
-    def _traced_class(self) -> str:
-        """Return a subclass whose methods record and change the places before each statement."""
-        inserted: dict[tuple[str, int], list[str]] = {}
+    def _instrumented(self) -> str:
+        """Return the text with calls that record and change the places before each statement."""
+        inserted = {}
         for number, statement in enumerate(self.source.statements):
             if not statement.is_open:
                 continue
-            lines = []
-            if statement.known:
-                start = self.columns.index(Site(number, statement.known[0]))
-                places = ", ".join(f"lambda: {place}" for place in statement.known)
-                lines.append(f"if Trial.site < 0: record({start}, {places})")
-            lines += [
+            inserted[number] = [
                 f"{site.place} = changed({index}, {site.place})"
                 for index, site in enumerate(self.source.sites)
                 if site.statement == number
             ]
-            inserted[statement.method, statement.line] = lines
-        text = f"\n\nclass Traced({BASE}):\n"
-        for method in self.source.methods:
-            copy = deepcopy(method)
-            _insert(copy.body, copy.name, inserted)
-            text += "".join(f"    {line}\n" for line in ast.unparse(copy).splitlines()) + "\n"
-        return text + ("    pass\n" if not self.source.methods else "")
+            if statement.known:
+                start = self.columns.index(Site(number, statement.known[0]))
+                places = ", ".join(f"lambda: {place}" for place in statement.known)
+                call = f"if Trial.site == -1: record({start}, {places})"
+                inserted[number].insert(0, call)
+        return self.source.with_all_lines(inserted)
 
 
-def _insert(body: list[ast.stmt], method: str, inserted: dict[tuple[str, int], list[str]]) -> None:
-    """Insert lines before the statements of a block and of the blocks inside."""
-    for statement in list(body):
-        for name in ("body", "orelse"):
-            inner = getattr(statement, name, None)
-            if isinstance(inner, list):
-                _insert(inner, method, inserted)
-        lines = inserted.get((method, statement.lineno), [])
-        place = body.index(statement)
-        body[place:place] = ast.parse("\n".join(lines)).body
-
-
-def flat_predictions(space: Space, columns: Columns) -> Array:
+def flat_predictions(columns: Columns) -> Array:
     """Return the predicted numbers of each row: the observation, the reward and the end."""
-    observed = [
-        columns[leaf.name].reshape(len(columns["rewards"]), -1).astype(float)
-        for leaf in number_leaves(space, "next_observations")
-    ]
-    ends = [columns[name].astype(float)[:, None] for name in ("rewards", "terminations")]
-    return np.concatenate([*observed, *ends], axis=1)
+    names = ("next_observations", "rewards", "terminations")
+    count = len(columns["rewards"])
+    return np.concatenate([columns[n].reshape(count, -1).astype(float) for n in names], axis=1)

@@ -7,6 +7,7 @@ the evaluation of one program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -19,16 +20,12 @@ from cwm_cli.sandbox.failures import LONGEST_PROGRAM
 from cwm_cli.sandbox.handlers import (
     ConfinedProgram,
     Handler,
-    mask_writer,
-    parts,
+    recorder,
     reseed,
-    reward_of,
-    terminated_of,
     values,
-    writer,
 )
-from cwm_cli.sandbox.job import ModelJob, SlotLayout, prediction_layout
-from cwm_cli.sandbox.prediction import merge_answers, split_rows
+from cwm_cli.sandbox.job import PredictionJob, SlotLayout, answer_slots
+from cwm_cli.sandbox.prediction import merge_answers, select_rows, split_rows
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox.client import Sandbox
@@ -75,18 +72,12 @@ def _predict_batch(
     sandbox: Sandbox, batch: list[str], rows: Dataset, seed: int
 ) -> list[VariantPredictions]:
     """Run a batch in two processes; return fewer predictions if a variant ended its process."""
-    rng = np.random.default_rng([seed, len(rows)])
-    halves = [part for part in split_rows(rows, 2, rng) if len(part)]
+    halves = split_rows(rows, 2, np.random.default_rng([seed, len(rows)]))
     inputs = rows.select("observations", "actions")
     jobs = [
-        VariantsJob.of(
-            batch[0],
-            rows,
-            seed=seed,
-            columns={name: column[part] for name, column in inputs.items()},
-            variants=batch,
-        )
+        VariantsJob.of(batch[0], rows, seed=seed, columns=select_rows(inputs, part), variants=batch)
         for part in halves
+        if len(part)
     ]
     sandbox.prepare(VariantsJob.handler)
     replies = sandbox.run_apart([[job] for job in jobs], [sandbox.limits] * len(jobs))
@@ -98,7 +89,7 @@ def _predict_batch(
     found = []
     for variant in range(done):
         answers, failed = [], np.ones(len(rows), bool)
-        for part, job, [reply] in zip(halves, jobs, replies, strict=True):
+        for part, job, [reply] in zip(filter(len, halves), jobs, replies, strict=True):
             span = slice(variant * job.count, (variant + 1) * job.count)
             slots = {name: slot[span] for name, slot in reply.slots.items() if slot.ndim}
             answers.append((part, slots))
@@ -108,7 +99,7 @@ def _predict_batch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantsJob(ModelJob):
+class VariantsJob(PredictionJob):
     """A request for the predictions of variants of a program, one variant after the other.
 
     The slots contain predictions, (variants * rows, ...). `failed` is the mask of errors and
@@ -116,22 +107,14 @@ class VariantsJob(ModelJob):
     """
 
     handler: ClassVar[str] = "cwm_induction.refining.variants:VariantsHandler"
-    aim: ClassVar[str] = "every row was answered"
     variants: Sequence[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return len(self.actions[0])
 
     @property
     def layout(self) -> SlotLayout:
         """The layout of the predictions."""
-        answers = len(self.variants) * self.count
-        actions = self.action_space.count if self.valid else 0
-        layout = prediction_layout(self.observation_space, answers, actions)
-        columns = [(name, *layout.slots[name][1:]) for name in layout.answers]
-        return SlotLayout([*columns, ("failed", "u1", (answers,))], answers)
+        shape = (len(self.variants) * self.count,)
+        answers = answer_slots(self.observation_space, shape, self.mask_size)
+        return SlotLayout([*answers, ("failed", "u1", shape)], *shape)
 
 
 class VariantsHandler(Handler[VariantsJob]):
@@ -146,37 +129,26 @@ class VariantsHandler(Handler[VariantsJob]):
         program.begin()
         for variant, text in enumerate(job.variants):
             begin = variant * job.count
-            try:
+            with suppress(Exception):  # as below
                 code = compile(text, PROGRAM, "exec", dont_inherit=True)
                 self._predict(ConfinedProgram(code, job, slots).load(), program, begin)
-            except Exception:  # noqa: BLE001, S110  # programs raise any error; `failed` stays set
-                pass
             slots["status"][begin : begin + job.count] = 1
             program.counter[0] = begin + job.count
 
     def _predict(self, environment: Any, program: ConfinedProgram, begin: int) -> None:
         """Write the predictions of all rows into the slots, from index `begin` on."""
-        job, slots = self.job, program.slots
-        space = job.observation_space
-        write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
-        mark = mask_writer(job.action_space, slots["valid_actions"]) if job.valid else None
-        observations = values(space, iter(job.observations))
+        job, failed = self.job, program.slots["failed"]
+        record = recorder(
+            job.observation_space, program.slots, job.action_space if job.valid else None
+        )
+        observations = values(job.observation_space, iter(job.observations))
         actions = values(job.action_space, iter(job.actions))
-        for place, (observation, action) in enumerate(
-            zip(observations, actions, strict=True), start=begin
-        ):
+        inputs = zip(observations, actions, strict=True)
+        for place, (observation, action) in enumerate(inputs, start=begin):
             if job.draws:
                 reseed(job.seed)
             program.counter[0] = place
-            try:
+            with suppress(Exception):  # programs raise any error; `failed` stays set
                 environment.set_state(observation)
-                result = parts(environment.step(action), with_valid=job.valid)
-                write(place, result[0])
-                slots["rewards"][place] = reward_of(result[1])
-                slots["terminations"][place] = terminated_of(result[2])
-                if mark:
-                    mark(place, result[3])
-            except Exception:  # noqa: BLE001  # programs raise any error
-                slots["rewards"][place] = np.nan
-            else:
-                slots["failed"][place] = 0
+                record(place, environment.step(action))
+                failed[place] = 0

@@ -69,8 +69,8 @@ def test_values_are_recorded_and_changed_in_single_rows():
     assert (push == data.columns["actions"] - 1).all()
     site = tracer.source.sites.index(Site(1, "push"))
     rows = np.flatnonzero(push == 0)
-    [result] = tracer.run([SourceChange(rows, site=site, summand=0.25)])
-    change = result.columns["next_observations"] - data.columns["next_observations"][rows]
+    [result] = tracer.run([SourceChange(rows, site=site, values=0.25)])
+    change = result.predicted[:, :2] - data.columns["next_observations"][rows]
     assert np.allclose(change[data.columns["next_observations"][rows, 1] < 0.8], 0.125)
 
 
