@@ -1,20 +1,16 @@
 """Writer of programs that remember a board from views of a moving window."""
 
 from collections.abc import Callable
+from functools import partial
 from json import dumps
+from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
+from cwm_induction.discrete.chance_tables import ShareCondition, Shares
 from cwm_induction.discrete.expressions import wrapped
-from cwm_induction.recalling.windows import (
-    CellChange,
-    NumberBeside,
-    StepOutcome,
-    Window,
-    find_window,
-)
+from cwm_induction.recalling.windows import UNCHANGED, AnswerTree, Window, find_window
 
 _PROGRAM = '''import numpy as np
 
@@ -157,11 +153,12 @@ def _write(window: Window) -> str:
     views = window.views
     shape = (*views.shape[:2], views.kinds.shape[1])
     kinds = [tuple(kind) for kind in views.kinds.tolist()]
-    names = [other.name for other in window.others]
+    keys = {name: dumps(key) for name, (key, *_) in views.others.items()}
+    given = "".join(f", {name}" for name in keys)
     image = f"[{dumps(views.key)}]" if views.key else ""
     unseen, sight = window.unseen, window.sight
     shaped = "" if len(views.shape) == 3 else ".reshape(SHAPE[:2])"
-    new = ", ".join(f"{dumps(o.key)}: self.next_{o.name}(*now)" for o in window.others)
+    new = ", ".join(f"{key}: self.next_{name}(*now)" for name, key in keys.items())
     parts = ", ".join(part for part in (f"{dumps(views.key)}: view{shaped}", new) if part)
     observation = f"{{**self.observation, {parts}}}" if views.key else f"view{shaped}"
     constants, hide, is_shown = [], "", "cell not in OWN"
@@ -190,62 +187,49 @@ def _write(window: Window) -> str:
         usual="\n".join(wrapped("USUAL = ", f"[{', '.join(usual)}]")),
         sight="".join(f"{line}\n" for line in constants),
         hidden=" Cells that light does not reach are out of sight." if sight else "",
-        others="".join(f", {name}" for name in names),
-        numbers="".join(f", int(self.observation[{dumps(o.key)}])" for o in window.others),
+        others=given,
+        numbers="".join(f", int(self.observation[{key}])" for key in keys.values()),
         hide=hide,
         observation=observation,
         image=image,
-        move=_tree(window.choice, lambda best: [f"return {best}"]),
+        move=_tree(window.choice),
         changes=_changes(window, kinds),
-        after="".join(_other(other, names) for other in window.others),
-        reward=_outcome(window.reward),
-        terminated=_outcome(window.terminated),
+        after="".join(_next_number(name, tree, given) for name, tree in window.others.items()),
+        reward=_tree(window.reward),
+        terminated=_tree(window.terminated),
         is_shown=is_shown,
     )
     if window.others:
-        given = "".join(f", {name}" for name in names)
         start = f"        reward = self.reward(action, view{given})"
         text = text.replace(start, f"        now = action, view{given}\n{start}", 1)
     return text.rstrip() + "\n" + (_LIT if sight else "")
 
 
-def _tree(table: ChanceTable, answer: Callable[[int], list[str]], indent: int = 8) -> str:
-    """Write a decision tree; `answer` writes the lines of the most likely answer number."""
+def _tree(tree: AnswerTree, statement: Callable[[Any], str] = "return {!r}".format) -> str:
+    """Write a decision tree; `statement` writes the line of the most likely answer."""
 
     def condition_text(condition: ShareCondition) -> str:
         return f"{condition.name} {'<=' if condition.most else '=='} {condition.value}"
 
     def most_likely(shares: Shares) -> list[str]:
-        return answer(int(np.argmax([float(share) for share in shares])))
+        return [statement(tree.answers[int(np.argmax([float(share) for share in shares]))])]
 
-    return "\n".join(" " * indent + line for line in table.lines(condition_text, most_likely))
+    return "\n".join(" " * 8 + line for line in tree.table.lines(condition_text, most_likely))
 
 
 def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
     """Write the changes of cells as `yield` statements."""
 
-    def answer(change: CellChange) -> Callable[[int], list[str]]:
-        def lines(best: int) -> list[str]:
-            if best == 0:
-                return ["pass"]
-            return [f"yield {change.cell}, {kinds[change.codes[best - 1]]}"]
+    def statement(cell: tuple[int, int], code: int) -> str:
+        return "pass" if code == UNCHANGED else f"yield {cell}, {kinds[code]}"
 
-        return lines
-
-    parts = [_tree(change.table, answer(change)) for change in window.changes]
+    parts = [_tree(tree, partial(statement, cell)) for cell, tree in window.changes.items()]
     return "\n".join(parts) if parts else "        return ()"
 
 
-def _other(other: NumberBeside, names: list[str]) -> str:
+def _next_number(name: str, tree: AnswerTree, given: str) -> str:
     """Write the method that returns the next value of a number beside the view."""
-    given = "".join(f", {name}" for name in names)
-    start = f"{other.name} + " if other.is_change else ""
-    body = _tree(other.table, lambda best: [f"return {start}{other.values[best]}"])
     return (
-        f"\n    def next_{other.name}(self, action, view{given}):\n"
-        f'        """Return the next {other.name}."""\n{body}\n'
+        f"\n    def next_{name}(self, action, view{given}):\n"
+        f'        """Return the next {name}."""\n{_tree(tree, "return {}".format)}\n'
     )
-
-
-def _outcome(outcome: StepOutcome) -> str:
-    return _tree(outcome.table, lambda best: [f"return {outcome.values[best]!r}"])

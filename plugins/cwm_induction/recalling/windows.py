@@ -8,7 +8,7 @@ opaque cells predicts the visible cells.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class WindowMove(NamedTuple):
 
 STILL = WindowMove(0, 0, 0)
 
+UNCHANGED = -1
+"""Answer of a tree if an action leaves a cell as it is; it precedes all codes."""
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -92,31 +95,10 @@ class Sight:
                 return lit
 
 
-class CellChange(NamedTuple):
-    """A decision tree for the next content of a cell: answer 0 means no change.
+class AnswerTree(NamedTuple):
+    """A decision tree with an answer, such as a reward or a move, for each number of an outcome."""
 
-    Each further answer is a place in `codes`, counted from 1.
-    """
-
-    cell: tuple[int, int]
-    codes: tuple[int, ...]
-    table: ChanceTable
-
-
-class NumberBeside(NamedTuple):
-    """A decision tree for a number beside the window: its next value, or its change."""
-
-    name: str
-    key: str
-    values: tuple[int, ...]
-    is_change: bool
-    table: ChanceTable
-
-
-class StepOutcome(NamedTuple):
-    """A decision tree for the rewards or for the end of the episode."""
-
-    values: tuple[float, ...]
+    answers: tuple[Any, ...]
     table: ChanceTable
 
 
@@ -171,34 +153,37 @@ class Views:
         columns = {name: part for name, part in columns.items() if np.ptp(part)}
         return cls(key, space.shape, kinds, before, after, columns, others)
 
-    def tree(self, answers: Array, count: int, rows: Array | None = None) -> ChanceTable:
-        """Fit the decision tree of numbered answers in a mask of rows."""
-        chosen = np.ones(len(answers), bool) if rows is None else rows
+    def tree(self, column: Array, rows: Array | None = None) -> AnswerTree:
+        """Fit the decision tree of a column's values in a mask of rows."""
+        chosen = np.ones(len(column), bool) if rows is None else rows
+        values, numbers = np.unique(column[chosen], return_inverse=True)
         columns = {name: part[chosen] for name, part in self.columns.items()}
-        return ChanceTable.of(columns, np.eye(count)[answers[chosen]])
+        table = ChanceTable.of(columns, np.eye(len(values))[numbers])
+        return AnswerTree(tuple(values.tolist()), table)
 
 
 @dataclass(frozen=True)
 class Window:
     """A model of a window: its moves, the changes of its cells, and the visible cells.
 
-    `choice` predicts the move, `of_action` lists the possible moves of each action, and `own`
-    masks the cells that move with the window. `unseen` is the code of cells out of sight, and
-    `usual` contains the most common code of each cell.
+    `choice` predicts the number of the move, `of_action` lists the possible moves of each action,
+    and `own` masks the cells that move with the window. `changes` contains a tree of the next code
+    for each cell that actions change. `unseen` is the code of cells out of sight, and `usual`
+    contains the most common code of each cell. `others` are trees of the numbers beside the window.
     """
 
     views: Views
     moves: tuple[WindowMove, ...]
-    choice: ChanceTable
+    choice: AnswerTree
     of_action: dict[int, tuple[int, ...]]
     own: Array
-    changes: tuple[CellChange, ...]
+    changes: dict[tuple[int, int], AnswerTree]
     unseen: int | None
     sight: Sight | None
     usual: Array
-    others: tuple[NumberBeside, ...]
-    reward: StepOutcome
-    terminated: StepOutcome
+    others: dict[str, AnswerTree]
+    reward: AnswerTree
+    terminated: AnswerTree
 
 
 def find_window(data: Dataset) -> Window | None:
@@ -220,8 +205,9 @@ def find_window(data: Dataset) -> Window | None:
             evidence[rows, moves.index(move)] = _evidence(views, rows, move, unseen)
     label, top = evidence.argmax(1), np.sort(evidence, axis=1)[:, -2:]
     certain = top[:, -1] - top[:, 0] > -MISS if len(moves) > 1 else np.ones(len(data), bool)
-    choice = views.tree(label, len(moves), certain)
-    label = np.where(certain, label, choice.chances(views.columns, len(data)).argmax(axis=1))
+    choice = views.tree(label, certain)
+    likeliest = choice.table.chances(views.columns, len(data)).argmax(axis=1)
+    label = np.where(certain, label, np.array(choice.answers)[likeliest])
     known = [view != (-1 if unseen is None else unseen) for view in (views.before, views.after)]
     own = _own(views, known, label, moves)
     next_codes = np.where(own, views.after, _codes_after(views, moves, label, own))
@@ -236,13 +222,13 @@ def find_window(data: Dataset) -> Window | None:
         choice,
         numbers,
         own,
-        tuple(_changes(views, next_codes, known[0] & known_next)),
+        dict(_changes(views, next_codes, known[0] & known_next)),
         unseen,
         None if unseen is None else find_sight(views.before, unseen),
         usual,
-        tuple(_other(views, name) for name in views.others),
-        _outcome(views, data.columns["rewards"]),
-        _outcome(views, data.columns["terminations"]),
+        {name: _next_number(views, name) for name in views.others},
+        views.tree(data.columns["rewards"]),
+        views.tree(data.columns["terminations"]),
     )
 
 
@@ -376,32 +362,26 @@ def _own(views: Views, known: list[Array], label: Array, moves: tuple[WindowMove
     return own
 
 
-def _changes(views: Views, next_codes: Array, known: Array) -> Iterator[CellChange]:
-    """Yield the cells of the window that actions change."""
+def _changes(
+    views: Views, next_codes: Array, known: Array
+) -> Iterator[tuple[tuple[int, int], AnswerTree]]:
+    """Yield the cells of the window that actions change, and trees of their next codes."""
     changed = known & (next_codes != views.before)
     for x, y in np.argwhere(changed.sum(axis=0) >= LEAST_CHANGED).tolist():
-        codes = np.unique(next_codes[changed[:, x, y], x, y])
-        answers = np.where(changed[:, x, y], 1 + np.searchsorted(codes, next_codes[:, x, y]), 0)
-        answers = np.where(known[:, x, y], answers, 0)
-        table = views.tree(answers, 1 + len(codes), known[:, x, y])
-        if any(max(leaf.shares) > leaf.shares[0] for leaf in table.leaves()):
-            yield CellChange((x, y), tuple(codes.tolist()), table)
+        codes = np.where(changed[:, x, y], next_codes[:, x, y], UNCHANGED)
+        tree = views.tree(codes, known[:, x, y])
+        likely = [leaf.shares.index(max(leaf.shares)) for leaf in tree.table.leaves()]
+        if any(tree.answers[number] != UNCHANGED for number in likely):
+            yield (x, y), tree
 
 
-def _other(views: Views, name: str) -> NumberBeside:
-    """Fit the next value and the change of a number, and return the shorter tree."""
-    key, now, then = views.others[name]
-    candidates = []
-    for is_change, target in ((False, then), (True, then - now)):
-        values, answers = np.unique(target, return_inverse=True)
-        table = views.tree(answers, len(values))
-        candidates.append(NumberBeside(name, key, tuple(values.tolist()), is_change, table))
-    return min(candidates, key=lambda other: other.table.bits)
-
-
-def _outcome(views: Views, column: Array) -> StepOutcome:
-    values, answers = np.unique(column, return_inverse=True)
-    return StepOutcome(tuple(values.tolist()), views.tree(answers, len(values)))
+def _next_number(views: Views, name: str) -> AnswerTree:
+    """Fit a number's next value and its change; return the shorter tree, with text as answers."""
+    _, now, then = views.others[name]
+    value, change = views.tree(then), views.tree(then - now)
+    if value.table.bits <= change.table.bits:
+        return value
+    return change._replace(answers=tuple(f"{name} + {step}" for step in change.answers))
 
 
 def _usual(seen: Array, unseen: int | None) -> Array:

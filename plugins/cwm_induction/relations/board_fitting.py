@@ -44,11 +44,8 @@ LENIENT, CAREFUL, STRICT = 1.0, 8.0, 25.0
 NEARLY = 0.002
 """Share of wrong boards that is put down to chance."""
 
-RARE = 3.0
-"""Terms of this price and above are not used for the first guess."""
-
-PRICES = (1.0, RARE)
-"""Price limits of the terms of the first stage while its consequences are unknown."""
+CHEAP, RARE = 1.0, 3.0
+"""Terms of these prices and above are not used for the first guess of a stage or a turn."""
 
 MOST_WRONG = 0.5
 """Share of wrong boards above which rewards and ends are not fitted."""
@@ -108,11 +105,9 @@ def _fit_stages(model: BoardModel, names: Names, target: Array, spend: Spend) ->
     fewest = _wrong(strict.apply(names), target)
     if fewest <= NEARLY * len(target) or min(layout.shape) == 1:
         return
-    for price in PRICES:
-        middle = fit(LENIENT, price).apply(names)["board"].values
-        consequence = find_consequence(middle, target)
-        if consequence is None:
-            continue
+    middle = fit(LENIENT, CHEAP).apply(names)["board"].values
+    consequence = find_consequence(middle, target)
+    if consequence:
         # boards without a consequence show the first stage alone
         quiet = (consequence.apply(middle)[0] == middle).all(axis=(1, 2))
         refit = _without_idle_offsets(fit(STRICT, quiet=quiet), names)

@@ -25,6 +25,9 @@ from cwm_induction.relations.rules import (
 DIGITS = 6
 """Decimal places of rewards and weights."""
 
+LEAST_STEPS = 20
+"""Steps within episodes at least; fewer do not show the weights of a sum."""
+
 ERROR_BITS, RULE_BITS, WEIGHT_BITS = 20.0, 8.0, 12.0
 """Costs that choose a weighted sum: of a wrong row, of a rule or condition, of a weight."""
 
@@ -97,7 +100,7 @@ def fit_payments(
     table = np.stack([known[term.name] for term in sums], axis=1).astype(float)
     best: tuple[float, Payments] | None = None
     conditions = [*terms, RuleTerm("terminated", "terminated", "flag")]
-    for weights in _candidate_weights(table, rewards, ends):
+    for weights in (np.zeros(len(sums)), _sparse_weights(table[~ends], rewards[~ends])):
         rest = (rewards - table @ weights).round(DIGITS) + 0.0
         values, counts = np.unique(rest, return_counts=True)
         values = values[np.argsort(-counts, kind="stable")[: MAX_EFFECTS + 1]]
@@ -114,26 +117,14 @@ def fit_payments(
     return best[1]
 
 
-def _candidate_weights(table: Array, rewards: Array, ends: Array) -> list[Array]:
-    """Return weights of no term, of the steps within episodes, and of all steps."""
-    found = [np.zeros(table.shape[1])]
-    for rows in (~ends, np.ones(len(ends), bool)):
-        if rows.sum() < 20:
-            continue
-        weights = _sparse_weights(table[rows], rewards[rows])
-        if not any(np.array_equal(weights, other) for other in found):
-            found.append(weights)
-    return found
-
-
 def _sparse_weights(table: Array, rewards: Array) -> Array:
     """Return rounded weights of few columns, by least absolute deviations.
 
     Few rows have a bonus, which least absolute deviations ignore. Columns are left out in turn
     while as many rows are explained.
     """
-    columns = _independent(table)
     weights = np.zeros(table.shape[1])
+    columns = _independent(table) if len(table) >= LEAST_STEPS else []
     if not columns:
         return weights
     table = table[:, columns]
