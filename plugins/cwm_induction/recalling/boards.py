@@ -10,7 +10,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.discrete.chance_tables import ShareCondition, Shares
 from cwm_induction.discrete.expressions import wrapped
-from cwm_induction.recalling.windows import UNCHANGED, AnswerTree, Window, find_window
+from cwm_induction.recalling.windows import NO_CODE, AnswerTree, Window, find_window
 
 _PROGRAM = '''import numpy as np
 
@@ -124,6 +124,13 @@ def shown(view):
             yield cell, kind
 '''
 
+_HIDE = """\
+        seen = lit(view)
+        for cell in np.ndindex(SHAPE[:2]):
+            if cell not in seen:
+                view[cell] = UNSEEN
+"""
+
 _LIT = '''
 
 def lit(view):
@@ -156,37 +163,20 @@ def _write(window: Window) -> str:
     keys = {name: dumps(key) for name, (key, *_) in views.others.items()}
     given = "".join(f", {name}" for name in keys)
     image = f"[{dumps(views.key)}]" if views.key else ""
-    unseen, sight = window.unseen, window.sight
     shaped = "" if len(views.shape) == 3 else ".reshape(SHAPE[:2])"
     new = ", ".join(f"{key}: self.next_{name}(*now)" for name, key in keys.items())
     parts = ", ".join(part for part in (f"{dumps(views.key)}: view{shaped}", new) if part)
     observation = f"{{**self.observation, {parts}}}" if views.key else f"view{shaped}"
-    constants, hide, is_shown = [], "", "cell not in OWN"
-    if unseen is not None:
-        constants.append(f"UNSEEN = {kinds[unseen]}  # value of a cell out of sight")
-        is_shown += " and kind != UNSEEN"
-    if sight is not None:
-        seeds = [tuple(cell) for cell in np.argwhere(sight.seeds).tolist()]
-        constants += [
-            *wrapped("SEEDS = ", f"[{', '.join(map(str, seeds))}]"),
-            *wrapped("WAYS = ", f"[{', '.join(map(str, sight.ways))}]"),
-            *wrapped("OPAQUE = ", f"[{', '.join(str(kinds[c]) for c in sorted(sight.opaque))}]"),
-        ]
-        hide = (
-            "        seen = lit(view)\n"
-            "        for cell in np.ndindex(SHAPE[:2]):\n"
-            "            if cell not in seen:\n"
-            "                view[cell] = UNSEEN\n"
-        )
-    usual = [str([kinds[code] for code in row]) for row in window.usual.tolist()]
+    constants, hide, is_shown = _sight(window, kinds)
+    usual = [str([kinds[code] for code in row]) for row in window.usual.reshape(shape[:2]).tolist()]
     text = _PROGRAM.format(
         shape=shape,
         moves=[tuple(move) for move in window.moves],
         can=window.of_action,
-        own=[tuple(cell) for cell in np.argwhere(window.own).tolist()],
+        own=[tuple(cell) for cell in np.argwhere(window.own.reshape(shape[:2])).tolist()],
         usual="\n".join(wrapped("USUAL = ", f"[{', '.join(usual)}]")),
-        sight="".join(f"{line}\n" for line in constants),
-        hidden=" Cells that light does not reach are out of sight." if sight else "",
+        sight=constants,
+        hidden=" Cells that light does not reach are out of sight." if window.sight else "",
         others=given,
         numbers="".join(f", int(self.observation[{key}])" for key in keys.values()),
         hide=hide,
@@ -202,7 +192,24 @@ def _write(window: Window) -> str:
     if window.others:
         start = f"        reward = self.reward(action, view{given})"
         text = text.replace(start, f"        now = action, view{given}\n{start}", 1)
-    return text.rstrip() + "\n" + (_LIT if sight else "")
+    return text.rstrip() + "\n" + (_LIT if window.sight else "")
+
+
+def _sight(window: Window, kinds: list[tuple[int, ...]]) -> tuple[str, str, str]:
+    """Write constants of sight, the lines that hide cells, and the test of a visible cell."""
+    if window.unseen == NO_CODE:
+        return "", "", "cell not in OWN"
+    is_shown = "cell not in OWN and kind != UNSEEN"
+    constants = [f"UNSEEN = {kinds[window.unseen]}  # value of a cell out of sight"]
+    hide, sight = "", window.sight
+    if sight is not None:
+        seeds = ", ".join(str(tuple(cell)) for cell in np.argwhere(sight.seeds).tolist())
+        opaque = ", ".join(str(kinds[code]) for code in sorted(sight.opaque))
+        constants += wrapped("SEEDS = ", f"[{seeds}]")
+        constants += wrapped("WAYS = ", str(list(sight.ways)))
+        constants += wrapped("OPAQUE = ", f"[{opaque}]")
+        hide = _HIDE
+    return "".join(f"{line}\n" for line in constants), hide, is_shown
 
 
 def _tree(tree: AnswerTree, statement: Callable[[Any], str] = "return {!r}".format) -> str:
@@ -220,8 +227,9 @@ def _tree(tree: AnswerTree, statement: Callable[[Any], str] = "return {!r}".form
 def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
     """Write the changes of cells as `yield` statements."""
 
-    def statement(cell: tuple[int, int], code: int) -> str:
-        return "pass" if code == UNCHANGED else f"yield {cell}, {kinds[code]}"
+    def statement(cell: int, code: int) -> str:
+        place = divmod(cell, window.views.shape[1])
+        return "pass" if code == NO_CODE else f"yield {place}, {kinds[code]}"
 
     parts = [_tree(tree, partial(statement, cell)) for cell, tree in window.changes.items()]
     return "\n".join(parts) if parts else "        return ()"

@@ -44,8 +44,8 @@ LENIENT, CAREFUL, STRICT = 1.0, 8.0, 25.0
 NEARLY = 0.002
 """Share of wrong boards that is put down to chance."""
 
-CHEAP, RARE = 1.0, 3.0
-"""Terms of these prices and above are not used for the first guess of a stage or a turn."""
+CHEAP = 1.0
+"""Terms of this price and above are not used for the first guess of a stage."""
 
 MOST_WRONG = 0.5
 """Share of wrong boards above which rewards and ends are not fitted."""
@@ -201,12 +201,11 @@ def _fit_turning(model: BoardModel, names: Names, target: Array, spend: Spend) -
     vocabulary = RuleVocabulary(cell_terms(layout, names), cell_effects(layout, names))
     counts = [f"count(board, {code})" for code in codes_of(names)]
     conditions = step_terms(layout, names) + plain_terms("number", counts, 1.0)
-    simple = [term for term in conditions if term.price < RARE]
-    turn = _fit_turn(simple, names, target, spend, Bias(LENIENT, max_rules=6))
-    middle = names
+    turn, middle = None, names
     for number in range(ROUNDS):
-        shifts = turn.outcomes(middle, len(target))
-        off = mismatches(middle["board"].values, target) + (shifts[:, None] != SHIFTS)
+        off = mismatches(middle["board"].values, target)
+        if turn:
+            off = off + (turn.outcomes(middle, len(target))[:, None] != SHIFTS)
         unturned = turned(target, -np.array(SHIFTS)[off.argmin(axis=1)])
         bits = (LENIENT, CAREFUL, STRICT)[min(number, 2)]
         stage = fit_stage(loop, vocabulary, names, unturned, spend, bits)

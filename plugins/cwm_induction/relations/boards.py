@@ -279,7 +279,7 @@ class BoardModel(PartsModel):
             lines.append(f"row, column = divmod(int(action), {width})")
         elif layout.focus == "column":
             lines.append("column = int(action)")
-            lines.append("row = count_in_column(board, column, 0) - 1  # the lowest empty cell")
+            lines.append("row = (board[:, column] == 0).sum() - 1  # the lowest empty cell")
         return [*lines, *variables]
 
 
@@ -294,7 +294,8 @@ def start_names(layout: BoardLayout, before: Array, action: Array) -> Names:
     elif layout.focus == "cell":
         names["row"], names["column"] = np.divmod(action, layout.shape[1])
     elif layout.focus == "column":
-        names["column"], names["row"] = action, board.count_in_column(action, 0) - 1
+        names["column"] = action
+        names["row"] = (board.values[board.rows, :, action] == 0).sum(axis=1) - 1
     define(prelude(layout), names, len(action))
     return names
 

@@ -27,10 +27,6 @@ FUNCTIONS = {
     """Return how many cells have a value."""
     return int((board == value).sum())
 ''',
-    "count_in_column": '''def count_in_column(board, x, value):
-    """Return how many cells of a column have a value."""
-    return int((board[:, x] == value).sum())
-''',
     "count_around": '''def count_around(board, y, x, value):
     """Return how many of the eight cells around a cell have a value."""
     near = board[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
@@ -104,11 +100,6 @@ class Boards:
         counts: Array = (self.values == value).sum(axis=(1, 2))[self.rows]
         return counts
 
-    def count_in_column(self, x: Array, value: int) -> Array:
-        """Return the number of cells of a column with a value per sample."""
-        counts: Array = (self.values == value).sum(axis=1)[self.rows, x]
-        return counts
-
     def count_around(self, y: Array, x: Array, value: int) -> Array:
         """Return the number of neighbours with a value, of eight."""
         equal = np.pad(self.values == value, ((0, 0), (1, 1), (1, 1)))
@@ -153,7 +144,6 @@ def _distinct(*values: Array) -> Array:
 _BATCH = {
     "at": Boards.at,
     "count": Boards.count,
-    "count_in_column": Boards.count_in_column,
     "count_around": Boards.count_around,
     "differing": lambda one, other: (one.values != other.values).sum(axis=(1, 2))[one.rows],
     "distinct": _distinct,

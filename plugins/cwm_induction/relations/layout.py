@@ -131,10 +131,7 @@ def find_layouts(rows: PartRows, shape: tuple[int, ...]) -> list[BoardLayout]:
         cells = float(_entropy(changes[:, : best.cells].mean(axis=0)).sum() * len(changes))
         if _surprise(best, rows.action, changes) < LESS_SURPRISE * cells:
             return [best]
-    lines_or_boards = [one for one in candidates if one.shape[0] == 1 or not is_vector]
-    # the cell of an action may be hard to see if all cells change at each step
-    unclear = [one for one in pressed if not is_vector and one.wraps == (False, False)]
-    return [*unclear[:1], *lines_or_boards[:1]]
+    return [one for one in candidates if one.shape[0] == 1 or not is_vector][:1]
 
 
 def _grids_of(size: int) -> Iterator[BoardLayout]:
