@@ -197,10 +197,10 @@ class BoardModel(PartsModel):
     def payment_terms(self, names: Names) -> tuple[list[RuleTerm], list[RuleTerm]]:
         """Return the terms of weighted sums, and the terms of conditions."""
         layout = self.layout
-        codes = np.unique([names["old"].values, names["new"].values])[::-1].tolist()
+        codes = np.unique([names["old"].values, names["new"].values]).tolist()
         events = self.consequence.events if self.consequence else []
         middle = "middle" if self.consequence or self.turn else "new"
-        changes = [f"count({middle}, {code}) - count(old, {code})" for code in codes]
+        changes = [f"count({middle}, {code}) - count(old, {code})" for code in reversed(codes)]
         changes += [f"new_x{c} - x{c}" for c in layout.extras]
         now, then = ([f"count({board}, {code})" for code in codes] for board in ("new", "old"))
         new = [f"new_x{c}" for c in layout.extras]
@@ -224,7 +224,7 @@ class BoardModel(PartsModel):
             conditions += plain_terms("number", counts, 1.0)
         cells = [f"new[{y}, {x}]" for y, x in np.ndindex(layout.shape)]
         conditions += plain_terms("code", cells, 4.0)
-        return plain_terms("number", [*events, *changes, *now, *new]), conditions
+        return plain_terms("number", [*events, *changes, *reversed(now), *new]), conditions
 
     def functions(self) -> dict[str, str]:
         """Return the functions that programs may call, by name."""
@@ -343,7 +343,7 @@ def _line_places(layout: BoardLayout, board: str) -> list[str]:
 
 def cell_terms(layout: BoardLayout, names: Names, everywhere: bool = False) -> list[RuleTerm]:
     """Return terms of the cell of a loop around the focus, or of a loop over all cells."""
-    terms: list[RuleTerm] = []
+    terms = step_terms(layout, names)
     if everywhere and layout.focus:
         if layout.focus == "agent":
             entered = "(y == row + down) & (x == column + right)"
@@ -359,7 +359,6 @@ def cell_terms(layout: BoardLayout, names: Names, everywhere: bool = False) -> l
     terms.append(RuleTerm("here", "at(board, y, x)", "code"))
     for name, offset in _neighbours(layout).items():
         terms.append(RuleTerm(name, _shifted(layout, *offset), "code", 1.0))
-    terms += step_terms(layout, names)
     if layout.shape[0] == 1:
         return [*terms, *plain_terms("number", ["x"], 1.0)]
     terms += plain_terms("number", ["y", "x"], 3.0)
