@@ -36,10 +36,6 @@ FUNCTIONS = {
     """Return how many cells of two boards differ."""
     return int((board != other).sum())
 ''',
-    "pick": '''def pick(index, *values):
-    """Return the value with a number."""
-    return values[index]
-''',
     "distinct": '''def distinct(*values):
     """Return the number of different values."""
     return len(set(values))
@@ -48,10 +44,6 @@ FUNCTIONS = {
     """Return whether a cell is inside the field and no object is there."""
     return 0 <= row < {height} and 0 <= column < {width} and [row, column] not in places
 ''',
-    "inside": '''def inside(row, column):
-    """Return whether a cell is inside the field."""
-    return 0 <= row < {height} and 0 <= column < {width}
-''',
     "toward": '''def toward(distance):
     """Return the step that makes a distance smaller."""
     return 1 if distance > 0 else -1
@@ -59,10 +51,6 @@ FUNCTIONS = {
     "away": '''def away(distance):
     """Return the step that makes a distance larger."""
     return 1 if distance < 0 else -1
-''',
-    "sign": '''def sign(number):
-    """Return the sign of a number."""
-    return (number > 0) - (number < 0)
 ''',
     "nearest": '''def nearest(places, row, column):
     """Return the place with the fewest steps from a cell, the first of equals."""
@@ -114,15 +102,11 @@ class Places:
     def __init__(self, values: Array, height: int, width: int) -> None:
         self.values, self.height, self.width = values, height, width
 
-    def inside(self, row: Array, column: Array) -> Array:
-        """Return the mask of rows whose cell is inside the field."""
-        mask: Array = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
-        return mask
-
     def free(self, row: Array, column: Array) -> Array:
         """Return the mask of rows whose cell is inside and empty."""
         taken = (self.values == np.stack([row, column], axis=1)[:, None]).all(axis=2).any(axis=1)
-        return np.asarray(self.inside(row, column) & ~taken)
+        inside = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
+        return np.asarray(inside & ~taken)
 
 
 def evaluate(text: str, names: Mapping[str, Any]) -> Array:
@@ -147,11 +131,9 @@ _BATCH = {
     "count_around": Boards.count_around,
     "differing": lambda one, other: (one.values != other.values).sum(axis=(1, 2))[one.rows],
     "distinct": _distinct,
-    "pick": lambda index, *values: np.choose(index, np.broadcast_arrays(*values), mode="clip"),
     "free": Places.free,
     "toward": lambda distance: np.where(distance > 0, 1, -1),
     "away": lambda distance: np.where(distance < 0, 1, -1),
-    "sign": np.sign,
     "abs": np.abs,
     "min": lambda *values: np.minimum.reduce(np.broadcast_arrays(*values)),
     "max": lambda *values: np.maximum.reduce(np.broadcast_arrays(*values)),

@@ -16,8 +16,6 @@ from cwm_induction.relations.rules import (
     RuleTerm,
     RuleVocabulary,
     Spend,
-    define,
-    definitions,
     fit_rules,
     mentions,
     plain_effects,
@@ -60,7 +58,6 @@ class ListModel(PartsModel):
     def moved(self, before: Array, action: Array) -> tuple[Array, Names]:
         """Return the observations after the moves, and the names that later rules may use."""
         names = _names(self.layout, before, action)
-        define(self.terms, names, len(before))
         after = before.copy()
         for number, (part, rules) in enumerate(zip(self.layout.lists, self.lists, strict=True)):
             result = partial(_result, before[:, part])
@@ -74,10 +71,8 @@ class ListModel(PartsModel):
 
     def copies(self, component: int) -> list[RuleEffect]:
         """Return first and last items and the other quantities."""
-        chosen = [t.name for t in self.terms if t.name.startswith(("chosen_first", "chosen_last"))]
         others = [f"x{other}" for other in self.layout.extras if other != component]
-        copies = plain_effects(self.layout.ends, 0.5) + plain_effects(chosen)
-        return copies + plain_effects(others, 1.0)
+        return plain_effects(self.layout.ends, 0.5) + plain_effects(others, 1.0)
 
     def payment_terms(self, names: Names) -> tuple[list[RuleTerm], list[RuleTerm]]:
         """Return the terms of weighted sums, and the terms of conditions."""
@@ -100,7 +95,6 @@ class ListModel(PartsModel):
         moves: list[str] = []
         for number, rules in enumerate(self.lists):
             moves += rules.lines(f"new_list_{number} = {{}}".format)
-        moves = [*definitions(self.terms, "\n".join([*moves, end])), *moves]
         start, finish, text = list[str](), list[str](), "\n".join([*moves, end])
         for number, part in enumerate(self.layout.lists):
             own, places = f"list_{number}", part.stop - part.start
@@ -141,7 +135,7 @@ def fit_lists(
     layout: ListLayout, rows: PartRows, spend: Spend, like: ListModel | None = None
 ) -> ListModel:
     """Learn rules for each list and quantity, then rewards and ends; `like` is not used."""
-    model = ListModel(layout, _terms(layout, rows.before))
+    model = ListModel(layout, _terms(layout))
     names = _names(layout, rows.before, rows.action)
     for number, part in enumerate(layout.lists):
         vocabulary = RuleVocabulary(model.terms, _effects(layout, number))
@@ -164,29 +158,14 @@ def _names(layout: ListLayout, before: Array, action: Array) -> Names:
     return names
 
 
-def _terms(layout: ListLayout, before: Array) -> list[RuleTerm]:
-    """Return what conditions may compare; quantities may be the number of a list."""
-    numbers, ends = range(len(layout.lists)), layout.ends
-    lengths = [f"length_{number}" for number in numbers]
+def _terms(layout: ListLayout) -> list[RuleTerm]:
+    """Return what conditions may compare."""
+    lengths, ends = [f"length_{number}" for number in range(len(layout.lists))], layout.ends
     extras = [f"x{component}" for component in layout.extras]
     terms = plain_terms("code", ["action"], -1.0) + plain_terms("number", lengths)
     terms += plain_terms("code", ends) + plain_terms("number", extras)
-    chosen = []
-    for component in layout.extras:
-        if not 0 < before[:, component].max() < len(layout.lists):
-            continue
-        for part in ("first", "last", "length"):
-            name = f"chosen_{part}_{component}"
-            values = ", ".join(f"{part}_{number}" for number in numbers)
-            kind = "number" if part == "length" else "code"
-            terms.append(RuleTerm(name, f"pick(x{component}, {values})", kind))
-            chosen += [name] * (part != "length")
-    pairs = combinations([*ends, *extras, *chosen], 2)
-    terms += plain_terms("flag", [f"({one} == {other})" for one, other in pairs], 1.0)
-    smaller = [f"({one} < {other})" for one, other in combinations(ends, 2)]
-    terms += plain_terms("flag", smaller, 2.0)
-    longer = [f"{one} - {other}" for one, other in combinations(lengths, 2)]
-    return terms + plain_terms("number", longer, 2.0)
+    pairs = combinations([*ends, *extras], 2)
+    return terms + plain_terms("flag", [f"({one} == {other})" for one, other in pairs], 1.0)
 
 
 def _effects(layout: ListLayout, number: int) -> list[RuleEffect]:

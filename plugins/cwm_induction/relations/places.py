@@ -259,7 +259,6 @@ def object_names(
     row, column = now[:, number].T.copy()
     places = Places(now.copy(), layout.height, layout.width)
     names: Names = {"action": action, "row": row, "column": column, "places": places}
-    names["inside"] = places.inside
     for other in range(len(layout.pairs)):
         names[f"row_{other}"], names[f"column_{other}"] = places.values[:, other].T
     names |= {f"x{component}": before[:, component] for component in layout.extras}
@@ -363,7 +362,6 @@ def _fit_mover(
     }
     values = np.concatenate([part["places"].values for part in parts])
     names["places"] = Places(values, layout.height, layout.width)
-    names["inside"] = names["places"].inside
     old, new = (np.concatenate([places[:, i] for i in group]) for places in (now, after))
     rest = find_rest(layout, old, new)
     vocabulary = _vocabulary(layout, group, herd)
@@ -397,13 +395,14 @@ def _vocabulary(layout: PlaceLayout, group: Sequence[int], herd: Herd | None) ->
     for text, price in effects[1:]:
         if not text.startswith("row_"):
             terms += plain_terms("flag", [f"free(places, {text})"], price)
-            terms += plain_terms("flag", [f"inside({text})"], price + 1)
     for sign in "+-":
         around = f"(row {sign} 1) % {layout.height}", f"(column {sign} 1) % {layout.width}"
         effects += plain_effects([f"{around[0]}, column", f"row, {around[1]}"], 3.0)
     terms += plain_terms("code", ["action"]) + plain_terms("number", ["row", "column"], 1.5)
-    prices = {f"row_{n} + column_{n}": 2.0 if n == layout.actor else 6.0 for n in others}
-    for total, price in {"row + column": 3.0, **prices}.items():
+    totals = {"row + column": 3.0}
+    if layout.actor in others:
+        totals[f"row_{layout.actor} + column_{layout.actor}"] = 2.0
+    for total, price in totals.items():
         terms += plain_terms("code", [f"({total}) % {n}" for n in (2, 3, 4)], price)
     extras = [f"x{component}" for component in layout.extras]
     return RuleVocabulary(terms + plain_terms("number", extras, 1.0), effects)
@@ -429,7 +428,6 @@ def _relative_moves(name: str, price: float) -> list[RuleEffect]:
         for word in ("toward", "away")
         for move in (f"row + {word}({down}), column", f"row, column + {word}({right})")
     ]
-    moves += [f"row {sign} sign({down}), column {sign} sign({right})" for sign in "+-"]
     place = RuleEffect(f"row_{name}, column_{name}", price + 1)
     return [*plain_effects(moves, price), place]
 
