@@ -122,6 +122,8 @@ class RuleStage:
     def lines(self) -> list[str]:
         """Write the lines of `step`: the new board is computed from `board`."""
         body = self.rules.lines(lambda text: None if text == "here" else f"after[y, x] = {text}")
+        if not body:
+            return []
         inner = [*definitions(self.rules.terms, "\n".join(body)), *body]
         indent = "    " * self.loop.depth
         return [
@@ -247,9 +249,8 @@ class BoardModel(PartsModel):
             moves += ["for y, x in self.MARKED:", "    new[y, x] = self.ON_MARK[int(board[y, x])]"]
         else:
             moves.append("new = board")
-        loop = self.stages[0].loop
-        if loop.kind == "offsets":
-            constants += wrapped("NEAR = ", str(list(loop.offsets)))
+        if any("self.NEAR" in line for line in moves):
+            constants += wrapped("NEAR = ", str(list(self.stages[0].loop.offsets)))
         if layout.focus == "agent":
             constants.append(f"STEPS = {layout.steps}  # rows and columns by action")
         start = self._start_lines("\n".join([*moves, end]))

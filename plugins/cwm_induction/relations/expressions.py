@@ -1,4 +1,4 @@
-"""Expressions of rules: evaluated here for many rows at once, written into programs for one state.
+"""Expressions of rules, evaluated here for arrays of rows and in programs for one state.
 
 An expression is Python over the functions of this module, so that models and programs agree by
 construction.

@@ -224,23 +224,14 @@ def place_of(boards: Array, codes: tuple[int, ...]) -> Array:
 def _ground(layout: BoardLayout, observations: Array) -> Ground | None:
     """Find marked cells, which show another value for each value of most cells."""
     seen = [frozenset(np.unique(cell).tolist()) for cell in observations[:, : layout.cells].T]
-    groups = Counter(seen)
-    classes = _joined([group for group in groups if len(group) > 1])
-    if len(classes) != 2 or len(classes[0]) != len(classes[1]):
+    groups = Counter(group for group in seen if len(group) > 1)
+    if not groups:
         return None
-    common, other = sorted(
-        classes, key=lambda one: -sum(n for group, n in groups.items() if group <= one)
-    )
+    common = set(groups.most_common(1)[0][0])
+    for _ in groups:  # cells that share a value belong together
+        common = common.union(*(group for group in groups if group & common))
+    other = set().union(*(group for group in groups if not group & common))
+    if len(other) != len(common):
+        return None
     marked = tuple(divmod(i, layout.shape[1]) for i, group in enumerate(seen) if group <= other)
-    pairs = tuple(zip(sorted(common), sorted(other), strict=True))
-    return Ground(marked, pairs) if marked else None
-
-
-def _joined(groups: list[frozenset[int]]) -> list[frozenset[int]]:
-    """Join sets that share an element."""
-    classes: list[frozenset[int]] = []
-    for group in groups:
-        touching = [one for one in classes if one & group]
-        classes = [one for one in classes if not one & group]
-        classes.append(group.union(*touching))
-    return classes
+    return Ground(marked, tuple(zip(sorted(common), sorted(other), strict=True)))
