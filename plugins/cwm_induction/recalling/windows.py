@@ -193,9 +193,8 @@ def find_window(data: Dataset) -> Window | None:
     views = Views.of(data)
     if views is None:
         return None
-    of_action = _moves(views, NO_CODE)
+    of_action = _moves(views)
     unseen = _unseen(views, of_action)
-    of_action = _moves(views, unseen) if unseen != NO_CODE else of_action
     moves = tuple(sorted({move for some in of_action.values() for move in some}))
     if moves in ((), (STILL,)):
         return None
@@ -276,7 +275,7 @@ def _evidence(views: Views, rows: Array, move: WindowMove, unseen: int) -> Array
     return evidence
 
 
-def _moves(views: Views, unseen: int) -> dict[int, list[WindowMove]]:
+def _moves(views: Views) -> dict[int, list[WindowMove]]:
     """Return up to four moves of each action that explain the next views."""
     width, height = views.shape[:2]
     turns = range(4) if width == height else (0, 2)
@@ -293,7 +292,7 @@ def _moves(views: Views, unseen: int) -> dict[int, list[WindowMove]]:
     for action in np.unique(actions).tolist():
         rows = np.flatnonzero(actions == action)
         sampled = rows[:: 1 + len(rows) // SAMPLED]
-        evidence = np.stack([_evidence(views, sampled, move, unseen) for move in candidates], 1)
+        evidence = np.stack([_evidence(views, sampled, move, NO_CODE) for move in candidates], 1)
         chosen = [int(evidence.sum(axis=0).argmax())]
         best = evidence[:, chosen[0]]
         while len(chosen) < 4:
