@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import xlog1py, xlogy
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.model import PartRows, Steps, common_steps
+from cwm_induction.relations.model import PartRows, PartsLayout, Steps, common_steps
 
 MAX_CODES = 12
 """Different values above which cells hold quantities rather than kinds of things."""
@@ -34,7 +34,7 @@ MAX_EXTRAS = 3
 
 
 @dataclass(frozen=True)
-class BoardLayout:
+class BoardLayout(PartsLayout):
     """A board of cells, the other quantities after it, and the cell that an action refers to.
 
     `focus` is "agent" (the cell with a value in `agent`, moved by `steps`), "cell" (the action is

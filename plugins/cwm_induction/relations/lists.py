@@ -9,7 +9,7 @@ import numpy as np
 from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.expressions import Names, evaluate
 from cwm_induction.relations.layout import MAX_CODES
-from cwm_induction.relations.model import PartRows, PartsModel, ProgramText
+from cwm_induction.relations.model import PartRows, PartsLayout, PartsModel, ProgramText
 from cwm_induction.relations.rules import (
     EffectRules,
     RuleEffect,
@@ -27,7 +27,7 @@ LEAST_CHANGES = 20
 
 
 @dataclass(frozen=True)
-class ListLayout:
+class ListLayout(PartsLayout):
     """Components of each list; other components are single quantities."""
 
     lists: tuple[slice, ...]

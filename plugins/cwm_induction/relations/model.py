@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -67,6 +67,15 @@ class PartRows(NamedTuple):
         return PartRows(*(column[mask] for column in self))
 
 
+class PartsLayout(ABC):
+    """The components of an observation that are parts; others are single quantities."""
+
+    @property
+    @abstractmethod
+    def extras(self) -> list[int]:
+        """Components that belong to no part."""
+
+
 class ProgramText(NamedTuple):
     """The lines of a program that a structure of parts needs.
 
@@ -84,7 +93,7 @@ class ProgramText(NamedTuple):
 class PartsModel(ABC):
     """Rules for the parts of an observation; subclasses describe their structure."""
 
-    layout: Any
+    layout: PartsLayout
     quantities: dict[int, EffectRules] = field(default_factory=dict, kw_only=True)
     payments: Payments | None = field(default=None, kw_only=True)
 

@@ -12,6 +12,7 @@ from cwm_induction.continuous.samples import Array
 from cwm_induction.relations.expressions import FUNCTIONS, Names, Places, evaluate
 from cwm_induction.relations.model import (
     PartRows,
+    PartsLayout,
     PartsModel,
     ProgramText,
     Steps,
@@ -51,7 +52,7 @@ DIRECTIONS = ("row - 1, column", "row + 1, column", "row, column - 1", "row, col
 
 
 @dataclass(frozen=True)
-class PlaceLayout:
+class PlaceLayout(PartsLayout):
     """Components that are rows and columns of objects, and the size of the field.
 
     `steps` contains the moves of object `actor` by action.

@@ -214,7 +214,7 @@ def burn(board: State, action: int) -> tuple[State, float, bool]:
 
 
 def rest(board: State, action: int) -> tuple[State, float, bool]:
-    """Leave the board as it is, with a reward for the first lamp."""
+    """Change no cell, with a reward for the first lamp."""
     return board, float(board[0, 0]), False
 
 
