@@ -1,20 +1,16 @@
 """Writer of programs that remember a board from views of a moving window."""
 
 from collections.abc import Callable
+from functools import partial
 from json import dumps
+from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
+from cwm_induction.discrete.chance_tables import ShareCondition, Shares
 from cwm_induction.discrete.expressions import wrapped
-from cwm_induction.recalling.windows import (
-    CellChange,
-    NumberBeside,
-    StepOutcome,
-    Window,
-    find_window,
-)
+from cwm_induction.recalling.windows import NO_CODE, AnswerTree, Window, find_window
 
 _PROGRAM = '''import numpy as np
 
@@ -128,6 +124,13 @@ def shown(view):
             yield cell, kind
 '''
 
+_HIDE = """\
+        seen = lit(view)
+        for cell in np.ndindex(SHAPE[:2]):
+            if cell not in seen:
+                view[cell] = UNSEEN
+"""
+
 _LIT = '''
 
 def lit(view):
@@ -157,95 +160,84 @@ def _write(window: Window) -> str:
     views = window.views
     shape = (*views.shape[:2], views.kinds.shape[1])
     kinds = [tuple(kind) for kind in views.kinds.tolist()]
-    names = [other.name for other in window.others]
+    keys = {name: dumps(key) for name, (key, *_) in views.others.items()}
+    given = "".join(f", {name}" for name in keys)
     image = f"[{dumps(views.key)}]" if views.key else ""
-    unseen, sight = window.unseen, window.sight
     shaped = "" if len(views.shape) == 3 else ".reshape(SHAPE[:2])"
-    new = ", ".join(f"{dumps(o.key)}: self.next_{o.name}(*now)" for o in window.others)
+    new = ", ".join(f"{key}: self.next_{name}(*now)" for name, key in keys.items())
     parts = ", ".join(part for part in (f"{dumps(views.key)}: view{shaped}", new) if part)
     observation = f"{{**self.observation, {parts}}}" if views.key else f"view{shaped}"
-    constants, hide, is_shown = [], "", "cell not in OWN"
-    if unseen is not None:
-        constants.append(f"UNSEEN = {kinds[unseen]}  # value of a cell out of sight")
-        is_shown += " and kind != UNSEEN"
-    if sight is not None:
-        seeds = [tuple(cell) for cell in np.argwhere(sight.seeds).tolist()]
-        constants += [
-            *wrapped("SEEDS = ", f"[{', '.join(map(str, seeds))}]"),
-            *wrapped("WAYS = ", f"[{', '.join(map(str, sight.ways))}]"),
-            *wrapped("OPAQUE = ", f"[{', '.join(str(kinds[c]) for c in sorted(sight.opaque))}]"),
-        ]
-        hide = (
-            "        seen = lit(view)\n"
-            "        for cell in np.ndindex(SHAPE[:2]):\n"
-            "            if cell not in seen:\n"
-            "                view[cell] = UNSEEN\n"
-        )
-    usual = [str([kinds[code] for code in row]) for row in window.usual.tolist()]
+    constants, hide, is_shown = _sight(window, kinds)
+    usual = [str([kinds[code] for code in row]) for row in window.usual.reshape(shape[:2]).tolist()]
     text = _PROGRAM.format(
         shape=shape,
         moves=[tuple(move) for move in window.moves],
         can=window.of_action,
-        own=[tuple(cell) for cell in np.argwhere(window.own).tolist()],
+        own=[tuple(cell) for cell in np.argwhere(window.own.reshape(shape[:2])).tolist()],
         usual="\n".join(wrapped("USUAL = ", f"[{', '.join(usual)}]")),
-        sight="".join(f"{line}\n" for line in constants),
-        hidden=" Cells that light does not reach are out of sight." if sight else "",
-        others="".join(f", {name}" for name in names),
-        numbers="".join(f", int(self.observation[{dumps(o.key)}])" for o in window.others),
+        sight=constants,
+        hidden=" Cells that light does not reach are out of sight." if window.sight else "",
+        others=given,
+        numbers="".join(f", int(self.observation[{key}])" for key in keys.values()),
         hide=hide,
         observation=observation,
         image=image,
-        move=_tree(window.choice, lambda best: [f"return {best}"]),
+        move=_tree(window.choice),
         changes=_changes(window, kinds),
-        after="".join(_other(other, names) for other in window.others),
-        reward=_outcome(window.reward),
-        terminated=_outcome(window.terminated),
+        after="".join(_next_number(name, tree, given) for name, tree in window.others.items()),
+        reward=_tree(window.reward),
+        terminated=_tree(window.terminated),
         is_shown=is_shown,
     )
     if window.others:
-        given = "".join(f", {name}" for name in names)
         start = f"        reward = self.reward(action, view{given})"
         text = text.replace(start, f"        now = action, view{given}\n{start}", 1)
-    return text.rstrip() + "\n" + (_LIT if sight else "")
+    return text.rstrip() + "\n" + (_LIT if window.sight else "")
 
 
-def _tree(table: ChanceTable, answer: Callable[[int], list[str]], indent: int = 8) -> str:
-    """Write a decision tree; `answer` writes the lines of the most likely answer number."""
+def _sight(window: Window, kinds: list[tuple[int, ...]]) -> tuple[str, str, str]:
+    """Write constants of sight, the lines that hide cells, and the test of a visible cell."""
+    if window.unseen == NO_CODE:
+        return "", "", "cell not in OWN"
+    is_shown = "cell not in OWN and kind != UNSEEN"
+    constants = [f"UNSEEN = {kinds[window.unseen]}  # value of a cell out of sight"]
+    hide, sight = "", window.sight
+    if sight is not None:
+        seeds = ", ".join(str(tuple(cell)) for cell in np.argwhere(sight.seeds).tolist())
+        opaque = ", ".join(str(kinds[code]) for code in sorted(sight.opaque))
+        constants += wrapped("SEEDS = ", f"[{seeds}]")
+        constants += wrapped("WAYS = ", str(list(sight.ways)))
+        constants += wrapped("OPAQUE = ", f"[{opaque}]")
+        hide = _HIDE
+    return "".join(f"{line}\n" for line in constants), hide, is_shown
+
+
+def _tree(tree: AnswerTree, statement: Callable[[Any], str] = "return {!r}".format) -> str:
+    """Write a decision tree; `statement` writes the line of the most likely answer."""
 
     def condition_text(condition: ShareCondition) -> str:
         return f"{condition.name} {'<=' if condition.most else '=='} {condition.value}"
 
     def most_likely(shares: Shares) -> list[str]:
-        return answer(int(np.argmax([float(share) for share in shares])))
+        return [statement(tree.answers[int(np.argmax([float(share) for share in shares]))])]
 
-    return "\n".join(" " * indent + line for line in table.lines(condition_text, most_likely))
+    return "\n".join(" " * 8 + line for line in tree.table.lines(condition_text, most_likely))
 
 
 def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
     """Write the changes of cells as `yield` statements."""
 
-    def answer(change: CellChange) -> Callable[[int], list[str]]:
-        def lines(best: int) -> list[str]:
-            if best == 0:
-                return ["pass"]
-            return [f"yield {change.cell}, {kinds[change.codes[best - 1]]}"]
+    def statement(cell: int, code: int) -> str:
+        place = divmod(cell, window.views.shape[1])
+        return "pass" if code == NO_CODE else f"yield {place}, {kinds[code]}"
 
-        return lines
-
-    parts = [_tree(change.table, answer(change)) for change in window.changes]
+    parts = [_tree(tree, partial(statement, cell)) for cell, tree in window.changes.items()]
     return "\n".join(parts) if parts else "        return ()"
 
 
-def _other(other: NumberBeside, names: list[str]) -> str:
+def _next_number(name: str, tree: AnswerTree, given: str) -> str:
     """Write the method that returns the next value of a number beside the view."""
-    given = "".join(f", {name}" for name in names)
-    start = f"{other.name} + " if other.is_change else ""
-    body = _tree(other.table, lambda best: [f"return {start}{other.values[best]}"])
     return (
-        f"\n    def next_{other.name}(self, action, view{given}):\n"
-        f'        """Return the next {other.name}."""\n{body}\n'
+        f"\n    def next_{name}(self, action, view{given}):\n"
+        f'        """Return the next {name}."""\n{_tree(tree, "return {}".format)}\n'
     )
-
-
-def _outcome(outcome: StepOutcome) -> str:
-    return _tree(outcome.table, lambda best: [f"return {outcome.values[best]!r}"])

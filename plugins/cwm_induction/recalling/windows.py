@@ -8,7 +8,7 @@ opaque cells predicts the visible cells.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class WindowMove(NamedTuple):
 
 STILL = WindowMove(0, 0, 0)
 
+NO_CODE = -1
+"""A code that no cell has: of cells out of sight if all are visible, and of unchanged cells."""
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -92,31 +95,10 @@ class Sight:
                 return lit
 
 
-class CellChange(NamedTuple):
-    """A decision tree for the next content of a cell: answer 0 means no change.
+class AnswerTree(NamedTuple):
+    """A decision tree with an answer, such as a reward or a move, for each number of an outcome."""
 
-    Each further answer is a place in `codes`, counted from 1.
-    """
-
-    cell: tuple[int, int]
-    codes: tuple[int, ...]
-    table: ChanceTable
-
-
-class NumberBeside(NamedTuple):
-    """A decision tree for a number beside the window: its next value, or its change."""
-
-    name: str
-    key: str
-    values: tuple[int, ...]
-    is_change: bool
-    table: ChanceTable
-
-
-class StepOutcome(NamedTuple):
-    """A decision tree for the rewards or for the end of the episode."""
-
-    values: tuple[float, ...]
+    answers: tuple[Any, ...]
     table: ChanceTable
 
 
@@ -124,7 +106,7 @@ class StepOutcome(NamedTuple):
 class Views:
     """Transitions between views, with a code for the content of each cell.
 
-    `before` and `after` contain codes (rows, width, height), and `kinds` contains the values
+    `before` and `after` contain codes (rows, cells), and `kinds` contains the values
     (codes, channels). `key` is the part of the observation with the view. `columns` are the
     features of decision trees. `others` maps the names of numbers beside the view to their keys,
     values and next values.
@@ -154,7 +136,7 @@ class Views:
         ends = [data.columns[f"{field}{name}"] for field in ("observations", "next_observations")]
         cells = np.stack(ends).astype(np.int64).reshape(-1, channels)
         kinds, codes = np.unique(cells, axis=0, return_inverse=True)
-        before, after = codes.reshape(2, len(data), *space.shape[:2])
+        before, after = codes.reshape(2, len(data), -1)
         columns = {"action": data.columns["actions"].astype(np.int64)}
         others = {}
         for number, (other, part) in enumerate(parts):
@@ -166,39 +148,44 @@ class Views:
                 )
                 columns[column] = now
                 others[column] = other, now, then
-        for x, y, channel in product(*map(range, (*space.shape[:2], channels))):
-            columns[f"view[{x}, {y}, {channel}]"] = kinds[before[:, x, y], channel]
+        for cell, (x, y) in enumerate(np.ndindex(space.shape[:2])):
+            for channel in range(channels):
+                columns[f"view[{x}, {y}, {channel}]"] = kinds[before[:, cell], channel]
         columns = {name: part for name, part in columns.items() if np.ptp(part)}
         return cls(key, space.shape, kinds, before, after, columns, others)
 
-    def tree(self, answers: Array, count: int, rows: Array | None = None) -> ChanceTable:
-        """Fit the decision tree of numbered answers in a mask of rows."""
-        chosen = np.ones(len(answers), bool) if rows is None else rows
+    def tree(self, column: Array, rows: Array | None = None) -> AnswerTree:
+        """Fit the decision tree of a column's values in a mask of rows."""
+        chosen = np.ones(len(column), bool) if rows is None else rows
+        values, numbers = np.unique(column[chosen], return_inverse=True)
         columns = {name: part[chosen] for name, part in self.columns.items()}
-        return ChanceTable.of(columns, np.eye(count)[answers[chosen]])
+        table = ChanceTable.of(columns, np.eye(len(values))[numbers])
+        return AnswerTree(tuple(values.tolist()), table)
 
 
 @dataclass(frozen=True)
 class Window:
     """A model of a window: its moves, the changes of its cells, and the visible cells.
 
-    `choice` predicts the move, `of_action` lists the possible moves of each action, and `own`
-    masks the cells that move with the window. `unseen` is the code of cells out of sight, and
-    `usual` contains the most common code of each cell.
+    `choice` predicts the number of the move, `of_action` lists the possible moves of each action,
+    and `own` masks the cells that move with the window. `changes` contains a tree of the next code
+    for each cell that actions change. `unseen` is the code of cells out of sight, and `usual`
+    contains the most common visible code of each cell. `others` are trees of the numbers beside the
+    window. Cells are numbered row by row.
     """
 
     views: Views
     moves: tuple[WindowMove, ...]
-    choice: ChanceTable
+    choice: AnswerTree
     of_action: dict[int, tuple[int, ...]]
     own: Array
-    changes: tuple[CellChange, ...]
-    unseen: int | None
+    changes: dict[int, AnswerTree]
+    unseen: int
     sight: Sight | None
     usual: Array
-    others: tuple[NumberBeside, ...]
-    reward: StepOutcome
-    terminated: StepOutcome
+    others: dict[str, AnswerTree]
+    reward: AnswerTree
+    terminated: AnswerTree
 
 
 def find_window(data: Dataset) -> Window | None:
@@ -206,44 +193,51 @@ def find_window(data: Dataset) -> Window | None:
     views = Views.of(data)
     if views is None:
         return None
-    of_action = _moves(views, None)
+    of_action = _moves(views)
     unseen = _unseen(views, of_action)
-    of_action = of_action if unseen is None else _moves(views, unseen)
     moves = tuple(sorted({move for some in of_action.values() for move in some}))
     if moves in ((), (STILL,)):
         return None
-    evidence = np.full((len(data), len(moves)), -np.inf)
-    actions = data.columns["actions"]
-    for action, some in of_action.items():
-        rows = np.flatnonzero(actions == action)
-        for move in some:
-            evidence[rows, moves.index(move)] = _evidence(views, rows, move, unseen)
-    label, top = evidence.argmax(1), np.sort(evidence, axis=1)[:, -2:]
-    certain = top[:, -1] - top[:, 0] > -MISS if len(moves) > 1 else np.ones(len(data), bool)
-    choice = views.tree(label, len(moves), certain)
-    label = np.where(certain, label, choice.chances(views.columns, len(data)).argmax(axis=1))
-    known = [view != (-1 if unseen is None else unseen) for view in (views.before, views.after)]
-    own = _own(views, known, label, moves)
-    next_codes = np.where(own, views.after, _codes_after(views, moves, label, own))
-    known_next = next_codes >= 0
-    if unseen is not None:
-        known_next &= next_codes != unseen
-    usual = _usual(views.after, unseen)
     numbers = {action: tuple(map(moves.index, some)) for action, some in of_action.items()}
+    label, choice = _labels(views, moves, numbers, unseen)
+    seen = (views.before != unseen) & (views.after != unseen)
+    own = _own(views, seen, label, moves)
+    next_codes = np.where(own, views.after, _codes_after(views, moves, label, own))
+    known = (views.before != unseen) & (next_codes != unseen) & (next_codes != NO_CODE)
+    boards = views.before.reshape(-1, *views.shape[:2])
+    codes = np.arange(len(views.kinds))[:, None, None]
+    usual = ((views.after == codes) & (codes != unseen)).sum(axis=1).argmax(axis=0)
     return Window(
         views,
         moves,
         choice,
         numbers,
         own,
-        tuple(_changes(views, next_codes, known[0] & known_next)),
+        dict(_changes(views, next_codes, known)),
         unseen,
-        None if unseen is None else find_sight(views.before, unseen),
+        None if unseen == NO_CODE else find_sight(boards, unseen),
         usual,
-        tuple(_other(views, name) for name in views.others),
-        _outcome(views, data.columns["rewards"]),
-        _outcome(views, data.columns["terminations"]),
+        {name: _next_number(views, name) for name in views.others},
+        views.tree(data.columns["rewards"]),
+        views.tree(data.columns["terminations"]),
     )
+
+
+def _labels(
+    views: Views, moves: tuple[WindowMove, ...], numbers: dict[int, tuple[int, ...]], unseen: int
+) -> tuple[Array, AnswerTree]:
+    """Return the number of the move in each row, and the tree that predicts it."""
+    actions = views.columns["action"]
+    evidence = np.full((len(actions), len(moves)), -np.inf)
+    for action, some in numbers.items():
+        rows = np.flatnonzero(actions == action)
+        for number in some:
+            evidence[rows, number] = _evidence(views, rows, moves[number], unseen)
+    label, top = evidence.argmax(axis=1), np.sort(evidence, axis=1)[:, -2:]
+    certain = (top[:, -1] - top[:, 0] > -MISS) | (len(moves) == 1)
+    tree = views.tree(label, certain)
+    likeliest = tree.table.chances(views.columns, len(actions)).argmax(axis=1)
+    return np.where(certain, label, np.array(tree.answers)[likeliest]), tree
 
 
 def _parts(space: Space) -> Iterator[tuple[str, Space]]:
@@ -270,25 +264,18 @@ def _pairs(shape: tuple[int, ...], move: WindowMove) -> tuple[Array, Array]:
     return (x * height + y)[stays], (then_x * height + then_y)[stays]
 
 
-def _rows(cells: Array) -> Array:
-    """Flatten the cells of an array (rows, width, height)."""
-    return cells.reshape(len(cells), cells.shape[1] * cells.shape[2])
-
-
-def _evidence(views: Views, rows: Array, move: WindowMove, unseen: int | None) -> Array:
+def _evidence(views: Views, rows: Array, move: WindowMove, unseen: int) -> Array:
     """Return the log-likelihood ratio (nats) of the next views: a move versus chance."""
     here, there = _pairs(views.shape, move)
-    now, then = _rows(views.before)[rows][:, here], _rows(views.after)[rows][:, there]
+    now, then = views.before[np.ix_(rows, here)], views.after[np.ix_(rows, there)]
     counts = np.bincount(views.after.ravel(), minlength=len(views.kinds)).astype(float)
     gain = -np.log(np.maximum(counts, 1) / counts.sum())
     cells = np.where(now == then, gain[then], MISS)
-    if unseen is not None:
-        cells = cells * ((now != unseen) & (then != unseen))
-    evidence: Array = cells.sum(axis=1)
+    evidence: Array = (cells * ((now != unseen) & (then != unseen))).sum(axis=1)
     return evidence
 
 
-def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
+def _moves(views: Views) -> dict[int, list[WindowMove]]:
     """Return up to four moves of each action that explain the next views."""
     width, height = views.shape[:2]
     turns = range(4) if width == height else (0, 2)
@@ -305,7 +292,7 @@ def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
     for action in np.unique(actions).tolist():
         rows = np.flatnonzero(actions == action)
         sampled = rows[:: 1 + len(rows) // SAMPLED]
-        evidence = np.stack([_evidence(views, sampled, move, unseen) for move in candidates], 1)
+        evidence = np.stack([_evidence(views, sampled, move, NO_CODE) for move in candidates], 1)
         chosen = [int(evidence.sum(axis=0).argmax())]
         best = evidence[:, chosen[0]]
         while len(chosen) < 4:
@@ -320,8 +307,8 @@ def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
     return moves
 
 
-def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
-    """Return the code of cells out of sight, or None without such a code.
+def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int:
+    """Return the code of cells out of sight, or NO_CODE without such a code.
 
     This code appears and disappears all over the view. All other changes, except those by moves,
     affect few cells.
@@ -330,11 +317,11 @@ def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
     became = np.zeros((size, size, cells), np.int64)
     for action, moves in of_action.items():
         rows = np.flatnonzero(views.columns["action"] == action)
-        evidence = np.stack([_evidence(views, rows, move, None) for move in moves])
+        evidence = np.stack([_evidence(views, rows, move, NO_CODE) for move in moves])
         for number, move in enumerate(moves):
             here, there = _pairs(views.shape, move)
             chosen = rows[evidence.argmax(axis=0) == number]
-            now, then = _rows(views.before)[chosen], _rows(views.after)[chosen]
+            now, then = views.before[chosen], views.after[chosen]
             own = (now == then).mean(axis=0) > OWN_SHARE if move != STILL and len(chosen) else None
             rest = np.ones(len(here), bool) if own is None else ~own[here] & ~own[there]
             np.add.at(became, (now[:, here[rest]], then[:, there[rest]], there[rest]), 1)
@@ -344,73 +331,57 @@ def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
     changed = (left >= LEAST_CHANGED).sum(axis=1)
     best = int(changed.argmin())
     spread = int((total >= LEAST_CHANGED).sum())
-    return best if changed[best] <= MOST_CHANGED < spread - changed[best] else None
+    return best if changed[best] <= MOST_CHANGED < spread - changed[best] else NO_CODE
 
 
 def _codes_after(views: Views, moves: tuple[WindowMove, ...], label: Array, own: Array) -> Array:
-    """Return the code after the move for each cell before the move; -1 for invisible cells.
+    """Return the code after the move for each cell before the move; NO_CODE if it is unknown.
 
     The window's own cells hide the cells below them.
     """
-    next_codes, after = np.full_like(_rows(views.before), -1), _rows(views.after)
+    next_codes = np.full_like(views.before, NO_CODE)
     for number, move in enumerate(moves):
         here, there = _pairs(views.shape, move)
-        here, there = here[~own.ravel()[there]], there[~own.ravel()[there]]
+        here, there = here[~own[there]], there[~own[there]]
         rows = np.flatnonzero(label == number)
-        next_codes[np.ix_(rows, here)] = after[np.ix_(rows, there)]
-    return next_codes.reshape(views.before.shape)
+        next_codes[np.ix_(rows, here)] = views.after[np.ix_(rows, there)]
+    return next_codes
 
 
-def _own(views: Views, known: list[Array], label: Array, moves: tuple[WindowMove, ...]) -> Array:
+def _own(views: Views, seen: Array, label: Array, moves: tuple[WindowMove, ...]) -> Array:
     """Return the mask of cells that move with the window: moves do not change them."""
     moved = np.array([move != STILL for move in moves])[label]
-    both = known[0] & known[1] & moved[:, None, None]
-    wrong = (both & (views.before != views.after)).sum(0)
-    shown, before = _rows(views.after).copy(), _rows(views.before)
+    both = seen & moved[:, None]
+    wrong = (both & (views.before != views.after)).sum(axis=0)
+    shown = views.after.copy()
     for number, move in enumerate(moves):
         here, there = _pairs(views.shape, move)
         rows = np.flatnonzero(label == number)
-        shown[np.ix_(rows, there)] = before[np.ix_(rows, here)]
-    off = (both & (shown.reshape(views.before.shape) != views.after)).sum(0)
-    own: Array = (both.sum(0) > 0) & (wrong <= (1 - OWN_SHARE) * both.sum(0)) & (off > wrong)
+        shown[np.ix_(rows, there)] = views.before[np.ix_(rows, here)]
+    off = (both & (shown != views.after)).sum(axis=0)
+    count = both.sum(axis=0)
+    own: Array = (count > 0) & (wrong <= (1 - OWN_SHARE) * count) & (off > wrong)
     return own
 
 
-def _changes(views: Views, next_codes: Array, known: Array) -> Iterator[CellChange]:
-    """Yield the cells of the window that actions change."""
+def _changes(views: Views, next_codes: Array, known: Array) -> Iterator[tuple[int, AnswerTree]]:
+    """Yield the cells of the window that actions change, and trees of their next codes."""
     changed = known & (next_codes != views.before)
-    for x, y in np.argwhere(changed.sum(axis=0) >= LEAST_CHANGED).tolist():
-        codes = np.unique(next_codes[changed[:, x, y], x, y])
-        answers = np.where(changed[:, x, y], 1 + np.searchsorted(codes, next_codes[:, x, y]), 0)
-        answers = np.where(known[:, x, y], answers, 0)
-        table = views.tree(answers, 1 + len(codes), known[:, x, y])
-        if any(max(leaf.shares) > leaf.shares[0] for leaf in table.leaves()):
-            yield CellChange((x, y), tuple(codes.tolist()), table)
+    for cell in np.flatnonzero(changed.sum(axis=0) >= LEAST_CHANGED).tolist():
+        codes = np.where(changed[:, cell], next_codes[:, cell], NO_CODE)
+        tree = views.tree(codes, known[:, cell])
+        likely = [leaf.shares.index(max(leaf.shares)) for leaf in tree.table.leaves()]
+        if any(tree.answers[number] != NO_CODE for number in likely):
+            yield cell, tree
 
 
-def _other(views: Views, name: str) -> NumberBeside:
-    """Fit the next value and the change of a number, and return the shorter tree."""
-    key, now, then = views.others[name]
-    candidates = []
-    for is_change, target in ((False, then), (True, then - now)):
-        values, answers = np.unique(target, return_inverse=True)
-        table = views.tree(answers, len(values))
-        candidates.append(NumberBeside(name, key, tuple(values.tolist()), is_change, table))
-    return min(candidates, key=lambda other: other.table.bits)
-
-
-def _outcome(views: Views, column: Array) -> StepOutcome:
-    values, answers = np.unique(column, return_inverse=True)
-    return StepOutcome(tuple(values.tolist()), views.tree(answers, len(values)))
-
-
-def _usual(seen: Array, unseen: int | None) -> Array:
-    """Return the most common visible code of each cell of the window."""
-    counts = np.stack([(seen == code).sum(axis=0) for code in range(int(seen.max()) + 1)])
-    if unseen is not None:
-        counts[unseen] = 0
-    usual: Array = counts.argmax(axis=0)
-    return usual
+def _next_number(views: Views, name: str) -> AnswerTree:
+    """Fit a number's next value and its change; return the shorter tree, with text as answers."""
+    _, now, then = views.others[name]
+    value, change = views.tree(then), views.tree(then - now)
+    if value.table.bits <= change.table.bits:
+        return value
+    return change._replace(answers=tuple(f"{name} + {step}" for step in change.answers))
 
 
 def _shifted(cells: Array, way: tuple[int, int]) -> Array:

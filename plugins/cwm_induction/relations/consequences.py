@@ -1,4 +1,4 @@
-"""Consequences on boards: lines vanish and things fall, perhaps again and again."""
+"""Consequences on boards: lines vanish, things fall, and rings turn."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,15 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.relations.expressions import evaluate
 
-FALLS = {
-    "": (0, False),
-    "down": (-2, False),
-    "up": (-2, True),
-    "right": (-1, False),
-    "left": (-1, True),
-}
-"""Axis along which things fall, and whether they fall towards its start."""
+FALLS = {"": (0, ""), "down": (-2, "!="), "up": (-2, "=="), "right": (-1, "!="), "left": (-1, "==")}
+"""Axis along which things fall, and the comparison with empty cells that sorts them."""
 
 LINES = '''def lines(board, size):
     """Return the mask of cells in a row or column of equal things, `size` or more."""
@@ -23,37 +18,42 @@ LINES = '''def lines(board, size):
         cells, mask = np.moveaxis(board, axis, -1), np.moveaxis(marked, axis, -1)
         for first in range(cells.shape[-1] - size + 1):
             part = cells[..., first : first + size]
-            equal = (part == part[..., :1]).all(axis=-1) & (part[..., 0] != {empty})
+            equal = (part == part[..., :1]).all(axis=-1) & (part[..., 0] != 0)
             mask[..., first : first + size] |= equal[..., None]
     return marked
 '''
 
+FULL = {"full_rows": -1, "full_columns": -2}
+"""Axes of events that count full rows and columns."""
+
+SHIFTS = (0, 1, -1, 2, -2, 3, -3)
+"""Numbers of places that a ring may turn in one step."""
+
 
 class StageConsequence(NamedTuple):
-    """Cells that become `empty`, how other cells fall, and whether both repeat.
+    """Cells that become empty (0), how other cells fall, and whether both repeat.
 
-    `clear` is "rows" or "columns" (all cells full), "both", "lines" (at least `size` equal things
-    along the `axes`), or "" for none.
+    `full` names the events of `FULL` that clear cells. Otherwise, lines of at least `size` equal
+    things along the `axes` vanish, or nothing if `size` is 0.
     """
 
-    clear: str
+    full: tuple[str, ...]
     fall: str
     repeats: bool
-    empty: int
     size: int = 0
     axes: tuple[int, ...] = ()
 
     def apply(self, boards: Array) -> tuple[Array, dict[str, Array]]:
         """Return the boards of shape (boards, rows, columns) after it, and counts of events."""
-        count = len(boards)
-        events = {name: np.zeros(count, np.int64) for name in self.events}
-        for number in range(boards.shape[1] * boards.shape[2] if self.repeats else 1):
+        events = {name: np.zeros(len(boards), np.int64) for name in self.events}
+        for number in range(boards[0].size if self.repeats else 1):
+            full = {name: (boards != 0).all(axis=FULL[name]) for name in self.full}
             marked = np.zeros(boards.shape, bool)
-            for name, mask in self._marks(boards):
-                marked |= mask
-                if name in events:
-                    axis = 1 if name == "full_columns" else 2
-                    events[name] += mask.all(axis=axis).sum(axis=1)
+            for name, mask in full.items():
+                events[name] += mask.sum(axis=1)
+                marked |= np.expand_dims(mask, FULL[name])
+            if self.size:
+                marked = self._lines(boards)
             now = marked.sum(axis=(1, 2))
             if number == 0:
                 events["vanished"] += now
@@ -61,130 +61,117 @@ class StageConsequence(NamedTuple):
                 events["later"] += now
             if self.repeats and not now.any():
                 break
-            after = fallen(np.where(marked, self.empty, boards), self.fall, self.empty)
-            going_on = (now > 0)[:, None, None] if self.repeats else True
-            boards = np.where(going_on, after, boards)
+            after = np.where(marked, 0, boards)
+            if self.fall:
+                after = evaluate(self._fallen, {"board": after, "np": np})
+            boards = np.where((now > 0)[:, None, None], after, boards) if self.repeats else after
         return boards, events
+
+    def _lines(self, boards: Array) -> Array:
+        names = {"np": np}
+        exec(self.function, names)  # noqa: S102  # the text of this module
+        return np.asarray(names["lines"](boards, self.size))  # type: ignore[operator]
+
+    @property
+    def _fallen(self) -> str:
+        axis, sign = FALLS[self.fall]
+        order = f"np.argsort(board {sign} 0, axis={axis}, kind='stable')"
+        return f"np.take_along_axis(board, {order}, axis={axis})"
 
     @property
     def events(self) -> list[str]:
         """Names of the variables that count events."""
-        names = ["full_rows"] * (self.clear in ("rows", "both"))
-        names += ["full_columns"] * (self.clear in ("columns", "both"))
-        return [*names, "vanished", *["later"] * self.repeats]
-
-    def _marks(self, boards: Array) -> Iterator[tuple[str, Array]]:
-        full = boards != self.empty
-        if self.clear in ("rows", "both"):
-            yield "full_rows", full.all(axis=2, keepdims=True) & full
-        if self.clear in ("columns", "both"):
-            yield "full_columns", full.all(axis=1, keepdims=True) & full
-        if self.clear == "lines":
-            yield "", _lines(boards, self.size, self.axes, self.empty)
+        return [*self.full, "vanished", *["later"] * self.repeats]
 
     @property
     def function(self) -> str:
         """Return the function of the program that finds lines, or ""."""
-        return (
-            LINES.format(axes=f"({', '.join(map(str, self.axes))},)", empty=self.empty)
-            if self.clear == "lines"
-            else ""
-        )
+        return LINES.format(axes=self.axes) if self.size else ""
 
     @property
     def lines(self) -> list[str]:
         """Write the lines of `step`."""
-        mark = {
-            "rows": ["full = board != {e}", "marked = full.all(axis=1, keepdims=True) & full"],
-            "columns": ["full = board != {e}", "marked = full.all(axis=0, keepdims=True) & full"],
-            "both": [
-                "rows, columns = (board != {e}).all(axis=1), (board != {e}).all(axis=0)",
-                "marked = rows[:, None] | columns[None]",
-            ],
-            "lines": [f"marked = lines(board, {self.size})"],
-            "": ["marked = np.zeros(board.shape, bool)"],
-        }[self.clear]
-        lines = [line.format(e=self.empty) for line in mark]
-        counts = {
-            "rows": ["full_rows += int(marked.all(axis=1).sum())"],
-            "columns": ["full_columns += int(marked.all(axis=0).sum())"],
-            "both": ["full_rows += int(rows.sum())", "full_columns += int(columns.sum())"],
-        }.get(self.clear, [])
-        lines += counts
-        lines += [f"board = np.where(marked, {self.empty}, board)"] * bool(self.clear)
-        lines += self._fall_lines()
+        names = [name.removeprefix("full_") for name in self.full]
+        mark = [f"{name} = (board != 0).all(axis={FULL[f'full_{name}']})" for name in names]
+        shown = {"rows": "rows[:, None]", "columns": "columns[None]"}
+        both = " | ".join(shown[name] for name in names)
+        if self.full and len(names) == 1:
+            both = f"np.zeros(board.shape, bool) | {both}"
+        if self.full or self.size:
+            mark.append(f"marked = {both or f'lines(board, {self.size})'}")
+        clear = [f"full_{name} += int({name}.sum())" for name in names]
+        clear += ["board = np.where(marked, 0, board)"] * bool(mark)
+        clear += [f"board = {self._fallen}  # things fall {self.fall}"] * bool(self.fall)
         start = [f"{name} = 0" for name in self.events]
         if not self.repeats:
-            return [*start, *lines, "vanished += int(marked.sum())"]
-        body = [
-            *lines[: len(mark)],
+            return [*start, *mark, *clear, *["vanished += int(marked.sum())"] * bool(mark)]
+        count = [
             "if not marked.any():",
             "    break",
             "if vanished == 0:",
             "    vanished = int(marked.sum())",
             "else:",
             "    later += int(marked.sum())",
-            *lines[len(mark) :],
         ]
-        return [*start, "while True:", *(f"    {line}" for line in body)]
-
-    def _fall_lines(self) -> list[str]:
-        if not self.fall:
-            return []
-        axis, backwards = FALLS[self.fall]
-        sign = "==" if backwards else "!="
-        return [
-            f"order = np.argsort(board {sign} {self.empty}, axis={axis + 2}, kind='stable')",
-            f"board = np.take_along_axis(board, order, axis={axis + 2})  # things fall {self.fall}",
-        ]
+        return [*start, "while True:", *(f"    {line}" for line in [*mark, *count, *clear])]
 
 
-def fallen(boards: Array, fall: str, empty: int) -> Array:
-    """Return boards after things have fallen."""
-    if not fall:
-        return boards
-    axis, backwards = FALLS[fall]
-    order = np.argsort(
-        (boards == empty) if backwards else (boards != empty), axis=axis, kind="stable"
-    )
-    return np.take_along_axis(boards, order, axis=axis)
-
-
-def _lines(boards: Array, size: int, axes: tuple[int, ...], empty: int) -> Array:
-    marked = np.zeros(boards.shape, bool)
-    for axis in axes:
-        cells, mask = np.moveaxis(boards, axis, -1), np.moveaxis(marked, axis, -1)
-        for first in range(cells.shape[-1] - size + 1):
-            part = cells[..., first : first + size]
-            equal = (part == part[..., :1]).all(axis=-1) & (part[..., 0] != empty)
-            mask[..., first : first + size] |= equal[..., None]
-    return marked
-
-
-def find_consequence(middle: Array, after: Array, empty: int) -> StageConsequence | None:
+def find_consequence(middle: Array, after: Array) -> StageConsequence | None:
     """Return the consequence that leads from most middle boards to the recorded ones, if any.
 
     Args:
         middle: Boards that an earlier stage predicts, of shape (boards, rows, columns).
         after: Recorded boards.
-        empty: The value of empty cells.
     """
-    before = int((middle == after).all(axis=(1, 2)).sum())
-    best, most = None, before + 2
-    for one in _candidates(middle.shape[1:], empty):
+    best, most = None, int((middle == after).all(axis=(1, 2)).sum()) + 2
+    for one in _candidates(max(middle.shape[1:])):
         right = int((one.apply(middle)[0] == after).all(axis=(1, 2)).sum())
         if right > most:
             best, most = one, right
     return best
 
 
-def _candidates(shape: tuple[int, ...], empty: int) -> Iterator[StageConsequence]:
+def _candidates(length: int) -> Iterator[StageConsequence]:
     for repeats in (False, True):
         for fall in FALLS:
-            for clear in ("both", "rows", "columns"):
-                yield StageConsequence(clear, fall, repeats, empty)
-            for size in range(2, min(6, max(shape) + 1)):
+            for full in (("full_rows", "full_columns"), ("full_rows",), ("full_columns",)):
+                yield StageConsequence(full, fall, repeats)
+            for size in range(2, min(6, length + 1)):
                 for axes in ((-1, -2), (-1,), (-2,)):
-                    yield StageConsequence("lines", fall, repeats, empty, size, axes)
+                    yield StageConsequence((), fall, repeats, size, axes)
     for fall in list(FALLS)[1:]:
-        yield StageConsequence("", fall, False, empty)
+        yield StageConsequence((), fall, False)
+
+
+def turned(boards: Array, shifts: Array) -> Array:
+    """Return boards whose rows are rolled by a number of places each."""
+    width = boards.shape[2]
+    index = (np.arange(width)[None] - shifts[:, None]) % width
+    return np.take_along_axis(boards, np.broadcast_to(index[:, None], boards.shape), axis=2)
+
+
+def mismatches(before: Array, after: Array) -> Array:
+    """Return how many cells differ after each of `SHIFTS`, of shape (boards, shifts)."""
+    return np.stack(
+        [(np.roll(before, shift, axis=2) != after).sum(axis=(1, 2)) for shift in SHIFTS], axis=1
+    )
+
+
+def ring_length(before: Array, after: Array) -> int:
+    """Return how many cells of a line turn as a ring, 0 if none do.
+
+    Args:
+        before: Lines of shape (rows, cells).
+        after: The same lines after a step.
+    """
+    best, least = 0, 0.25
+    changed = (before != after).sum(axis=1) > 1
+    if changed.sum() < 20:
+        return 0
+    for length in range(before.shape[1], max(5, before.shape[1] - 5), -1):
+        off = mismatches(before[changed, None, :length], after[changed, None, :length])
+        wrong = (off.min(axis=1) / length).mean()
+        turning = (off.min(axis=1) < off[:, 0]).mean()
+        if turning > 0.5 and wrong < least - 0.01:
+            best, least = length, wrong
+    return best

@@ -185,7 +185,7 @@ class _Learner:
         bias: Bias,
     ) -> None:
         conditions = [(c, f) for f in features for c in conditions_on(f)]
-        rows = _thinned(correct, max(1, MAX_CELLS // max(1, len(conditions))))
+        rows = np.arange(0, len(correct), 1 + len(correct) * len(conditions) // MAX_CELLS)
         correct, count = correct[rows], len(rows)
         columns: list[Array] = []
         prices: list[float] = []
@@ -348,11 +348,3 @@ def _bits(count: Array, wrong: Array, error_bits: float) -> Array:
     entropy = -(xlogy(share, share) + xlog1py(1 - share, -share)) / np.log(2)
     bits: Array = count * entropy + wrong * error_bits
     return bits
-
-
-def _thinned(correct: Array, most: int) -> Array:
-    """Return the samples to learn from: evenly spread ones if there are too many."""
-    count = len(correct)
-    if count <= most:
-        return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, most).astype(int))

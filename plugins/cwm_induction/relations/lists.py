@@ -1,31 +1,25 @@
 """Lists of items, such as queues and stacks: items leave and join at the ends."""
 
-import re
-import textwrap
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import partial
+from itertools import combinations, pairwise
 
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.discrete.expressions import action_lines
-from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.boards import FUNCTIONS, evaluate
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
-from cwm_induction.relations.layout import MAX_CODES, BoardRows
-from cwm_induction.relations.payments import Payments, fit_payments
-from cwm_induction.relations.program import HEAD
-from cwm_induction.relations.quantities import RelationQuantity, fit_quantity
-from cwm_induction.relations.stages import (
-    BoardTerm,
-    CellEffect,
-    Names,
+from cwm_induction.relations.expressions import Names, evaluate
+from cwm_induction.relations.layout import MAX_CODES
+from cwm_induction.relations.model import PartRows, PartsLayout, PartsModel, ProgramText
+from cwm_induction.relations.rules import (
+    EffectRules,
+    RuleEffect,
+    RuleTerm,
+    RuleVocabulary,
     Spend,
-    branch_lines,
-    define,
+    fit_rules,
     mentions,
-    needed_terms,
-    useful_effects,
+    plain_effects,
+    plain_terms,
 )
 
 LEAST_CHANGES = 20
@@ -33,58 +27,93 @@ LEAST_CHANGES = 20
 
 
 @dataclass(frozen=True)
-class ListLayout:
-    """First component and places of each list; other components are single quantities."""
+class ListLayout(PartsLayout):
+    """Components of each list; other components are single quantities."""
 
-    lists: tuple[tuple[int, int], ...]
+    lists: tuple[slice, ...]
     size: int
 
     @property
     def extras(self) -> list[int]:
         """Components that belong to no list."""
-        used = {c for first, places in self.lists for c in range(first, first + places)}
+        used = {c for part in self.lists for c in range(part.start, part.stop)}
         return [component for component in range(self.size) if component not in used]
 
-
-@dataclass(frozen=True)
-class ListRules:
-    """Rules for one list; effects are texts of the new list."""
-
-    effects: tuple[CellEffect, ...]
-    rules: RelationList
+    @property
+    def ends(self) -> list[str]:
+        """Names of the first and last items."""
+        return [f"{end}_{number}" for number in range(len(self.lists)) for end in ("first", "last")]
 
 
 @dataclass
-class ListModel:
-    """Rules for lists and other quantities, all computed from the state before the step."""
+class ListModel(PartsModel):
+    """Rules for the lists, all computed from the state before the step."""
 
     layout: ListLayout
-    terms: tuple[BoardTerm, ...]
-    lists: list[ListRules] = field(default_factory=list)
-    quantities: list[RelationQuantity] = field(default_factory=list)
-    payments: Payments | None = None
+    terms: list[RuleTerm]
+    lists: list[EffectRules] = field(default_factory=list)
 
-    def predict(self, before: Array, action: Array) -> tuple[Array, Names]:
-        """Return the next observations, and the names that payments may use."""
-        names = list_names(self.layout, before, action)
-        define(self.terms, names)
-        after, count = before.copy(), len(before)
-        for number, ((first, places), rules) in enumerate(
-            zip(self.layout.lists, self.lists, strict=True)
-        ):
-            which = rules.rules.effects(names, count)
-            results = [
-                _result(e.text, before[:, first : first + places], names) for e in rules.effects
-            ]
-            after[:, first : first + places] = np.stack(results)[which, np.arange(count)]
-            names[f"new_length_{number}"] = (after[:, first : first + places] > 0).sum(axis=1)
-        for quantity in self.quantities:
-            value = quantity.values(names, count)
-            after[:, quantity.component] = names[f"new_x{quantity.component}"] = value
+    summary = "Lists of items that leave and join at the ends"
+
+    def moved(self, before: Array, action: Array) -> tuple[Array, Names]:
+        """Return the observations after the moves, and the names that later rules may use."""
+        names = _names(self.layout, before, action)
+        after = before.copy()
+        for number, (part, rules) in enumerate(zip(self.layout.lists, self.lists, strict=True)):
+            result = partial(_result, before[:, part])
+            after[:, part] = rules.outcomes(names, len(before), result)
+            names[f"new_length_{number}"] = (after[:, part] > 0).sum(axis=1)
         return after, names
 
+    def quantity_terms(self, names: Names) -> list[RuleTerm]:
+        """Return the terms of the rules of single quantities."""
+        return list(self.terms)
 
-def find_lists(rows: BoardRows) -> ListLayout | None:
+    def copies(self, component: int) -> list[RuleEffect]:
+        """Return first and last items and the other quantities."""
+        others = [f"x{other}" for other in self.layout.extras if other != component]
+        return plain_effects(self.layout.ends, 0.5) + plain_effects(others, 1.0)
+
+    def payment_terms(self, names: Names) -> tuple[list[RuleTerm], list[RuleTerm]]:
+        """Return the terms of weighted sums, and the terms of conditions."""
+        lengths = [f"length_{number}" for number in range(len(self.layout.lists))]
+        new = [f"new_{length}" for length in lengths]
+        changes = [f"{one} - {other}" for one, other in zip(new, lengths, strict=True)]
+        moved = " + ".join(f"abs({change})" for change in changes)
+        changes += [f"new_x{component} - x{component}" for component in self.layout.extras]
+        changes += [" + ".join(lengths), *lengths]
+        conditions = [*self.terms, RuleTerm("moved", moved, "number", -1.0)]
+        conditions.append(RuleTerm("items", " + ".join(new), "number", -1.0))
+        conditions += plain_terms("number", new, 1.0) + plain_terms("number", changes, 0.5)
+        extras = self.layout.extras
+        conditions += plain_terms("number", [f"new_x{c}" for c in extras], 0.5)
+        conditions += plain_terms("flag", [f"(new_x{c} == x{c})" for c in extras], 0.5)
+        return plain_terms("number", changes), conditions
+
+    def program_text(self, end: str) -> ProgramText:
+        """Write the program up to the moves; `end` is the text after these."""
+        moves: list[str] = []
+        for number, rules in enumerate(self.lists):
+            moves += rules.lines(f"new_list_{number} = {{}}".format)
+        start, finish, text = list[str](), list[str](), "\n".join([*moves, end])
+        for number, part in enumerate(self.layout.lists):
+            own, places = f"list_{number}", part.stop - part.start
+            shown = f"numbers[{part.start}:{part.stop}]"
+            start.append(f"{own} = [int(item) for item in {shown} if item > 0]")
+            values = {"length": f"len({own})", "first": f"{own}[0] if {own} else 0"}
+            values["last"] = f"{own}[-1] if {own} else 0"
+            for name, value in values.items():
+                if mentions(text, f"{name}_{number}"):
+                    start.append(f"{name}_{number} = {value}")
+            if any("+" in effect.text for effect in self.lists[number].effects):
+                moves.append(f"new_{own} = [item for item in new_{own} if item > 0][:{places}]")
+            if mentions(text, f"new_length_{number}"):
+                moves.append(f"new_length_{number} = len(new_{own})")
+            finish.append(f"{shown} = (new_{own} + {places} * [0])[:{places}]")
+        return ProgramText([], start, moves, finish)
+
+
+def find_lists(rows: PartRows) -> ListLayout | None:
     """Return the layout of lists: runs of components whose empty places follow the items."""
     seen = np.concatenate([rows.before, rows.after])
     if len(np.unique(seen)) > MAX_CODES or seen.min() < 0:
@@ -92,207 +121,78 @@ def find_lists(rows: BoardRows) -> ListLayout | None:
     joined = ~((seen[:, :-1] == 0) & (seen[:, 1:] != 0)).any(axis=0)
     tops = seen.max(axis=0)
     joined &= tops[1:] <= tops[:-1]
-    lists, first = [], 0
-    for place in range(1, seen.shape[1] + 1):
-        if place == seen.shape[1] or not joined[place - 1]:
-            part = slice(first, place)
-            length = (rows.after[:, part] > 0).sum(axis=1) - (rows.before[:, part] > 0).sum(axis=1)
-            if place - first > 1 and (length != 0).sum() >= LEAST_CHANGES:
-                lists.append((first, place - first))
-            first = place
+    cuts = [0, *(1 + np.flatnonzero(~joined)).tolist(), seen.shape[1]]
+    lists = []
+    for first, last in pairwise(cuts):
+        part = slice(first, last)
+        length = (rows.after[:, part] > 0).sum(axis=1) - (rows.before[:, part] > 0).sum(axis=1)
+        if last - first > 1 and (length != 0).sum() >= LEAST_CHANGES:
+            lists.append(part)
     return ListLayout(tuple(lists), seen.shape[1]) if len(lists) > 1 else None
 
 
-def list_names(layout: ListLayout, before: Array, action: Array) -> Names:
-    """Return length, first and last item of each list, and the other variables."""
-    names: Names = {"action": action}
-    names |= {f"x{component}": before[:, component] for component in layout.extras}
-    for number, (first, places) in enumerate(layout.lists):
-        items = before[:, first : first + places]
-        length = (items > 0).sum(axis=1)
-        names[f"length_{number}"], names[f"first_{number}"] = length, items[:, 0]
-        last = items[np.arange(len(items)), np.maximum(length - 1, 0)]
-        names[f"last_{number}"] = last
-    return names
-
-
-def fit_lists(layout: ListLayout, rows: BoardRows, spend: Spend) -> ListModel:
-    """Learn rules for each list and quantity, then rewards and ends."""
-    names = list_names(layout, rows.before, rows.action)
-    indices = [c for c in layout.extras if 0 < rows.before[:, c].max() < len(layout.lists)]
-    terms = _terms(layout, indices)
-    define(terms, names)
-    model, basic = ListModel(layout, tuple(terms)), list(terms)
-    features = [RelationFeature(t.name, t.kind, names[t.name], t.price) for t in terms]
-    for number, (first, places) in enumerate(layout.lists):
-        part = slice(first, first + places)
-        effects = _effects(layout, number)
-        results = [_result(effect.text, rows.before[:, part], names) for effect in effects]
-        correct = np.stack([(r == rows.after[:, part]).all(axis=1) for r in results], axis=1)
-        useful = useful_effects(correct)
-        bias = Bias(effect_bits=[effects[index].price for index in useful])
-        rules = learn(features, correct[:, useful], spend, bias)
-        model.lists.append(ListRules(tuple(effects[index] for index in useful), rules))
-    copies = [CellEffect(end, 0.5) for end in _ends(layout)]
-    copies += [
-        CellEffect(term.name) for term in terms if re.match("chosen_(first|last)", term.name)
-    ]
-    for component in layout.extras:
-        copies += [CellEffect(f"x{other}", 1.0) for other in layout.extras if other != component]
-        after = rows.after[:, component]
-        model.quantities.append(fit_quantity(component, after, names, terms, copies, spend))
-        # later quantities may follow the change of this one
-        names[f"new_x{component}"] = after
-        same = f"(new_x{component} == x{component})"
-        terms += [
-            BoardTerm(same, same, "flag"),
-            BoardTerm(f"new_x{component}", f"new_x{component}", "number"),
-        ]
-    _, known = model.predict(rows.before, rows.action)
-    sums, conditions = _payment_terms(layout, basic)
-    model.payments = fit_payments(sums, conditions, known, rows.rewards, rows.ends, spend)
+def fit_lists(
+    layout: ListLayout, rows: PartRows, spend: Spend, like: ListModel | None = None
+) -> ListModel:
+    """Learn rules for each list and quantity, then rewards and ends; `like` is not used."""
+    model = ListModel(layout, _terms(layout))
+    names = _names(layout, rows.before, rows.action)
+    for number, part in enumerate(layout.lists):
+        vocabulary = RuleVocabulary(model.terms, _effects(layout, number))
+        result = partial(_result, rows.before[:, part])
+        rules = fit_rules(vocabulary, rows.after[:, part], names, spend, result=result)
+        model.lists.append(rules)
+    model.fit_quantities_and_payments(rows, spend)
     return model
 
 
-def _ends(layout: ListLayout) -> list[str]:
-    numbers = range(len(layout.lists))
-    return [f"{end}_{number}" for number in numbers for end in ("first", "last")]
+def _names(layout: ListLayout, before: Array, action: Array) -> Names:
+    """Return length, first and last item of each list, and the other variables."""
+    names: Names = {"action": action}
+    names |= {f"x{component}": before[:, component] for component in layout.extras}
+    for number, part in enumerate(layout.lists):
+        items = before[:, part]
+        length = (items > 0).sum(axis=1)
+        names[f"length_{number}"], names[f"first_{number}"] = length, items[:, 0]
+        names[f"last_{number}"] = items[np.arange(len(items)), np.maximum(length - 1, 0)]
+    return names
 
 
-def _terms(layout: ListLayout, indices: list[int]) -> list[BoardTerm]:
-    """Return what conditions may compare; `indices` are quantities that may number a list."""
-    lengths = [f"length_{number}" for number in range(len(layout.lists))]
-    terms = [BoardTerm("action", "action", "code", -1.0)]
-    terms += [BoardTerm(name, name, "number") for name in lengths]
-    terms += [BoardTerm(name, name, "code") for name in _ends(layout)]
+def _terms(layout: ListLayout) -> list[RuleTerm]:
+    """Return what conditions may compare."""
+    lengths, ends = [f"length_{number}" for number in range(len(layout.lists))], layout.ends
     extras = [f"x{component}" for component in layout.extras]
-    terms += [BoardTerm(name, name, "number") for name in extras]
-    numbers = range(len(layout.lists))
-    chosen = []
-    for component in indices:
-        for part in ("first", "last", "length"):
-            name = f"chosen_{part}_{component}"
-            values = ", ".join(f"{part}_{number}" for number in numbers)
-            kind = "number" if part == "length" else "code"
-            terms.append(BoardTerm(name, f"pick(x{component}, {values})", kind))
-            chosen.append(name)
-    items = [name for name in chosen if "length" not in name]
-    for one, other in combinations([*_ends(layout), *extras, *items], 2):
-        text = f"({one} == {other})"
-        terms.append(BoardTerm(text, text, "flag", 1.0))
-    for one, other in combinations([*_ends(layout)], 2):
-        text = f"({one} < {other})"
-        terms.append(BoardTerm(text, text, "flag", 2.0))
-    for one, other in combinations(lengths, 2):
-        text = f"{one} - {other}"
-        terms.append(BoardTerm(text, text, "number", 2.0))
-    return terms
+    terms = plain_terms("code", ["action"], -1.0) + plain_terms("number", lengths)
+    terms += plain_terms("code", ends) + plain_terms("number", extras)
+    pairs = combinations([*ends, *extras], 2)
+    return terms + plain_terms("flag", [f"({one} == {other})" for one, other in pairs], 1.0)
 
 
-def _effects(layout: ListLayout, number: int) -> list[CellEffect]:
+def _effects(layout: ListLayout, number: int) -> list[RuleEffect]:
     """Return the new values that a list may get, as texts of programs."""
     own = f"list_{number}"
-    effects = [
-        CellEffect(own),
-        CellEffect(f"{own}[1:]"),
-        CellEffect(f"{own}[:-1]"),
-        CellEffect("[]", 1.0),
-    ]
-    items = [name for name in _ends(layout) if not name.endswith(f"_{number}")]
-    items += [f"x{component}" for component in layout.extras]
-    for item in items:
-        effects += [CellEffect(f"{own} + [{item}]"), CellEffect(f"[{item}] + {own}", 0.5)]
+    effects = [*plain_effects([own, f"{own}[1:]", f"{own}[:-1]"]), RuleEffect("[]", 1.0)]
+    items = [name for name in layout.ends if not name.endswith(f"_{number}")]
+    for item in [*items, *(f"x{component}" for component in layout.extras)]:
+        effects += [RuleEffect(f"{own} + [{item}]"), RuleEffect(f"[{item}] + {own}", 0.5)]
     return effects
 
 
-def _result(text: str, items: Array, names: Names) -> Array:
+def _result(items: Array, text: str, names: Names, count: int) -> Array:
     """Return the lists after an effect, filled up with empty places."""
-    count, places = items.shape
+    places, after = items.shape[1], items.copy()
     length = (items > 0).sum(axis=1)
-    after = items.copy()
     if text.endswith("[1:]"):
-        after = np.concatenate([items[:, 1:], np.zeros((count, 1), np.int64)], axis=1)
+        after = np.pad(items[:, 1:], ((0, 0), (0, 1)))
     elif text.endswith("[:-1]"):
         after[np.arange(count), np.maximum(length - 1, 0)] = 0
     elif text == "[]":
         after[:] = 0
     elif "+" in text:
-        front = text.startswith("[")
         value = evaluate(text[text.index("[") + 1 : text.index("]")], names)
-        if front:
-            return np.concatenate([value[:, None], items[:, :-1]], axis=1)
+        if text.startswith("["):
+            return np.column_stack([value, items[:, :-1]])
         # an item does not join a full list
         room = (length < places) & (value > 0)
         after[np.flatnonzero(room), length[room]] = value[room]
     return after
-
-
-def _payment_terms(
-    layout: ListLayout, terms: list[BoardTerm]
-) -> tuple[list[BoardTerm], list[BoardTerm]]:
-    numbers = range(len(layout.lists))
-    changes = [f"new_length_{number} - length_{number}" for number in numbers]
-    changes += [f"new_x{component} - x{component}" for component in layout.extras]
-    before = " + ".join(f"length_{number}" for number in numbers)
-    changes += [before, *(f"length_{number}" for number in numbers)]
-    sums = [BoardTerm(text, text, "number") for text in changes]
-    moved = " + ".join(f"abs(new_length_{number} - length_{number})" for number in numbers)
-    conditions = [*terms, BoardTerm("moved", moved, "number", -1.0)]
-    lengths = [f"new_length_{number}" for number in numbers]
-    total = " + ".join(lengths)
-    conditions.append(BoardTerm("items", total, "number", -1.0))
-    conditions += [BoardTerm(name, name, "number", 1.0) for name in lengths]
-    conditions += [term._replace(price=0.5) for term in sums]
-    for component in layout.extras:
-        conditions.append(BoardTerm(f"new_x{component}", f"new_x{component}", "number", 0.5))
-        same = f"(new_x{component} == x{component})"
-        conditions.append(BoardTerm(same, same, "flag", 0.5))
-    return sums, conditions
-
-
-def write_lists(model: ListModel, encoding: IntegerEncoding, summary: str) -> str:
-    """Write the program of a model of lists."""
-    layout, payments = model.layout, model.payments
-    assert payments is not None
-    moves: list[str] = []
-    for number, rules in enumerate(model.lists):
-        moves += branch_lines(rules.rules, rules.effects, f"new_list_{number} = {{}}".format)
-    for quantity in model.quantities:
-        moves += quantity.lines
-    end = payments.lines
-    chosen = needed_terms(model.terms, "\n".join([*moves, *end]))
-    known = {term.name for term in chosen}
-    terms = [t for t in needed_terms(payments.terms, "\n".join(end)) if t.name not in known]
-    end = [*(f"{term.name} = {term.text}" for term in terms), *end]
-    picked = [f"{term.name} = {term.text}" for term in chosen]
-    text = "\n".join([*picked, *moves, *end])
-    start, finish = ["numbers = self.state.ravel()"], ["numbers = numbers.copy()"]
-    start += [f"x{component} = int(numbers[{component}])" for component in layout.extras]
-    middle = []
-    for number, (first, places) in enumerate(layout.lists):
-        part, own, new = (
-            f"numbers[{first}:{first + places}]",
-            f"list_{number}",
-            f"new_list_{number}",
-        )
-        start.append(f"{own} = [int(item) for item in {part} if item > 0]")
-        values = {"length": f"len({own})", "first": f"{own}[0] if {own} else 0"}
-        values["last"] = f"{own}[-1] if {own} else 0"
-        start += [
-            f"{name}_{number} = {value}"
-            for name, value in values.items()
-            if mentions(text, f"{name}_{number}")
-        ]
-        if any("+" in effect.text for effect in model.lists[number].effects):
-            middle.append(f"{new} = [item for item in {new} if item > 0][:{places}]")
-        if mentions(text, f"new_length_{number}"):
-            middle.append(f"new_length_{number} = len({new})")
-        finish.append(f"{part} = ({new} + {places} * [0])[:{places}]")
-    finish += [f"numbers[{component}] = new_x{component}" for component in layout.extras]
-    finish.append("self.state = numbers.reshape(self.state.shape)")
-    finish.append("return self.state, reward, terminated")
-    body = [*action_lines(encoding), *start, *picked, *moves, *middle, *end, *finish]
-    functions = f"{FUNCTIONS['pick']}\n\n" if mentions(text, "pick") else ""
-    indented = textwrap.indent("\n".join(body), "        ")
-    program = HEAD.format(functions=functions, summary=summary, constants="", body=indented)
-    return f"import numpy as np\n\n\n{program}"

@@ -13,7 +13,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.relations.consequences import StageConsequence
 from cwm_induction.relations.decision_list import Bias, RelationFeature, learn
 from cwm_induction.relations.payments import fit_payments
-from cwm_induction.relations.stages import BoardTerm
+from cwm_induction.relations.rules import plain_terms
 
 UNITS, SECONDS = 100_000, 60.0
 
@@ -213,10 +213,16 @@ def burn(board: State, action: int) -> tuple[State, float, bool]:
     return np.where((board == 0) & (above == 1), 1, board), 0.0, False
 
 
+def rest(board: State, action: int) -> tuple[State, float, bool]:
+    """Change no cell, with a reward for the first lamp."""
+    return board, float(board[0, 0]), False
+
+
 @pytest.mark.parametrize(
     ("start", "step", "actions"),
     [
         (lit, press, 20),
+        (lit, rest, 20),
         (belt, turn, 2),
         (yard, walk, 4),
         (field, chase, 4),
@@ -271,10 +277,10 @@ def test_a_decision_list_ignores_noise_if_errors_are_cheap() -> None:
 @pytest.mark.parametrize(
     "consequence",
     [
-        StageConsequence("both", "", False, 0),
-        StageConsequence("rows", "down", True, 0),
-        StageConsequence("lines", "left", True, 0, 3, (-1, -2)),
-        StageConsequence("", "up", False, 0),
+        StageConsequence(("full_rows", "full_columns"), "", False),
+        StageConsequence(("full_rows",), "down", True),
+        StageConsequence((), "left", True, 3, (-1, -2)),
+        StageConsequence((), "up", False),
     ],
 )
 def test_programs_have_the_consequences_of_the_model(consequence: StageConsequence) -> None:
@@ -296,7 +302,7 @@ def test_least_absolute_deviations_find_the_weights_of_changes() -> None:
         "c": rng.integers(0, 9, 300),
     }
     rewards = 1.5 * names["a"] - 0.1 + np.where(names["c"] == 4, 5.0, 0.0)
-    terms = [BoardTerm(name, name, "number") for name in names]
+    terms = plain_terms("number", names)
     ends = names["c"] == 8
     payments = fit_payments(terms, terms, names, rewards, ends, lambda _: True)
     assert payments.weights == (("a", 1.5),)
