@@ -8,20 +8,22 @@ from itertools import islice
 import numpy as np
 from scipy import special
 
-from cwm_induction.chance.families import BINOMIAL, GEOMETRIC, POISSON, Family, dice
-from cwm_induction.chance.kernels import (
-    ChoiceKernel,
+from cwm_induction.chance.counts import (
+    BINOMIAL,
+    GEOMETRIC,
+    POISSON,
     CountKernel,
     Draw,
-    Kernel,
-    OutcomeTarget,
-    constant,
+    Family,
+    dice,
 )
+from cwm_induction.chance.kernels import ChoiceKernel, Kernel, OutcomeTarget
 from cwm_induction.chance.quantities import (
     MIN_SIDE,
     KnownQuantity,
     OutcomeRows,
     clipped,
+    constant,
     distinct,
     flows,
     is_whole,

@@ -162,6 +162,11 @@ def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
+def constant(value: float, like: Array) -> KnownQuantity:
+    """Return a constant as a quantity."""
+    return KnownQuantity(number(value), np.full(len(like), float(value)))
+
+
 def plus(first: KnownQuantity, sign: int, second: KnownQuantity) -> KnownQuantity:
     """Return the sum or the difference of two quantities."""
     if first.text == "0":
@@ -175,8 +180,7 @@ def shifted(quantity: KnownQuantity, change: float) -> KnownQuantity:
     """Return a quantity plus a constant."""
     if not change:
         return quantity
-    constant = KnownQuantity(number(abs(change)), np.full(len(quantity.values), abs(change)))
-    return plus(quantity, 1 if change > 0 else -1, constant)
+    return plus(quantity, 1 if change > 0 else -1, constant(abs(change), quantity.values))
 
 
 def clipped(quantity: KnownQuantity, low: float, high: float) -> KnownQuantity:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.chance.normal import DIGITS, MOST_TERMS, supported
 from cwm_induction.continuous.regression import Formula, exact, solve
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
 from cwm_induction.continuous.variables import Variable, inputs_of
 from cwm_induction.effort import Share
-from cwm_induction.noise.residuals import DIGITS, MOST_TERMS, supported
 from cwm_induction.writing.rounding import rounded
 
 INTERIOR = 0.6
