@@ -7,12 +7,14 @@ rows by matrix products.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from scipy.optimize import minimize
 
 from cwm_induction.chance.quantities import KnownQuantity
+from cwm_induction.discrete.chance_tables import FINEST, Shares, fraction_text, plain_shares
 from cwm_induction.writing.rounding import literal, rounded
 
 Array = np.ndarray
@@ -39,7 +41,7 @@ PRIOR = 1.0
 """Rows that the shares of the whole output count in a condition with few rows."""
 
 MIN_CHANCE, MAX_CHANCE = 1e-3, 0.999
-"""Limits of probabilities: outcomes below are left out, and parameters stay within."""
+"""Limits of probabilities that change with a quantity."""
 
 SMOOTH_BITS = 6.0
 """Price of a parameter that changes with a quantity: the quantity and the form."""
@@ -195,15 +197,23 @@ class ChoiceKernel(ParametricKernel):
         """Fit the shares to a mask of rows."""
         sums, count = self.columns[rows].sum(axis=0), int(rows.sum())
         bits = float(self.costs(sums[None], np.array([count]))[0])
-        prior = self.shares(self.learn)
+        shares = self._simple_shares(rows, count)
+        pairs = [
+            f"({fraction_text(shares[n])}, {self.choices[n].text})"
+            for n in sorted(range(len(shares)), key=lambda n: -shares[n])
+            if shares[n]
+        ]
+        return Leaf(bits, [f"return [{', '.join(pairs)}]"], self.fit, max(shares) == 1)
+
+    def _simple_shares(self, rows: Array, count: int) -> Shares:
+        """Return the simplest shares that agree with a mask of rows."""
         sure = self.matches[rows].all(axis=0)
         if sure.any():
-            prior = np.eye(len(self.choices))[int(sure.argmax())]
-        shares = self.shares(rows, prior)
-        kept = [n for n in np.argsort(shares)[::-1].tolist() if shares[n] > MIN_CHANCE]
-        texts = simple_shares(shares[kept], count)
-        pairs = [f"({text}, {self.choices[n].text})" for text, n in zip(texts, kept, strict=True)]
-        return Leaf(bits, [f"return [{', '.join(pairs)}]"], self.fit, bool(shares.max() > 1 - 1e-9))
+            return tuple(Fraction(n == int(sure.argmax())) for n in range(len(sure)))
+        prior = self.shares(self.learn)
+        counts = self.shares(rows, prior) * (count + PRIOR) - PRIOR * prior
+        before = tuple(Fraction(share).limit_denominator(FINEST) for share in prior.tolist())
+        return plain_shares(counts, before)
 
     def likelihood(self, parameters: Sequence[Array]) -> Array:
         """Return P(output) of every row, given the probability of the second of two choices."""
@@ -297,23 +307,6 @@ def minimised(loss: Callable[[Array], float], start: Array) -> Array:
         options={"maxfev": 60, "xatol": 1e-3, "fatol": 1e-2, "initial_simplex": simplex},
     )
     return np.asarray(np.exp(found.x))
-
-
-def simple_shares(shares: Array, count: int) -> list[str]:
-    """Write probabilities: as equal fractions or round decimals if the rows allow that."""
-    size = len(shares)
-    if size == 1:
-        return ["1"]
-    weights = shares * count
-    if float((weights * np.log(shares * size)).sum()) < size - 1:
-        return [f"1 / {size}" if size > 2 else "0.5"] * size
-    for digits in (1, 2, 3, 4):
-        short = np.round(shares, digits)
-        short[0] = np.round(1 - short[1:].sum(), digits)
-        loss = (weights * np.log(shares / np.maximum(short, 1e-9))).sum()
-        if short.min() > 0 and loss < ROUNDING_LOSS * (size - 1):
-            break
-    return [literal(float(share)) for share in np.maximum(short, 1e-4)]
 
 
 def shortest(parameters: Array, loss: Callable[[Array], float]) -> Array:

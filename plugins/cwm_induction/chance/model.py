@@ -190,8 +190,6 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
         KnownQuantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)
     ]
     reward = fit_reward(rows.knowing(*after), learn, effort)
-    moved = [term for term in reward.terms if term.text.startswith("min(")]
-    rows = replace(rows, derived=tuple(moved))
     states = [
         OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)

@@ -1,7 +1,7 @@
 """Quantities of a transition: what expressions and conditions of a random model may read."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple, Self
 
@@ -55,7 +55,6 @@ class OutcomeRows:
     low: Array
     high: Array
     earlier: tuple[KnownQuantity, ...] = ()
-    derived: tuple[KnownQuantity, ...] = field(default=())
 
     @classmethod
     def of(cls, data: Dataset) -> Self:
@@ -125,7 +124,6 @@ class OutcomeRows:
             for first, second in combinations(whole, 2):
                 difference = first.values - second.values
                 yield from _thresholds(KnownQuantity(f"{first.text} - {second.text}", difference))
-        yield from (condition for quantity in self.derived for condition in _thresholds(quantity))
 
 
 def _thresholds(quantity: KnownQuantity) -> Iterator[ParameterCondition]:

@@ -153,6 +153,14 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
     return best
 
 
+def fraction_text(share: Fraction) -> str:
+    """Write a share as a decimal if that is exact and short, otherwise as a fraction."""
+    text = repr(float(share))
+    if share.denominator == 1:
+        return str(share)
+    return text if len(text) <= 5 and Fraction(text) == share else str(share).replace("/", " / ")
+
+
 def _in_parts(counts: np.ndarray, denominator: int) -> Shares:
     """Return the nearest fractions with one denominator; observed outcomes are not 0."""
     exact = counts / counts.sum() * denominator

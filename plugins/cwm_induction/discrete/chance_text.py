@@ -2,7 +2,12 @@
 
 from fractions import Fraction
 
-from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
+from cwm_induction.discrete.chance_tables import (
+    ChanceTable,
+    ShareCondition,
+    Shares,
+    fraction_text,
+)
 from cwm_induction.discrete.chances import STUCK, Aside, ChanceModel, Payment
 from cwm_induction.discrete.expressions import action_lines, as_one, bracketed, listed
 from cwm_induction.discrete.program_text import RuleWriter, write_program
@@ -191,20 +196,7 @@ def _conditions(table: ChanceTable) -> list[ShareCondition]:
 
 def _display(shares: dict[str, Fraction]) -> str:
     """Write a dict display of shares."""
-    return "{" + ", ".join(f"{key}: {_fraction(s)}" for key, s in shares.items() if s) + "}"
-
-
-def _fraction(share: Fraction) -> str:
-    """Write a share as a decimal if that is exact and short, otherwise as a fraction."""
-    text = repr(float(share))
-    short = len(text) <= 5 and Fraction(text) == share
-    return (
-        str(share.numerator)
-        if share.denominator == 1
-        else text
-        if short
-        else str(share).replace("/", " / ")
-    )
+    return "{" + ", ".join(f"{key}: {fraction_text(s)}" for key, s in shares.items() if s) + "}"
 
 
 def _sentences(found: ChanceModel) -> list[str]:

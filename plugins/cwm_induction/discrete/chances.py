@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.discrete.chance_tables import ChanceTable, Shares
-from cwm_induction.discrete.draws import DrawnTransitions, Steps
+from cwm_induction.discrete.draws import DrawnTransitions, Steps, merged
 from cwm_induction.discrete.program_text import DiscreteModel
 from cwm_induction.discrete.transitions import Transitions
 
@@ -149,20 +149,8 @@ def is_paid_by_chance(drawn: Transitions) -> bool:
 
 def unpaid(drawn: Transitions) -> Transitions:
     """Return transitions without rewards and ends."""
-    table = np.column_stack([drawn.before, drawn.action, drawn.after])
-    unique, index = np.unique(table, axis=0, return_inverse=True)
-    width = drawn.before.shape[1]
-    nothing = np.zeros(len(unique), dtype=np.int64)
-    return replace(
-        drawn,
-        before=unique[:, :width],
-        action=unique[:, width],
-        after=unique[:, width + 1 :],
-        codes=nothing,
-        done=nothing,
-        count=np.bincount(index.reshape(-1), weights=drawn.count).astype(np.int64),
-        rewards=(0.0,),
-    )
+    nothing = np.zeros(len(drawn.count), dtype=np.int64)
+    return merged(replace(drawn, codes=nothing, done=nothing, rewards=(0.0,)))
 
 
 def _predicted(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> np.ndarray:

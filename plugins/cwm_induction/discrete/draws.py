@@ -39,9 +39,6 @@ EXCEPTION_BITS = 8.0
 LEAST_BITS, MOST_BITS = 3.0, 8.0
 """Price of an exception (a step leads elsewhere in a place), and the surcharge for a unique one."""
 
-NEARLY = 2.0
-"""Exceptions whose gain is less than this many bits below the best gain count as equally good."""
-
 SETTING = 1.1
 """Prefer changes to new values of a factor up to this ratio of their entropies."""
 
@@ -338,12 +335,6 @@ class _DrawSearch:
         count = np.concatenate([seen.count[sure], np.maximum(1, weight[possible].round())])
         after = self.ends[1][rows].copy()
         after[:, aside] = self.ends[0][rows][:, aside]
-        width = seen.before.shape[1]
-        table = np.column_stack(
-            [seen.before[rows], action, join(after, self.layout), seen.codes[rows], seen.done[rows]]
-        )
-        unique, index = np.unique(table, axis=0, return_inverse=True)
-        counts = np.bincount(index.reshape(-1), weights=count).astype(np.int64)
         sizes: tuple[int, ...] = (int(action.max()) + 1,)
         if draws.both:
             sizes = (seen.encoding.actions, len(draws.numbers))
@@ -351,18 +342,35 @@ class _DrawSearch:
         encoding = replace(
             seen.encoding, action_space=space, action_lows=(0,) * len(sizes), action_sizes=sizes
         )
-        if not len(draws.numbers):
-            encoding = seen.encoding
-        return replace(
+        drawn = replace(
             seen,
-            encoding=encoding,
-            before=unique[:, :width],
-            action=unique[:, width],
-            after=unique[:, width + 1 : -2],
-            codes=unique[:, -2],
-            done=unique[:, -1],
-            count=counts,
+            encoding=encoding if len(draws.numbers) else seen.encoding,
+            before=seen.before[rows],
+            action=action,
+            after=join(after, self.layout),
+            codes=seen.codes[rows],
+            done=seen.done[rows],
+            count=count,
         )
+        return merged(drawn)
+
+
+def merged(seen: Transitions) -> Transitions:
+    """Merge equal transitions, and add up their counts."""
+    names = ("before", "action", "after", "codes", "done")
+    parts = [getattr(seen, name) for name in names]
+    table, index = np.unique(np.column_stack(parts), axis=0, return_inverse=True)
+    count = np.bincount(index.reshape(-1), weights=seen.count).astype(np.int64)
+    width = seen.before.shape[1]
+    return replace(
+        seen,
+        before=table[:, :width],
+        action=table[:, width],
+        after=table[:, width + 1 : -2],
+        codes=table[:, -2],
+        done=table[:, -1],
+        count=count,
+    )
 
 
 def _conflicts(drawn: Transitions) -> float:
@@ -512,26 +520,14 @@ class _StepSearch:
         keys = self._keys(steps.landing(self.old, self.radices))
         kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
         best = self._explanation(lands[:, kept], keys[:, kept])
-        rare = True  # try to drop the rarest steps first, and others if no rare step is redundant
         while len(kept) > 1:
-            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")]
-            rarest = rarest[:MOST_TRIED] if rare else rarest[MOST_TRIED:]
+            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")][:MOST_TRIED]
             parts = [kept[kept != step] for step in rarest]
             trials = [self._explanation(lands[:, part], keys[:, part]) for part in parts]
-            spare = [step for step, one in zip(rarest, trials, strict=True) if one.bits < best.bits]
-            if not spare and (not rare or len(kept) <= MOST_TRIED):
-                break
-            rare = bool(spare)
-            if not spare:
-                continue
             at = min(range(len(trials)), key=lambda number: trials[number].bits)
-            fewer, trial = parts[at], trials[at]
-            if 1 < len(spare) < len(kept):
-                without = kept[~np.isin(kept, spare)]
-                several = self._explanation(lands[:, without], keys[:, without])
-                if several.bits < trial.bits:
-                    fewer, trial = without, several
-            kept, best = fewer, trial
+            if trials[at].bits >= best.bits:
+                break
+            kept, best = parts[at], trials[at]
         used = best.shares.any(axis=0)
         best = _Explanation(best.bits, best.lands[:, used], best.shares[:, used])
         return steps._replace(values=steps.values[kept[used]]), best
@@ -549,9 +545,9 @@ class _StepSearch:
         nominal, spent = lands, 0.0
         shares = _shares(lands, self.action, self.count, ROUNDS[1])
         usual = np.ones(int(keys.max(initial=0)) + 1), np.ones(int(self.targets.max()) + 1)
-        for turn in range(TURNS):
+        for _ in range(TURNS):
             before = lands
-            lands, spent, usual = self._with_exceptions(nominal, keys, shares, usual, turn)
+            lands, spent, usual = self._with_exceptions(nominal, keys, shares, usual)
             if (lands == before).all():
                 break
             shares = _shares(lands, self.action, self.count, ROUNDS[1])
@@ -565,12 +561,11 @@ class _StepSearch:
         keys: np.ndarray,
         shares: np.ndarray,
         usual: tuple[np.ndarray, np.ndarray],
-        turn: int,
     ) -> tuple[np.ndarray, float, tuple[np.ndarray, np.ndarray]]:
         """Return the mask of explained rows with exceptions, their price, and new counts.
 
         `usual` counts the offsets and the targets of exceptions; the result contains the new
-        counts. In the first turn, equally good exceptions of a target share one count.
+        counts.
         """
         lands, given, spent = lands.copy(), shares[self.action], 0.0
         chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
@@ -585,7 +580,7 @@ class _StepSearch:
             )
             price = LEAST_BITS + np.minimum(-np.log2(odds), MOST_BITS)
             inner, cost, chosen = _choose_exceptions(
-                lands[rows], given[rows], self.count[rows], there, price, soft=turn == 0
+                lands[rows], given[rows], self.count[rows], there, price
             )
             spent += cost
             np.add.at(far, by_far, chosen)
@@ -606,15 +601,12 @@ def _choose_exceptions(
     count: np.ndarray,
     there: np.ndarray,
     price: np.ndarray,
-    *,
-    soft: bool,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Choose exceptions for one place greedily, the most useful first.
 
     `there` is a mask (targets, rows), and `price` the bits of an exception (targets, steps).
     Return the mask of explained rows, the bits of the exceptions, and the counts of chosen
-    exceptions (targets, steps). If `soft` is set, count for each target all exceptions whose gain
-    is near the largest gain; they share one count.
+    exceptions (targets, steps).
     """
     least, spent = _bits(lands, given, count), 0.0
     chosen = np.zeros(price.shape)
@@ -624,18 +616,13 @@ def _choose_exceptions(
         chance = other + there[:, :, None] * given
         logs = np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))
         bits = -(logs * count[:, None]).sum(1)
-        if soft and not chosen.any():
-            gains = least - bits
-            near = (gains > LEAST_BITS) & (gains > gains.max(axis=1, keepdims=True) - NEARLY)
-            chosen = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
         target, step = np.unravel_index(int((bits + price).argmin()), bits.shape)
         if bits[target, step] + price[target, step] >= least:
             return lands, spent, chosen
         least, spent = float(bits[target, step]), spent + float(price[target, step])
         lands = lands.copy()
         lands[:, step] = there[target]
-        if not soft:
-            chosen[target, step] += 1
+        chosen[target, step] += 1
 
 
 def _bits(lands: np.ndarray, shares: np.ndarray, weight: np.ndarray) -> float:
