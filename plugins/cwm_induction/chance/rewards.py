@@ -41,9 +41,6 @@ ODD_BITS = 14.0
 MAX_TERMS = 14
 """Terms of a formula at most."""
 
-FACTORS = (1, 2, 3, 5)
-"""Numbers that an action is multiplied by in an amount that it moves."""
-
 MAX_FLOWS = 40
 """Amounts that an action moves which may be terms, the simplest first."""
 
@@ -128,16 +125,14 @@ def _libraries(rows: OutcomeRows) -> Iterator[list[KnownQuantity]]:
         if len(np.unique(part.values)) <= MAX_CLASSES
     ]
     flags = [part for part in rows.now if set(np.unique(part.values)) <= {0.0, 1.0}]
-    later = [part for part in rows.earlier]
+    later = rows.earlier
     plain = [one, *rows.actions, *rows.now, *later]
     yield distinct([one, *later])
-    yield distinct([one, *rows.actions, *later])
     yield distinct(plain)
     modes = [_product(event, flag) for event in events for flag in flags]
     yield distinct([*plain, *events, *modes])
-    for factor in FACTORS:
-        amounts = sorted(flows(rows, [factor]), key=lambda part: len(part.text))[:MAX_FLOWS]
-        yield distinct([*plain, *(events if factor == 1 else []), *modes, *amounts])
+    amounts = sorted(flows(rows, [1]), key=lambda part: len(part.text))[:MAX_FLOWS]
+    yield distinct([*plain, *events, *modes, *amounts])
     if len(events) * len(rows.now) <= 60:
         products = [_product(event, part) for event in events for part in [*rows.now, *later]]
         yield distinct([*plain, *events, *modes, *products])

@@ -100,6 +100,13 @@ class ChanceTable:
         yield from self.held.leaves()
         yield from self.otherwise.leaves()
 
+    @property
+    def conditions(self) -> list[ShareCondition]:
+        """All conditions, the first one first."""
+        if self.condition is None or self.held is None or self.otherwise is None:
+            return []
+        return [self.condition, *self.held.conditions, *self.otherwise.conditions]
+
     def chances(self, columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
         """Return the probability of each outcome in each row: (rows, outcomes)."""
         if self.condition is None or self.held is None or self.otherwise is None:
