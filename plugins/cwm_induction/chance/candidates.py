@@ -103,8 +103,6 @@ class _Candidates:
             if chosen:
                 kernel = self._choice(chosen)
                 choices.setdefault(tuple(q.text for q in kernel.choices), kernel)
-                for choice in chosen[:2]:
-                    choices.setdefault((choice.text,), self._choice([choice]))
                 for choice in chosen[1:4]:
                     pair = self._choice([chosen[0], choice])
                     choices.setdefault(tuple(q.text for q in pair.choices), pair)
@@ -239,7 +237,6 @@ class _Candidates:
     def _counts(self, group: Array) -> Iterator[CountKernel]:
         """Yield counts on the best bases of a group."""
         bases = [base for base in self.bases if not base.text.lstrip("-").isdigit()]
-        bases = [base for base in bases if not self._is_shift(base)]
         if not self.effort.spend(RANKING_COST * len(bases)):
             return
         costs = [self._normal_bits(base, group) + TOKEN_BITS * _tokens(base) for base in bases]

@@ -107,7 +107,7 @@ class _Writer:
         )
         after = ", ".join(f"{name}_next" for name in self.states)
         step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, state=state)
-        return "\n".join([head + step, *methods, ""])
+        return head + step + "\n".join([*methods, ""])
 
     @property
     def draws(self) -> bool:

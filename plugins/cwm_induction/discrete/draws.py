@@ -39,6 +39,9 @@ EXCEPTION_BITS = 8.0
 LEAST_BITS, MOST_BITS = 3.0, 8.0
 """Price of an exception (a step leads elsewhere in a place), and the surcharge for a unique one."""
 
+NEARLY = 2.0
+"""Exceptions whose gain is less than this many bits below the best gain count as equally good."""
+
 SETTING = 1.1
 """Prefer changes to new values of a factor up to this ratio of their entropies."""
 
@@ -545,9 +548,9 @@ class _StepSearch:
         nominal, spent = lands, 0.0
         shares = _shares(lands, self.action, self.count, ROUNDS[1])
         usual = np.ones(int(keys.max(initial=0)) + 1), np.ones(int(self.targets.max()) + 1)
-        for _ in range(TURNS):
+        for turn in range(TURNS):
             before = lands
-            lands, spent, usual = self._with_exceptions(nominal, keys, shares, usual)
+            lands, spent, usual = self._with_exceptions(nominal, keys, shares, usual, turn)
             if (lands == before).all():
                 break
             shares = _shares(lands, self.action, self.count, ROUNDS[1])
@@ -561,11 +564,12 @@ class _StepSearch:
         keys: np.ndarray,
         shares: np.ndarray,
         usual: tuple[np.ndarray, np.ndarray],
+        turn: int,
     ) -> tuple[np.ndarray, float, tuple[np.ndarray, np.ndarray]]:
         """Return the mask of explained rows with exceptions, their price, and new counts.
 
         `usual` counts the offsets and the targets of exceptions; the result contains the new
-        counts.
+        counts. In the first turn, equally good exceptions of a target share one count.
         """
         lands, given, spent = lands.copy(), shares[self.action], 0.0
         chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
@@ -580,7 +584,7 @@ class _StepSearch:
             )
             price = LEAST_BITS + np.minimum(-np.log2(odds), MOST_BITS)
             inner, cost, chosen = _choose_exceptions(
-                lands[rows], given[rows], self.count[rows], there, price
+                lands[rows], given[rows], self.count[rows], there, price, soft=turn == 0
             )
             spent += cost
             np.add.at(far, by_far, chosen)
@@ -601,12 +605,15 @@ def _choose_exceptions(
     count: np.ndarray,
     there: np.ndarray,
     price: np.ndarray,
+    *,
+    soft: bool,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Choose exceptions for one place greedily, the most useful first.
 
     `there` is a mask (targets, rows), and `price` the bits of an exception (targets, steps).
     Return the mask of explained rows, the bits of the exceptions, and the counts of chosen
-    exceptions (targets, steps).
+    exceptions (targets, steps). If `soft` is set, count for each target all exceptions whose gain
+    is near the largest gain; they share one count.
     """
     least, spent = _bits(lands, given, count), 0.0
     chosen = np.zeros(price.shape)
@@ -616,13 +623,18 @@ def _choose_exceptions(
         chance = other + there[:, :, None] * given
         logs = np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))
         bits = -(logs * count[:, None]).sum(1)
+        if soft and not chosen.any():
+            gains = least - bits
+            near = (gains > LEAST_BITS) & (gains > gains.max(axis=1, keepdims=True) - NEARLY)
+            chosen = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
         target, step = np.unravel_index(int((bits + price).argmin()), bits.shape)
         if bits[target, step] + price[target, step] >= least:
             return lands, spent, chosen
         least, spent = float(bits[target, step]), spent + float(price[target, step])
         lands = lands.copy()
         lands[:, step] = there[target]
-        chosen[target, step] += 1
+        if not soft:
+            chosen[target, step] += 1
 
 
 def _bits(lands: np.ndarray, shares: np.ndarray, weight: np.ndarray) -> float:
