@@ -13,7 +13,7 @@ import numpy as np
 
 from cwm_induction.chance.kernels import Kernel, Leaf, OutcomeTarget
 from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows
-from cwm_induction.continuous.regression import Formula, selected, solve
+from cwm_induction.continuous.regression import DEPENDENT, Formula, solve
 from cwm_induction.continuous.terms import NamedColumn, Term, library
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -95,17 +95,37 @@ def _shortened(weight: float, slack: float) -> float:
 
 
 def supported(terms: Sequence[Term], target: Array, rows: Array) -> list[Term]:
-    """Select terms by forward regression, as long as their gain is larger than their price.
+    """Select terms by forward regression: add the term with the largest gain beyond its price.
 
     The gain is the increase in log-likelihood of normal noise. The price of a unit of cost is half
     the logarithm of the number of rows, for the weight, plus the logarithm of the number of terms,
-    for the choice.
+    for the choice. The selection stops without a positive gain; terms with a cost of at most 1
+    take precedence.
     """
-    matrix, count = np.stack([term.values[rows] for term in terms], 1), int(rows.sum())
+    matrix = np.stack([term.values[rows] for term in terms], 1)
+    remaining = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
+    residuals, count = target[rows].copy(), int(rows.sum())
     price = (0.5 * np.log(count) + np.log(len(terms))) * np.array([t.cost for t in terms])
-    unit = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
-    shares = 1 - np.exp(-2 * price / count)
-    return [terms[place] for place in selected(unit, target[rows], MOST_TERMS, shares)]
+    chosen: list[int] = []
+    plain = np.array([term.cost <= 1 for term in terms])
+    while len(chosen) < MOST_TERMS:
+        norms = np.einsum("ij,ij->j", remaining, remaining)
+        independent = norms > DEPENDENT
+        removed = np.where(
+            independent, (remaining.T @ residuals) ** 2 / np.where(independent, norms, 1), 0.0
+        )
+        left = np.maximum(1 - removed / max(float(residuals @ residuals), 1e-300), 1e-12)
+        gains = -0.5 * count * np.log(left) - price
+        gains = np.where(independent & (gains > 0), gains, -np.inf)
+        gains = np.where(plain, gains, -np.inf) if np.isfinite(gains[plain]).any() else gains
+        best = int(np.argmax(gains))
+        if not np.isfinite(gains[best]):
+            break
+        chosen.append(best)
+        direction = remaining[:, best] / np.sqrt(norms[best])
+        residuals -= direction * (direction @ residuals)
+        remaining = remaining - np.outer(direction, direction @ remaining)
+    return [terms[place] for place in chosen]
 
 
 def noise_scale(residuals: Array, rows: Array, columns: Sequence[NamedColumn]) -> Scale:

@@ -311,11 +311,11 @@ def by_cases(
     return Formula(tuple(parts), tuple(weights))
 
 
-def selected(unit: Array, target: Array, most: int, gain: float | Array) -> list[int]:
+def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
     """Select columns of unit length by orthogonal least squares (Chen et al., 1989).
 
     Stop after `most` columns, or if the next one explains less than the share `gain` of the
-    remaining sum of squares. The share may differ between columns.
+    remaining sum of squares.
     """
     chosen: list[int] = []
     remaining, rest = unit.copy(), target
@@ -323,9 +323,8 @@ def selected(unit: Array, target: Array, most: int, gain: float | Array) -> list
         norms = np.einsum("ij,ij->j", remaining, remaining)
         fresh = norms > DEPENDENT
         gains = np.where(fresh, (remaining.T @ rest) ** 2 / np.where(fresh, norms, 1), -1.0)
-        excess = gains - gain * float(rest @ rest)
-        best = int(np.argmax(excess))
-        if not fresh[best] or excess[best] < 0:
+        best = int(np.argmax(gains))
+        if gains[best] < gain * float(rest @ rest):
             break
         chosen.append(best)
         direction = remaining[:, best] / np.sqrt(norms[best])
