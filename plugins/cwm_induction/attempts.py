@@ -24,7 +24,7 @@ from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
 from cwm_induction import discrete, noise, objects, relations
 from cwm_induction.bodies.induce import induce_body
-from cwm_induction.chance.learning import learn_model
+from cwm_induction.chance.model import learn_model
 from cwm_induction.chance.program import write as write_random
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write

@@ -8,20 +8,22 @@ from itertools import islice
 import numpy as np
 from scipy import special
 
-from cwm_induction.chance.families import BINOMIAL, GEOMETRIC, POISSON, Family, dice
-from cwm_induction.chance.kernels import (
-    ChoiceKernel,
+from cwm_induction.chance.counts import (
+    BINOMIAL,
+    GEOMETRIC,
+    POISSON,
     CountKernel,
     Draw,
-    Kernel,
-    OutcomeTarget,
-    constant,
+    Family,
+    dice,
 )
+from cwm_induction.chance.kernels import ChoiceKernel, Kernel, OutcomeTarget
 from cwm_induction.chance.quantities import (
     MIN_SIDE,
     KnownQuantity,
     OutcomeRows,
     clipped,
+    constant,
     distinct,
     flows,
     is_whole,
@@ -59,9 +61,6 @@ TWO_SIDED_BASES = 12
 
 IDLE_SHARE = 0.08
 """Minimum share of rows without a draw, before an event may decide whether a count is drawn."""
-
-MAX_MULTIPLIED = 8
-"""Largest value of a number, such as servers, that may be multiplied to give a number of trials."""
 
 RANKING_COST = 6e4
 """Operations to rank an expression in a group of rows."""
@@ -104,8 +103,6 @@ class _Candidates:
             if chosen:
                 kernel = self._choice(chosen)
                 choices.setdefault(tuple(q.text for q in kernel.choices), kernel)
-                for choice in chosen[:2]:
-                    choices.setdefault((choice.text,), self._choice([choice]))
                 for choice in chosen[1:4]:
                     pair = self._choice([chosen[0], choice])
                     choices.setdefault(tuple(q.text for q in pair.choices), pair)
@@ -144,13 +141,12 @@ class _Candidates:
             found += [shifted(own, change) for change in self.changes]
             if set(np.unique(own.values)) <= {0.0, 1.0}:
                 found.append(plus(constant(1, own.values), -1, own))
-            found += [KnownQuantity(f"{own.text} // 2", own.values // 2)]
             found += self._cycles(own)
         found += others
         common = _common([target.values[group] for group in self.groups])
         found += [constant(value, target.values) for value in common]
         earlier = [part for part in rows.earlier if is_whole(part.values)]
-        for amount in [*earlier, *self.flows, *self._moved()]:
+        for amount in [*earlier, *self.flows]:
             found += [plus(own, sign, amount) for own in starts for sign in (1, -1)]
         whole = [part for part in rows.now if is_whole(part.values)]
         found += [plus(part, 1, step) for part in whole for step in self.steps]
@@ -180,20 +176,7 @@ class _Candidates:
     def flows(self) -> list[KnownQuantity]:
         """Amounts that the action may move."""
         factors = {1, *(int(s.text.split(" * ")[0]) for s in self.steps if " * " in s.text)}
-        return [*self.rows.derived, *flows(self.rows, sorted(factors))]
-
-    def _moved(self) -> Iterator[KnownQuantity]:
-        """Yield the losses of other components, because the output may gain them."""
-        later = {part.text: part for part in self.rows.earlier}
-        for part in self.rows.now:
-            after = later.get(f"{part.text}_next")
-            if after is None or not is_whole(part.values):
-                continue
-            lost = part.values - after.values
-            yield KnownQuantity(f"({part.text} - {after.text})", lost)
-            for amount in self.rows.derived:
-                text = f"({part.text} - {after.text} - {amount.text})"
-                yield KnownQuantity(text, lost - amount.values)
+        return flows(self.rows, sorted(factors))
 
     def _cycles(self, own: KnownQuantity) -> Iterator[KnownQuantity]:
         size = self.target.high.max() + 1
@@ -254,7 +237,6 @@ class _Candidates:
     def _counts(self, group: Array) -> Iterator[CountKernel]:
         """Yield counts on the best bases of a group."""
         bases = [base for base in self.bases if not base.text.lstrip("-").isdigit()]
-        bases = [base for base in bases if not self._is_shift(base)]
         if not self.effort.spend(RANKING_COST * len(bases)):
             return
         costs = [self._normal_bits(base, group) + TOKEN_BITS * _tokens(base) for base in bases]
@@ -356,11 +338,9 @@ class _Candidates:
         for part in (*self.rows.now, *self.rows.earlier):
             if part.text == base.text or not is_whole(part.values) or np.ptp(part.values) <= 1:
                 continue
-            for times in (1, 2, 3) if part.values.max() <= MAX_MULTIPLIED else (1,):
-                tries = times * part.values
-                text = part.text if times == 1 else f"{times} * {part.text}"
-                if part.values.min() >= 0 and (tries[group] >= gap.max(initial=0)).mean() > 0.1:
-                    yield Draw(BINOMIAL, sign, KnownQuantity(text, tries))
+            tries = part.values
+            if tries.min() >= 0 and (tries[group] >= gap.max(initial=0)).mean() > 0.1:
+                yield Draw(BINOMIAL, sign, part)
         for count, sides in DICE:
             if gap.min() >= count and most in range(count * sides - count, count * sides + 1):
                 yield Draw(dice(count, sides), sign)
@@ -415,7 +395,7 @@ def _common(groups: Sequence[Array]) -> list[float]:
 
 def _tokens(quantity: KnownQuantity) -> int:
     """Return the number of operands of an expression."""
-    return 1 + sum(quantity.text.count(mark) for mark in (" + ", " - ", " * ", ", ", " % ", "//"))
+    return 1 + sum(quantity.text.count(mark) for mark in (" + ", " - ", " * ", ", ", " % "))
 
 
 def _key(kernel: CountKernel) -> str:

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cwm_induction.chance.kernels import CountKernel
-from cwm_induction.chance.learning import Output, RandomModel, is_certain
-from cwm_induction.chance.quantities import number
-from cwm_induction.chance.regressions import RegressionLeaf
+from cwm_induction.chance.model import Output, RandomModel
+from cwm_induction.chance.quantities import is_whole, number
 from cwm_induction.writing.statements import mentioned
 
 COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
@@ -91,11 +89,12 @@ class _Writer:
         functions = sorted({source for leaf in leaves for source in leaf.sources})
         if any(map(self._has_counts, self.model.outputs)):
             functions.append(COMBINED)
-        needed = [name for name in ("comb", "exp", "lgamma", "log") if _used(name, functions)]
+        names = ("comb", "exp", "lgamma", "log")
+        needed = [name for name in names if any(f"{name}(" in source for source in functions)]
         imports = [f"from math import {', '.join(needed)}", ""] if needed else []
         methods = [line for output in self.model.outputs for line in self._method(output)]
         state = ", ".join(self.states)
-        parts = {"state": state if len(self.states) > 1 else f"[{state}]"}
+        state = state if len(self.states) > 1 else f"[{state}]"
         head = HEAD.format(
             imports="\n".join([*imports, "import numpy as np"]),
             functions="".join(f"\n{source}\n\n" for source in functions),
@@ -103,10 +102,12 @@ class _Writer:
             summary="\n    ".join(self._summary()),
             kind="float" if self.draws else "int",
         )
-        body = "\n".join(f"        {line}" for line in self._body())
+        body = "\n".join(
+            f"        {line}" for line in (self._drawn if self.draws else self._loops)()
+        )
         after = ", ".join(f"{name}_next" for name in self.states)
-        step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, **parts)
-        return head + step + "\n".join(methods)
+        step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, state=state)
+        return head + step + "\n".join([*methods, ""])
 
     @property
     def draws(self) -> bool:
@@ -115,80 +116,79 @@ class _Writer:
         return surprise > MAX_BITS or any(map(self._is_real, self.model.outputs))
 
     def _is_real(self, output: Output) -> bool:
-        return any(isinstance(leaf, RegressionLeaf) for leaf in output.tree.leaves())
-
-    def _body(self) -> list[str]:
-        return self._drawn() if self.draws else self._loops()
+        return not is_whole(output.target.values)
 
     def _drawn(self) -> list[str]:
         """Write the draws of all outputs, one after the other."""
         lines = []
         for output in self.model.outputs:
-            name = output.target.name
-            short = name.removesuffix("_next")
-            arguments = ", ".join(self._arguments(output))
-            if self._is_plain(output) and not self._is_real(output):
-                lines.append(f"{name} = {self._single(output)}")
-                continue
-            value = f"self.{short}_chances({arguments})"
-            value = value if self._is_real(output) else f"self.draw({value})"
-            limits = [float(output.target.low[0]), float(output.target.high[0])]
-            if np.isfinite(limits).all() and (self._is_real(output) or self._has_counts(output)):
-                value = f"min(max({value}, {number(limits[0])}), {number(limits[1])})"
-            lines.append(f"{name} = {value}")
-        if not any(output.target.name == "terminated" for output in self.model.outputs):
-            lines.append("terminated = False")
-        return [*lines, f"reward = {self.model.reward.text()}"]
+            value, is_real = self._value(output), self._is_real(output)
+            if not is_real and not self._is_plain(output):
+                value = f"self.draw({value})"
+            if (bounds := self._bounds(output)) and (is_real or self._has_counts(output)):
+                value = "min(max({}, {}), {})".format(value, *bounds)
+            lines.append(f"{output.target.name} = {value}")
+        return [*lines, *self._ending()]
 
     def _summary(self) -> Iterator[str]:
-        random = [o.target.name for o in self.model.outputs if not is_certain(o)]
+        random = [o.target.name for o in self.model.outputs if not o.is_certain]
         yield f"Random: {', '.join(random) or 'nothing'}."
         if any(name == "extra" for name in random):
             yield "The count `extra` shows in the reward only."
 
     def _loops(self) -> list[str]:
         """Write the nested loops over all outputs, and the sum of the probabilities."""
-        before, lines, depth, chances = [], [], 0, []
+        outputs = [output.target.name for output in self.model.outputs]
+        before: list[str] = []
+        lines: list[str] = []
+        chances: list[str] = []
         for output in self.model.outputs:
-            indent = "    " * depth
-            name = output.target.name
-            short = name.removesuffix("_next")
+            name, value = output.target.name, self._value(output)
+            indent = "    " * len(chances)
             if self._is_plain(output):
-                lines.append(f"{indent}{name} = {self._single(output)}")
+                lines.append(f"{indent}{name} = {value}")
                 continue
-            arguments = self._arguments(output)
-            call = f"self.{short}_chances({', '.join(arguments)})"
             if self._has_counts(output):
-                call = f"combined({call}{self._bounds(output)})"
-            if not {other.target.name for other in self.model.outputs} & set(arguments) and depth:
-                before.append(f"{short}_options = {call}")
-                call = f"{short}_options"
+                value = f"combined({', '.join([value, *self._bounds(output)])})"
+            short = name.removesuffix("_next")
+            if chances and not {*outputs} & {*self._arguments(output)}:
+                before.append(f"{short}_options = {value}")
+                value = f"{short}_options"
             chances.append(f"{short}_chance")
-            lines.append(f"{indent}for {short}_chance, {name} in {call}:")
-            depth += 1
-        indent = "    " * depth
-        if not any(o.target.name == "terminated" for o in self.model.outputs):
-            lines.append(f"{indent}terminated = False")
-        lines.append(f"{indent}reward = {self.model.reward.text()}")
+            lines.append(f"{indent}for {short}_chance, {name} in {value}:")
         after = ", ".join(f"{name}_next" for name in self.states)
         after = f"({after})" if len(self.states) > 1 else f"({after},)"
-        lines.append(f"{indent}outcome = {after}, round(reward, 9), bool(terminated)")
-        chance = " * ".join(chances) or "1.0"
-        return [*before, *lines, f"{indent}total[outcome] = total.get(outcome, 0.0) + {chance}"]
+        inner = [
+            *self._ending(),
+            f"outcome = {after}, round(reward, 9), bool(terminated)",
+            f"total[outcome] = total.get(outcome, 0.0) + {' * '.join(chances) or '1.0'}",
+        ]
+        return [*before, *lines, *("    " * len(chances) + line for line in inner)]
+
+    def _ending(self) -> list[str]:
+        """Write the reward, and the end if it is no output."""
+        is_drawn = any(output.target.name == "terminated" for output in self.model.outputs)
+        reward = f"reward = {self.model.reward.text()}"
+        return [reward] if is_drawn else ["terminated = False", reward]
+
+    def _value(self, output: Output) -> str:
+        """Write the value of a certain output, or the call that returns or draws values."""
+        if not self._is_plain(output):
+            short = output.target.name.removesuffix("_next")
+            return f"self.{short}_chances({', '.join(self._arguments(output))})"
+        [line] = output.tree.lines()
+        value = line.removeprefix("return ")
+        return value if self._is_real(output) else value.removeprefix("[(1, ").removesuffix(")]")
 
     def _has_counts(self, output: Output) -> bool:
-        return any(isinstance(leaf.kernel, CountKernel) for leaf in output.tree.leaves())
+        return any(leaf.sources for leaf in output.tree.leaves())
 
-    def _bounds(self, output: Output) -> str:
-        low, high = float(output.target.low[0]), float(output.target.high[0])
-        return f", {number(low)}, {number(high)}" if np.isfinite([low, high]).all() else ""
+    def _bounds(self, output: Output) -> list[str]:
+        bounds = [float(output.target.low[0]), float(output.target.high[0])]
+        return [number(bound) for bound in bounds] if np.isfinite(bounds).all() else []
 
     def _is_plain(self, output: Output) -> bool:
-        return output.tree.leaf is not None and is_certain(output)
-
-    def _single(self, output: Output) -> str:
-        [line] = output.tree.lines()
-        return line.removeprefix("return [(1, ").removesuffix(")]")
+        return output.tree.leaf is not None and output.is_certain
 
     def _arguments(self, output: Output) -> list[str]:
         """Return the names that the method of an output reads."""
@@ -207,9 +207,3 @@ class _Writer:
         what = "Draw" if self._is_real(output) else "Return probability and value of"
         yield f'        """{what} `{name}`."""'
         yield from (f"        {line}" for line in output.tree.lines())
-        if output is self.model.outputs[-1]:
-            yield ""
-
-
-def _used(name: str, functions: list[str]) -> bool:
-    return any(f"{name}(" in source for source in functions)

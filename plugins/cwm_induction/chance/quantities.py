@@ -1,7 +1,7 @@
 """Quantities of a transition: what expressions and conditions of a random model may read."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple, Self
 
@@ -55,7 +55,6 @@ class OutcomeRows:
     low: Array
     high: Array
     earlier: tuple[KnownQuantity, ...] = ()
-    derived: tuple[KnownQuantity, ...] = field(default=())
 
     @classmethod
     def of(cls, data: Dataset) -> Self:
@@ -125,7 +124,6 @@ class OutcomeRows:
             for first, second in combinations(whole, 2):
                 difference = first.values - second.values
                 yield from _thresholds(KnownQuantity(f"{first.text} - {second.text}", difference))
-        yield from (condition for quantity in self.derived for condition in _thresholds(quantity))
 
 
 def _thresholds(quantity: KnownQuantity) -> Iterator[ParameterCondition]:
@@ -162,6 +160,11 @@ def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
+def constant(value: float, like: Array) -> KnownQuantity:
+    """Return a constant as a quantity."""
+    return KnownQuantity(number(value), np.full(len(like), float(value)))
+
+
 def plus(first: KnownQuantity, sign: int, second: KnownQuantity) -> KnownQuantity:
     """Return the sum or the difference of two quantities."""
     if first.text == "0":
@@ -175,8 +178,7 @@ def shifted(quantity: KnownQuantity, change: float) -> KnownQuantity:
     """Return a quantity plus a constant."""
     if not change:
         return quantity
-    constant = KnownQuantity(number(abs(change)), np.full(len(quantity.values), abs(change)))
-    return plus(quantity, 1 if change > 0 else -1, constant)
+    return plus(quantity, 1 if change > 0 else -1, constant(abs(change), quantity.values))
 
 
 def clipped(quantity: KnownQuantity, low: float, high: float) -> KnownQuantity:

@@ -19,7 +19,6 @@ from cwm_induction.chance.quantities import (
     OutcomeRows,
     distinct,
     flows,
-    is_whole,
     number,
 )
 from cwm_induction.effort import Effort
@@ -42,9 +41,6 @@ ODD_BITS = 14.0
 MAX_TERMS = 14
 """Terms of a formula at most."""
 
-FACTORS = (1, 2, 3, 5)
-"""Numbers that an action is multiplied by in an amount that it moves."""
-
 MAX_FLOWS = 40
 """Amounts that an action moves which may be terms, the simplest first."""
 
@@ -56,6 +52,9 @@ TRIALS = 4000
 
 MAX_DRAWN = 6
 """Terms of a formula that is solved from samples: all rows of a sample need the same count."""
+
+MAX_COUNT = 2000
+"""Largest difference of hidden counts; residuals of a wider range are no counts."""
 
 LEAST_MULTIPLES = 0.8
 """Share of the remaining rewards that must be multiples of one number."""
@@ -109,9 +108,7 @@ def _formulas(rows: OutcomeRows, learn: Array, effort: Effort) -> Iterator[Rando
     for terms in _libraries(rows):
         if not effort.spend(100.0 * len(rows) * len(terms) ** 2):
             return
-        for solve in (
-            (_least_absolute, _consensus) if len(terms) <= MAX_DRAWN else (_least_absolute,)
-        ):
+        for solve in (_least_absolute, _consensus)[: 2 if len(terms) <= MAX_DRAWN else 1]:
             found = _Fit(rows, learn, terms).formula(solve)
             yield found
             if found is not None and found.exact[learn].all() and not found.extra.any():
@@ -128,16 +125,14 @@ def _libraries(rows: OutcomeRows) -> Iterator[list[KnownQuantity]]:
         if len(np.unique(part.values)) <= MAX_CLASSES
     ]
     flags = [part for part in rows.now if set(np.unique(part.values)) <= {0.0, 1.0}]
-    later = [part for part in rows.earlier]
+    later = rows.earlier
     plain = [one, *rows.actions, *rows.now, *later]
     yield distinct([one, *later])
-    yield distinct([one, *rows.actions, *later])
     yield distinct(plain)
     modes = [_product(event, flag) for event in events for flag in flags]
     yield distinct([*plain, *events, *modes])
-    for factor in FACTORS:
-        amounts = sorted(flows(rows, [factor]), key=lambda part: len(part.text))[:MAX_FLOWS]
-        yield distinct([*plain, *(events if factor == 1 else []), *modes, *amounts])
+    amounts = sorted(flows(rows, [1]), key=lambda part: len(part.text))[:MAX_FLOWS]
+    yield distinct([*plain, *events, *modes, *amounts])
     if len(events) * len(rows.now) <= 60:
         products = [_product(event, part) for event in events for part in [*rows.now, *later]]
         yield distinct([*plain, *events, *modes, *products])
@@ -182,6 +177,8 @@ class _Fit:
         rest = np.where(np.abs(rest) < size, 0.0, rest)
         going = self.learn & ~rows.terminated
         step = _spacing(rest[going])
+        if step and np.ptp(rest[going]) > MAX_COUNT * step:
+            step = 0.0
         multiples = np.rint(rest[going] / step) if step else np.zeros(1)
         end = _final(rest[rows.terminated & self.learn], step, multiples)
         if end:
@@ -191,7 +188,6 @@ class _Fit:
         extra = np.rint(rest / step) if step else np.zeros(len(rest))
         exact = np.abs(rest - extra * (step or 0.0)) < 4 * size
         if step:
-            extra = _nonnegative(terms, weights, step, extra, exact & self.learn)
             sign, counted = _oriented(step, extra, exact, self._modes)
             ends = [term for term in terms if term.text == "terminated"]
             again = self._again(distinct([*self.terms, *ends]), sign * counted, exact)
@@ -227,23 +223,6 @@ class _Fit:
             return None
         weights = np.linalg.lstsq(matrix[:, chosen], target, rcond=1e-10)[0]
         return [terms[n] for n in chosen], [rounded(weight, 7) for weight in weights]
-
-
-def _nonnegative(
-    terms: list[KnownQuantity], weights: list[float], step: float, extra: Array, rows: Array
-) -> Array:
-    """Move whole multiples of terms into counts of both signs, if that makes them counts from 0."""
-    if extra[rows].min(initial=0) >= 0 or extra[rows].max(initial=0) <= 0:
-        return extra
-    for place, (term, weight) in enumerate(zip(terms, weights, strict=True)):
-        for times in (1, -1, 2, -2):
-            moved: Array = extra + times * term.values
-            one_sign = moved[rows].min() >= 0 or moved[rows].max() <= 0
-            narrow = np.ptp(moved[rows]) <= 1.5 * np.ptp(extra[rows])
-            if is_whole(term.values) and term.text != "1" and one_sign and narrow:
-                weights[place] = rounded(weight - times * step, 7)
-                return moved
-    return extra
 
 
 def _oriented(step: float, extra: Array, exact: Array, modes: Array) -> tuple[float, Array]:

@@ -100,6 +100,13 @@ class ChanceTable:
         yield from self.held.leaves()
         yield from self.otherwise.leaves()
 
+    @property
+    def conditions(self) -> list[ShareCondition]:
+        """All conditions, the first one first."""
+        if self.condition is None or self.held is None or self.otherwise is None:
+            return []
+        return [self.condition, *self.held.conditions, *self.otherwise.conditions]
+
     def chances(self, columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
         """Return the probability of each outcome in each row: (rows, outcomes)."""
         if self.condition is None or self.held is None or self.otherwise is None:
@@ -151,6 +158,14 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
             if bits < least:
                 best, least = shares, bits
     return best
+
+
+def fraction_text(share: Fraction) -> str:
+    """Write a share as a decimal if that is exact and short, otherwise as a fraction."""
+    text = repr(float(share))
+    if share.denominator == 1:
+        return str(share)
+    return text if len(text) <= 5 and Fraction(text) == share else str(share).replace("/", " / ")
 
 
 def _in_parts(counts: np.ndarray, denominator: int) -> Shares:

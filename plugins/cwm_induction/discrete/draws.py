@@ -338,12 +338,6 @@ class _DrawSearch:
         count = np.concatenate([seen.count[sure], np.maximum(1, weight[possible].round())])
         after = self.ends[1][rows].copy()
         after[:, aside] = self.ends[0][rows][:, aside]
-        width = seen.before.shape[1]
-        table = np.column_stack(
-            [seen.before[rows], action, join(after, self.layout), seen.codes[rows], seen.done[rows]]
-        )
-        unique, index = np.unique(table, axis=0, return_inverse=True)
-        counts = np.bincount(index.reshape(-1), weights=count).astype(np.int64)
         sizes: tuple[int, ...] = (int(action.max()) + 1,)
         if draws.both:
             sizes = (seen.encoding.actions, len(draws.numbers))
@@ -351,18 +345,35 @@ class _DrawSearch:
         encoding = replace(
             seen.encoding, action_space=space, action_lows=(0,) * len(sizes), action_sizes=sizes
         )
-        if not len(draws.numbers):
-            encoding = seen.encoding
-        return replace(
+        drawn = replace(
             seen,
-            encoding=encoding,
-            before=unique[:, :width],
-            action=unique[:, width],
-            after=unique[:, width + 1 : -2],
-            codes=unique[:, -2],
-            done=unique[:, -1],
-            count=counts,
+            encoding=encoding if len(draws.numbers) else seen.encoding,
+            before=seen.before[rows],
+            action=action,
+            after=join(after, self.layout),
+            codes=seen.codes[rows],
+            done=seen.done[rows],
+            count=count,
         )
+        return merged(drawn)
+
+
+def merged(seen: Transitions) -> Transitions:
+    """Merge equal transitions, and add up their counts."""
+    names = ("before", "action", "after", "codes", "done")
+    parts = [getattr(seen, name) for name in names]
+    table, index = np.unique(np.column_stack(parts), axis=0, return_inverse=True)
+    count = np.bincount(index.reshape(-1), weights=seen.count).astype(np.int64)
+    width = seen.before.shape[1]
+    return replace(
+        seen,
+        before=table[:, :width],
+        action=table[:, width],
+        after=table[:, width + 1 : -2],
+        codes=table[:, -2],
+        done=table[:, -1],
+        count=count,
+    )
 
 
 def _conflicts(drawn: Transitions) -> float:
@@ -512,26 +523,14 @@ class _StepSearch:
         keys = self._keys(steps.landing(self.old, self.radices))
         kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
         best = self._explanation(lands[:, kept], keys[:, kept])
-        rare = True  # try to drop the rarest steps first, and others if no rare step is redundant
         while len(kept) > 1:
-            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")]
-            rarest = rarest[:MOST_TRIED] if rare else rarest[MOST_TRIED:]
+            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")][:MOST_TRIED]
             parts = [kept[kept != step] for step in rarest]
             trials = [self._explanation(lands[:, part], keys[:, part]) for part in parts]
-            spare = [step for step, one in zip(rarest, trials, strict=True) if one.bits < best.bits]
-            if not spare and (not rare or len(kept) <= MOST_TRIED):
-                break
-            rare = bool(spare)
-            if not spare:
-                continue
             at = min(range(len(trials)), key=lambda number: trials[number].bits)
-            fewer, trial = parts[at], trials[at]
-            if 1 < len(spare) < len(kept):
-                without = kept[~np.isin(kept, spare)]
-                several = self._explanation(lands[:, without], keys[:, without])
-                if several.bits < trial.bits:
-                    fewer, trial = without, several
-            kept, best = fewer, trial
+            if trials[at].bits >= best.bits:
+                break
+            kept, best = parts[at], trials[at]
         used = best.shares.any(axis=0)
         best = _Explanation(best.bits, best.lands[:, used], best.shares[:, used])
         return steps._replace(values=steps.values[kept[used]]), best

@@ -14,8 +14,12 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_induction.discrete.chance_text import write_chances
-from cwm_induction.discrete.chances import chance_model, is_paid_by_chance, unpaid
+from cwm_induction.discrete.chances import (
+    chance_model,
+    is_paid_by_chance,
+    unpaid,
+    write_chances,
+)
 from cwm_induction.discrete.draws import draw
 from cwm_induction.discrete.dynamics import (
     FactorDynamics,

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_induction.attempts import has_rules, real
-from cwm_induction.chance.learning import RandomModel, learn_model
+from cwm_induction.chance.model import RandomModel, learn_model
 from cwm_induction.chance.program import write
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
@@ -122,8 +122,9 @@ def test_real_numbers_are_drawn_with_normal_noise() -> None:
         after = 0.8 * level + 0.5 * action + (0.3 if wet else 0.1) * rng.normal()
         wet_next = wet if rng.random() < 0.7 else 1 - wet
         states = np.array([level, wet], np.float32), np.array([after, wet_next], np.float32)
+        states = tuple(np.append(state, 0.5 * state[0]).astype(np.float32) for state in states)
         found.append(Transition(states[0], action, states[1], float(wet), False, False, row))
-    low, high = np.array([-9, 0], np.float32), np.array([9, 1], np.float32)
+    low, high = np.array([-9, 0, -9], np.float32), np.array([9, 1, 9], np.float32)
     spaces = {
         "observation_space": space_of(Box(low, high)),
         "action_space": space_of(Discrete(2)),
@@ -131,7 +132,9 @@ def test_real_numbers_are_drawn_with_normal_noise() -> None:
     _, program = learned(Dataset.of(found, **spaces))
     draws = []
     for _ in range(400):
-        program.set_state(np.array([2.0, 1.0]))
-        draws.append(program.step(1)[0][0])
+        program.set_state(np.array([2.0, 1.0, 1.0]))
+        after, _, _ = program.step(1)
+        assert after[2] == pytest.approx(0.5 * after[0], rel=1e-4)
+        draws.append(after[0])
     assert np.mean(draws) == pytest.approx(2.1, abs=0.1)
     assert np.std(draws) == pytest.approx(0.3, abs=0.07)

@@ -1,0 +1,244 @@
+"""The random model of an environment: its outputs in an order, each given those before it.
+
+Every output has a tree of conditions with a kernel in every leaf, chosen by description length.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_induction.chance.candidates import kernels
+from cwm_induction.chance.kernels import Kernel, Leaf, OutcomeTarget, ParametricKernel, SlopeKernel
+from cwm_induction.chance.normal import regressions
+from cwm_induction.chance.quantities import (
+    MIN_SIDE,
+    KnownQuantity,
+    OutcomeRows,
+    ParameterCondition,
+    is_whole,
+)
+from cwm_induction.chance.rewards import RandomReward, fit_reward
+from cwm_induction.effort import Effort
+
+Array = np.ndarray
+
+MAX_DEPTH = 8
+"""Maximum number of conditions above a leaf."""
+
+SMOOTH_TRIED = 3
+"""Kernels per node whose parameter may change with a quantity."""
+
+MATRIX_SPEED = 0.05
+"""Cost of a multiplication in a matrix product, relative to other arithmetic."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A leaf, or a condition with a tree for either answer."""
+
+    bits: float
+    leaf: Leaf | None = None
+    condition: ParameterCondition | None = None
+    yes: "Tree | None" = None
+    no: "Tree | None" = None
+
+    def leaves(self) -> list[Leaf]:
+        """Return all leaves."""
+        if self.leaf is not None:
+            return [self.leaf]
+        assert self.yes is not None and self.no is not None
+        return [*self.yes.leaves(), *self.no.leaves()]
+
+    def refitted(self, rows: Array) -> "Tree":
+        """Fit the parameters of all leaves to other rows."""
+        if self.leaf is not None:
+            enough = rows.sum() > self.leaf.least_rows
+            return replace(self, leaf=self.leaf.refit(rows)) if enough else self
+        assert self.condition and self.yes and self.no
+        mask = self.condition.mask
+        return replace(self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask))
+
+    def lines(self) -> list[str]:
+        """Write the statements that return the distribution."""
+        if self.leaf is not None:
+            return self.leaf.lines
+        assert self.condition and self.yes and self.no
+        inner = [f"    {line}" for line in self.yes.lines()]
+        return [f"if {self.condition.text}:", *inner, *self.no.lines()]
+
+
+@dataclass(frozen=True)
+class Grower:
+    """Grows a tree from kernels and conditions."""
+
+    kernels: Sequence[Kernel]
+    conditions: Sequence[ParameterCondition]
+    slopes: Sequence[KnownQuantity]
+    effort: Effort
+
+    @cached_property
+    def masks(self) -> Array:
+        """Mask of every condition (conditions, rows), as numbers for matrix products."""
+        return np.stack([condition.mask for condition in self.conditions]).astype(np.float32)
+
+    def grow(self, rows: Array, depth: int = MAX_DEPTH) -> Tree:
+        """Return the shortest tree that explains the rows of a mask."""
+        count = np.array([rows.sum()])
+        sums = [kernel.columns[rows].sum(axis=0)[None] for kernel in self.kernels]
+        costs = np.array(
+            [float(k.costs(part, count)[0]) for k, part in zip(self.kernels, sums, strict=True)]
+        )
+        best = self._smooth(rows, costs) or self._fitted(rows, costs)
+        if not depth or best.bits < 12 or rows.sum() < 2 * MIN_SIDE:
+            return best
+        split = self._split(rows, float(costs.min()))
+        if split is None:
+            return best
+        yes, no = (self.grow(rows & mask, depth - 1) for mask in (split.mask, ~split.mask))
+        bits = yes.bits + no.bits + float(np.log2(len(self.conditions)))
+        return Tree(bits, None, split, yes, no) if bits < best.bits else best
+
+    def _fitted(self, rows: Array, costs: Array) -> Tree:
+        leaf = self.kernels[int(costs.argmin())].fit(rows)
+        return Tree(leaf.bits, leaf)
+
+    def _split(self, rows: Array, least: float) -> ParameterCondition | None:
+        """Return the condition whose sides are shortest to describe."""
+        if not self.conditions:
+            return None
+        inside = self.masks[:, rows]
+        count = rows.sum()
+        sizes = inside.sum(axis=1)
+        usable = np.flatnonzero((sizes >= MIN_SIDE) & (sizes <= count - MIN_SIDE))
+        size = sum(kernel.columns.shape[1] for kernel in self.kernels)
+        if not len(usable) or not self.effort.spend(MATRIX_SPEED * len(usable) * count * size):
+            return None
+        inside, sizes = inside[usable], sizes[usable]
+        yes, no = np.full(len(usable), np.inf), np.full(len(usable), np.inf)
+        for kernel in self.kernels:
+            columns = kernel.columns[rows]
+            inner = inside @ columns
+            outer = columns.sum(axis=0) - inner
+            yes = np.minimum(yes, kernel.costs(inner, sizes))
+            no = np.minimum(no, kernel.costs(outer, count - sizes))
+        total = yes + no
+        best = int(total.argmin())
+        gained = least - total[best] - np.log2(len(self.conditions))
+        return self.conditions[usable[best]] if gained > 0 else None
+
+    def _smooth(self, rows: Array, costs: Array) -> Tree | None:
+        """Return a leaf whose parameter changes with a quantity, if that is shorter."""
+        order = np.argsort(costs, kind="stable")
+        likely = [self.kernels[n] for n in order.tolist() if costs[n] <= 1.2 * costs.min() + 30]
+        tried = [k for k in likely if isinstance(k, ParametricKernel) and k.top is not None]
+        found: Tree | None = None
+        for kernel in tried[:SMOOTH_TRIED]:
+            for quantity in self.slopes:
+                if len(np.unique(quantity.values[rows])) > 3 and self.effort.spend(60 * 400.0):
+                    leaf = SlopeKernel(kernel, quantity).fit(rows)
+                    if leaf.bits < (found.bits if found else float(costs.min()) - 2):
+                        found = Tree(leaf.bits, leaf)
+        return found
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output with the tree of its distributions."""
+
+    target: OutcomeTarget
+    tree: Tree
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether every leaf has one value."""
+        return all(leaf.is_certain for leaf in self.tree.leaves())
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """All outputs in the order of the draws in the program, and the reward."""
+
+    rows: OutcomeRows
+    outputs: tuple[Output, ...]
+    reward: RandomReward
+    learn: Array
+
+    @property
+    def bits(self) -> float:
+        """Description length of all outputs."""
+        return sum(output.tree.bits for output in self.outputs)
+
+    def refitted(self, mask: Array) -> "RandomModel":
+        """Fit all parameters to other rows."""
+        outputs = tuple(replace(o, tree=o.tree.refitted(mask)) for o in self.outputs)
+        return replace(self, outputs=outputs)
+
+
+def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
+    """Find the model of a flat dataset.
+
+    Args:
+        data: Transitions with a box of numbers as observations.
+        learn: Mask of the rows to learn from.
+        effort: Work units to spend.
+    """
+    rows = OutcomeRows.of(data)
+    after = [
+        KnownQuantity(f"{part.text}_next", rows.after[:, n]) for n, part in enumerate(rows.now)
+    ]
+    reward = fit_reward(rows.knowing(*after), learn, effort)
+    states = [
+        OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
+    ]
+    first = [_output(target, rows, learn, effort) for target in states]
+    order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
+    ordered = [states[n] for n in order]
+    certain = [states[n] for n in order if first[n].is_certain]
+    tried = [ordered]
+    if reward.extra[learn].any():
+        bounds = _full(rows, -np.inf), _full(rows, np.inf)
+        extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
+        later = [target for target in ordered if not any(target is each for each in certain)]
+        tried = [[*ordered, extra], [*certain, extra, *later]]
+    found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
+    return min(found, key=lambda model: model.bits)
+
+
+def _full(rows: OutcomeRows, bound: float) -> Array:
+    return np.full(len(rows), bound)
+
+
+def _chained(
+    targets: Sequence[OutcomeTarget],
+    rows: OutcomeRows,
+    reward: RandomReward,
+    learn: Array,
+    effort: Effort,
+) -> RandomModel:
+    """Fit outputs one after the other, each given those before it."""
+    outputs = []
+    for target in [*targets, *_end(rows, learn)]:
+        output = _output(target, rows, learn, effort)
+        outputs.append(output)
+        rows = rows.knowing(KnownQuantity(target.name, target.values))
+    return RandomModel(rows, tuple(outputs), reward, learn)
+
+
+def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
+    if rows.terminated[learn].any():
+        ends = rows.terminated.astype(float)
+        yield OutcomeTarget("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
+
+
+def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> Output:
+    found: Sequence[Kernel] = (
+        kernels(target, rows, learn, effort)
+        if is_whole(target.values)
+        else regressions(target, rows, learn)
+    )
+    grower = Grower(found, rows.conditions(), rows.known, effort)
+    return Output(target, grower.grow(learn))
