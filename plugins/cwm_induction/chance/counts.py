@@ -12,7 +12,7 @@ from cwm_induction.chance.kernels import (
     LEAST,
     LOG_2,
     MAX_CHANCE,
-    Leaf,
+    FittedKernel,
     OutcomeTarget,
     ParametricKernel,
     minimised,
@@ -300,7 +300,7 @@ class CountKernel(ParametricKernel):
         best: Array = self.grid[int(self.table[:, rows].sum(axis=1).argmax())]
         return best
 
-    def fit(self, rows: Array) -> Leaf:
+    def fit(self, rows: Array) -> FittedKernel:
         """Fit the parameters to a mask of rows by maximum likelihood."""
 
         def loss(parameters: Array) -> float:
@@ -317,11 +317,15 @@ class CountKernel(ParametricKernel):
             self.fit,
         )
 
-    def leaf(self, parameter: str, bits: float, refit: Callable[[Array], Leaf]) -> Leaf:
+    def leaf(
+        self, parameter: str, bits: float, refit: Callable[[Array], FittedKernel]
+    ) -> FittedKernel:
         """Return a leaf whose only parameter is an expression."""
         return self._leaf([parameter], bits, refit)
 
-    def _leaf(self, parameters: Sequence[str], bits: float, refit: Callable[[Array], Leaf]) -> Leaf:
+    def _leaf(
+        self, parameters: Sequence[str], bits: float, refit: Callable[[Array], FittedKernel]
+    ) -> FittedKernel:
         """Write the list of probabilities and values, before the limits of the target."""
         names, counts = ["p", "q"][: len(self.draws)], ["k", "j"]
         given = list(parameters)
@@ -335,4 +339,4 @@ class CountKernel(ParametricKernel):
         if self.idle is not None:
             drawn = f"[({literal(1 - float(given[0]))}, {self.idle.text})] + {drawn}"
         sources = frozenset(draw.family.source for draw in self.draws)
-        return Leaf(bits, [f"return {drawn}"], refit, sources=sources)
+        return FittedKernel(bits, [f"return {drawn}"], refit, sources=sources)

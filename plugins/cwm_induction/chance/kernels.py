@@ -61,7 +61,7 @@ class OutcomeTarget:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class FittedKernel:
     """A kernel that was fitted to some rows.
 
     `lines` are the statements that return the distribution, and `sources` the functions that
@@ -70,7 +70,7 @@ class Leaf:
 
     bits: float
     lines: list[str]
-    refit: "Callable[[Array], Leaf]"
+    refit: "Callable[[Array], FittedKernel]"
     is_certain: bool = False
     sources: frozenset[str] = frozenset()
     least_rows: int = 0
@@ -94,7 +94,7 @@ class Kernel(ABC):
         """
 
     @abstractmethod
-    def fit(self, rows: Array) -> Leaf:
+    def fit(self, rows: Array) -> FittedKernel:
         """Fit the parameters to a mask of rows."""
 
 
@@ -118,7 +118,9 @@ class ParametricKernel(Kernel):
         """Return a parameter to start from."""
 
     @abstractmethod
-    def leaf(self, parameter: str, bits: float, refit: Callable[[Array], Leaf]) -> Leaf:
+    def leaf(
+        self, parameter: str, bits: float, refit: Callable[[Array], FittedKernel]
+    ) -> FittedKernel:
         """Return a leaf whose parameter is an expression."""
 
     def loss(self, parameters: Sequence[Array], rows: Array) -> float:
@@ -193,7 +195,7 @@ class ChoiceKernel(ParametricKernel):
             shares = counts / max(counts.sum(), 1e-12)
         return shares
 
-    def fit(self, rows: Array) -> Leaf:
+    def fit(self, rows: Array) -> FittedKernel:
         """Fit the shares to a mask of rows."""
         sums, count = self.columns[rows].sum(axis=0), int(rows.sum())
         bits = float(self.costs(sums[None], np.array([count]))[0])
@@ -203,7 +205,7 @@ class ChoiceKernel(ParametricKernel):
             for n in sorted(range(len(shares)), key=lambda n: -shares[n])
             if shares[n]
         ]
-        return Leaf(bits, [f"return [{', '.join(pairs)}]"], self.fit, max(shares) == 1)
+        return FittedKernel(bits, [f"return [{', '.join(pairs)}]"], self.fit, max(shares) == 1)
 
     def _simple_shares(self, rows: Array, count: int) -> Shares:
         """Return the simplest shares that agree with a mask of rows."""
@@ -225,12 +227,14 @@ class ChoiceKernel(ParametricKernel):
         """Return the share of the second of two choices."""
         return float(self.shares(rows)[1].clip(0.01, 0.99))
 
-    def leaf(self, parameter: str, bits: float, refit: Callable[[Array], Leaf]) -> Leaf:
+    def leaf(
+        self, parameter: str, bits: float, refit: Callable[[Array], FittedKernel]
+    ) -> FittedKernel:
         """Return a leaf whose second choice has a probability that is an expression."""
         first, second = self.choices
         chance = f"chance = min(max({parameter}, 0.0), 1.0)"
         pairs = f"(chance, {second.text}), (1 - chance, {first.text})"
-        return Leaf(bits, [chance, f"return [{pairs}]"], refit)
+        return FittedKernel(bits, [chance, f"return [{pairs}]"], refit)
 
 
 @dataclass(frozen=True)
@@ -240,12 +244,12 @@ class SlopeKernel:
     kernel: ParametricKernel
     quantity: KnownQuantity
 
-    def fit(self, rows: Array) -> Leaf:
+    def fit(self, rows: Array) -> FittedKernel:
         """Return the shortest of all forms, fitted to a mask of rows."""
         forms = (self._form(kind, rows) for kind in ("linear", "geometric", "proportional"))
         return min(forms, key=lambda leaf: leaf.bits)
 
-    def _form(self, kind: str, rows: Array) -> Leaf:
+    def _form(self, kind: str, rows: Array) -> FittedKernel:
         def loss(parts: Array) -> float:
             return self.kernel.loss([self._curve(kind, parts)], rows)
 

@@ -11,7 +11,13 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.candidates import kernels
-from cwm_induction.chance.kernels import Kernel, Leaf, OutcomeTarget, ParametricKernel, SlopeKernel
+from cwm_induction.chance.kernels import (
+    FittedKernel,
+    Kernel,
+    OutcomeTarget,
+    ParametricKernel,
+    SlopeKernel,
+)
 from cwm_induction.chance.normal import regressions
 from cwm_induction.chance.quantities import (
     MIN_SIDE,
@@ -40,12 +46,12 @@ class Tree:
     """A leaf, or a condition with a tree for either answer."""
 
     bits: float
-    leaf: Leaf | None = None
+    leaf: FittedKernel | None = None
     condition: ParameterCondition | None = None
     yes: "Tree | None" = None
     no: "Tree | None" = None
 
-    def leaves(self) -> list[Leaf]:
+    def leaves(self) -> list[FittedKernel]:
         """Return all leaves."""
         if self.leaf is not None:
             return [self.leaf]

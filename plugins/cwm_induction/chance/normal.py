@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.chance.kernels import Kernel, Leaf, OutcomeTarget
+from cwm_induction.chance.kernels import FittedKernel, Kernel, OutcomeTarget
 from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows
 from cwm_induction.continuous.regression import DEPENDENT, Formula, solve
 from cwm_induction.continuous.terms import NamedColumn, Term, library
@@ -236,7 +236,7 @@ class RegressionKernel(Kernel):
         found: Array = np.where(counts > 2 * width, costs, np.inf)
         return found
 
-    def fit(self, rows: Array) -> Leaf:
+    def fit(self, rows: Array) -> FittedKernel:
         """Fit the weights and the noise to a mask of rows."""
         sums, count = self.columns[rows].sum(axis=0)[None], np.array([rows.sum()])
         bits = float(self.costs(sums, count)[0])
@@ -244,4 +244,6 @@ class RegressionKernel(Kernel):
         found = fit_normal(self.terms, _change(self.target), rows, known)
         own = "" if self.target.own is None else self.target.own.text
         line = f"return {found.text(own, 'self.rng.normal()')}"
-        return Leaf(bits, [line], self.fit, not found.deviation, least_rows=2 * len(self.terms))
+        return FittedKernel(
+            bits, [line], self.fit, not found.deviation, least_rows=2 * len(self.terms)
+        )
