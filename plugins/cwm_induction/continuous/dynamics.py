@@ -3,30 +3,27 @@
 The families of explanations are tried in order on the unexplained variables, the simplest first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cwm_induction.continuous.chains import Chains
-from cwm_induction.continuous.inner_constants import Known, derived, equation
-from cwm_induction.continuous.regression import Formula, approximate, by_cases, sparse
+from cwm_induction.continuous.inner_constants import derived, equation
+from cwm_induction.continuous.regression import Formula, by_cases, sparse
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, library, products
 from cwm_induction.continuous.variables import (
-    Reads,
     Variable,
     indicators,
     inputs_of,
-    needed,
     settled,
 )
 from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
 from cwm_induction.flows.fitting import FlowData
 from cwm_induction.flows.flow import Flow
-from cwm_induction.laws.explaining import MAX_MODES, LawExplainer
+from cwm_induction.laws.explaining import LawExplainer
 from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
@@ -37,9 +34,6 @@ MAX_TERMS = 8
 
 LAWS_SHARE = 0.1
 """Share of the work units for one search for laws, because robust regressions need little work."""
-
-INNER_CONSTANTS_SHARE = 0.3
-"""Share of the work units for one search for laws with constants inside their terms."""
 
 ALMOST = 0.9
 """Share of the check rows that laws must predict before other families are tried."""
@@ -53,19 +47,11 @@ MOST_CASES = 8
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The families of explanations to try, and the extent of each search.
-
-    `level` is the largest library of terms. `deeper` and `plain` contain names
-    of variables, "reward" and "terminated". Parts in `deeper` get larger
-    libraries and more regimes. Parts in `plain` get the simplest explanation,
-    which always runs.
-    """
+    """The families of explanations to try; `level` is the largest library of terms."""
 
     level: int = 3
     mechanics: bool = True
-    regimes: bool = True
-    deeper: frozenset[str] = frozenset()
-    plain: frozenset[str] = frozenset()
+    laws: bool = True
 
 
 @dataclass
@@ -80,12 +66,6 @@ class Explanations:
     flow: Flow | None = None
     is_known: bool = False
     """Whether the mechanism comes from a search in fewer rows."""
-
-    @property
-    def families(self) -> set[str]:
-        """The families of explanations in use, without single equations."""
-        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.laws)}
-        return {name for name, is_used in used.items() if is_used}
 
     @property
     def reads(self) -> dict[str, set[str]]:
@@ -121,7 +101,7 @@ class Explainer:
         """Explain every variable."""
         self._known_mechanism()
         self._equations()
-        if self.hypothesis.regimes:
+        if self.hypothesis.laws:
             self._laws(least=ALMOST)
         if self.found.mechanics is not None:
             self._positions(self.found.mechanics)
@@ -135,73 +115,39 @@ class Explainer:
         self._flow(FLOWS[2])
         if self.hypothesis.mechanics and self.found.mechanics is None:
             self._mechanism(least=0.2)
-        if self.hypothesis.regimes:
+        if self.hypothesis.laws:
             self._laws(least=0.0)
         self._approximations()
         self._exceptions()
         return self.found
 
     def _equations(self) -> None:
-        """Explain variables by equations and whole numbers by laws, until neither finds more."""
-        moving = [v for v in self.variables if v.name not in self.hypothesis.plain]
-        effort = self.effort.share(0.5)
-        known: set[str] = {""}
-        while known != self.found.explained:
-            known = self.found.explained
-            chains = Chains(
-                self.samples,
-                moving,
-                [*self._inputs, *self._modes],
-                self.rng,
-                effort,
-                self.hypothesis.level,
-                self.hypothesis.deeper,
-                self.found.formulas,
-                frozenset({*self.found.laws, *self._moved}),
-            )
-            self.found.formulas = chains.explain()
-            self._laws(least=ALMOST, whole=True)
+        """Explain variables by equations that hold in all rows."""
+        chains = Chains(
+            self.samples,
+            self.variables,
+            self._inputs,
+            self.effort.share(0.5),
+            self.hypothesis.level,
+            self.found.formulas,
+            frozenset({*self.found.laws, *self._moved}),
+        )
+        self.found.formulas = chains.explain()
 
-    def _laws(self, least: float, *, whole: bool = False) -> None:
+    def _laws(self, least: float) -> None:
         """Explain variables by laws that hold in parts of the rows.
 
         Laws must predict the share `least` of the check rows; if it is 0, they must predict more
-        rows than an approximation. If `whole`, explain only variables that are whole numbers.
+        rows than an approximation.
         """
-        plain = self.hypothesis.plain
-        names = [v.name for v in self._unexplained() if v.name not in plain]
-        names = [v.name for v in self.variables if v.name in names and (v.is_whole or not whole)]
+        names = [v.name for v in self._unexplained()]
         if not names:
             return
-        explainer = self._explainer()
-        laws_by_name = explainer.explain(names, least)
-        if least == 0:
-            laws_by_name = self._with_inner_constants(explainer, names)
+        laws_by_name = self._explainer().explain(names, least)
         for variable in self.variables:
             laws = laws_by_name.get(variable.name)
             if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
                 self.found.laws[variable.name] = laws
-
-    def _with_inner_constants(
-        self, explainer: LawExplainer, names: Sequence[str]
-    ) -> dict[str, GuardedLaws]:
-        """Search for laws with inner constants for variables whose laws predict too few rows."""
-        found = explainer.found
-        rights = {v.name: explainer.right(v, found.get(v.name)) for v in self.variables}
-        weak = [name for name in names if rights[name] < ALMOST]
-        if not weak:
-            return found
-        kept = {name: laws for name, laws in found.items() if name not in weak}
-        further = replace(
-            explainer, bends=True, effort=self.effort.share(INNER_CONSTANTS_SHARE), found=dict(kept)
-        )
-        further.explain(weak, 0.0)
-        gain = sum(
-            further.right(v, further.found.get(v.name)) - rights[v.name]
-            for v in self.variables
-            if v.name in weak
-        )
-        return further.found if gain > 0 else found
 
     def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
         columns = [v.column for v in self.variables]
@@ -246,7 +192,7 @@ class Explainer:
         moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
-            others = [*self._inputs, *whole, *self._modes]
+            others = [*self._inputs, *whole]
             flow = family(FlowData(moving, others, self.samples, self.effort.share(0.4)))
             if flow is not None:
                 self.found.flow = flow
@@ -256,24 +202,21 @@ class Explainer:
 
     def _inner_constants(self) -> None:
         """Explain variables by equations with inner constants, and then others by these."""
-        effort = self.effort.share(0.3)
+        effort, before = self.effort.share(0.3), self._open()
         columns = [variable.column for variable in self.variables]
-        for steered in (True, False):
-            before = self._open()
-            for variable in self._unexplained():
-                if variable.name in self.hypothesis.plain or not effort.spend(0):
-                    continue
-                known = Known(columns, self._settled(variable), self._inputs)
-                formula = equation(variable, self.samples, known, effort, steered=steered)
+        for variable in self._unexplained():
+            if effort.spend(0):
+                chain = self._settled(variable)
+                formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
                 self.found.formulas.update({variable.name: formula} if formula else {})
-            if self._open() != before:
-                self._equations()
+        if self._open() != before:
+            self._equations()
 
     def _values(self) -> None:
         """Explain variables whose next value is a function of other next values."""
         effort = self.effort.share(0.2)
         for variable in self._unexplained():
-            if variable.name not in self.hypothesis.plain and not variable.is_whole:
+            if not variable.is_whole:
                 formula = derived(variable, self.samples, self._settled(variable), effort)
                 self.found.formulas.update({variable.name: formula} if formula else {})
 
@@ -304,10 +247,9 @@ class Explainer:
         if not joints:
             return
         for inputs in self._candidate_inputs():
-            name = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
             motion = Motion.of(joints, inputs, time)
-            search = partial(fit, self.samples, joints, inputs, motion, self.rng)
-            mechanics = self.effort.share(0.5).once(name, self.rng, search)
+            effort = self.effort.share(0.5)
+            mechanics = fit(self.samples, joints, inputs, motion, self.rng, effort)
             best = self.found.mechanics
             least = least if best is None else best.right
             if mechanics is not None and mechanics.right > least:
@@ -340,8 +282,7 @@ class Explainer:
         """Approximate each unexplained variable, or predict no change for it."""
         columns = [variable.column for variable in self.variables]
         for variable in self._unexplained():
-            plain = variable.name in self.hypothesis.plain
-            rough = None if plain else _approximation(variable, self.samples, columns, self._inputs)
+            rough = _approximation(variable, self.samples, columns, self._inputs)
             self.found.rough[variable.name] = rough or Formula((), ())
 
     @property
@@ -349,15 +290,11 @@ class Explainer:
         return self.found.mechanics.names if self.found.mechanics else []
 
     @property
-    def _modes(self) -> list[NamedColumn]:
-        return modes(self.variables, self.found.reads, self.found.laws)
-
-    @property
     def _inputs(self) -> list[NamedColumn]:
         return inputs_of(self.samples)
 
     def _open(self) -> set[str]:
-        return {v.name for v in self._unexplained()} - self.hypothesis.plain
+        return {v.name for v in self._unexplained()}
 
     def _unexplained(self) -> list[Variable]:
         return [v for v in self.variables if v.name not in self.found.explained]
@@ -373,26 +310,25 @@ def _approximation(
     columns: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> Formula | None:
-    """Return a linear formula for a variable, or None if no change predicts more rows.
+    """Return a sum of few terms for a variable, or None if no change predicts more rows.
 
-    With memory, the formula has products and is always accepted, because programs with memory are
+    With memory, the sum has products and is always accepted, because programs with memory are
     scored by the sizes of errors.
     """
-    check = samples.smooth & ~samples.learn
-    if samples.remembered:
-        target, rows = variable.change, (samples.smooth & samples.learn, check)
-        formula = sparse(products(columns, inputs), target, *rows)
-        cases = cases_of(samples, columns)
-        if len(cases) > 1:
-            parts = by_cases(cases, products(columns, []), target, *rows)
-            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, formula)]
-            formula = parts if errors[0].mean() < errors[1].mean() else formula
-        return formula
-    terms = library(columns, inputs, 1)
-    formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
-    moved = variable.matches(formula.values(len(samples)))[check].sum()
-    still = variable.matches(np.zeros(len(samples)))[check].sum()
-    return formula if moved >= still else None
+    check, target = samples.smooth & ~samples.learn, variable.change
+    rows = samples.smooth & samples.learn, check
+    if not samples.remembered:
+        formula = sparse(library(columns, inputs, 1), target, *rows)
+        moved = variable.matches(formula.values(len(samples)))[check].sum()
+        still = variable.matches(np.zeros(len(samples)))[check].sum()
+        return formula if moved >= still else None
+    formula = sparse(products(columns, inputs), target, *rows)
+    cases = cases_of(samples, columns)
+    if len(cases) > 1:
+        parts = by_cases(cases, products(columns, []), target, *rows)
+        errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, formula)]
+        formula = parts if errors[0].mean() < errors[1].mean() else formula
+    return formula
 
 
 def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
@@ -414,20 +350,3 @@ def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
                 for level in (0, 1)
             ]
     return cases
-
-
-def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> list[NamedColumn]:
-    """Return next values explained by rules, and indicator columns of modes."""
-    late = {v.name for v in variables if v.name not in reads}
-    ready = {name for name in ruled if not late & needed(name, reads)}
-    then = [v.next_column for v in variables if v.name in ready]
-    whole = [v.column for v in variables if not v.still and v.is_whole]
-    columns = [*then]
-    for text, values, _ in [*whole, *then]:
-        levels = np.unique(values)
-        if 3 <= len(levels) <= MAX_MODES:
-            columns += [
-                NamedColumn(f"({text} == {level:g})", (values == level).astype(float))
-                for level in levels.tolist()
-            ]
-    return columns

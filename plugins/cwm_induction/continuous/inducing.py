@@ -14,7 +14,6 @@ import numpy as np
 from cwm_cli.text import percent
 from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
 from cwm_induction.continuous.ending import EndRule, ending
-from cwm_induction.continuous.inner_constants import clipped
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
@@ -66,14 +65,12 @@ def induce(
     effort.capped = effort.capped or part.capped
     if known is not None and dynamics.mechanics is not None and not dynamics.is_known:
         known.rows, known.mechanics = len(samples), dynamics.mechanics
-    level = 4 if "reward" in hypothesis.deeper else hypothesis.level
     reward = reward_of(
         samples,
         behind.variables,
-        [*inputs_of(samples), *clipped(dynamics.formulas.values())],
+        inputs_of(samples),
         effort.share(0.5),
-        level=level,
-        kinematics=dynamics.kinematics,
+        dynamics.kinematics,
     )
     end = ending(samples, behind.variables, reward.places)
     return SystemFindings(samples, behind, dynamics, end, reward, effort.capped)

@@ -247,21 +247,6 @@ def solve(matrix: Array, target: Array) -> Array:
     return solution
 
 
-def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
-    """Fit a ridge regression; return an empty formula if it does not help the check rows."""
-    matrix = np.stack([term.values for term in terms], 1)
-    scale = matrix[learn].std(0) + 1e-9
-    scaled = matrix / scale
-    gram = scaled[learn].T @ scaled[learn] + 1e-3 * np.eye(len(terms))
-    weights = np.linalg.solve(gram, scaled[learn].T @ target[learn]) / scale
-    weights = np.array([rounded(weight, 5) for weight in weights])
-    still = np.abs(target[check])
-    if not check.any() or np.abs(matrix[check] @ weights - target[check]).mean() >= still.mean():
-        return Formula((), ())
-    kept = [i for i in range(len(terms)) if abs(weights[i]) * np.abs(matrix[:, i]).max() > 1e-9]
-    return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
-
-
 def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
     """Fit a regression on a few terms that explain most of a target.
 

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
-from cwm_induction.continuous.inner_constants import Scan, varied
-from cwm_induction.continuous.regression import Formula, Target
+from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
 from cwm_induction.continuous.variables import Reads, Variable, indicators, settled
@@ -26,9 +25,6 @@ from cwm_induction.rules import Feature, as_features
 
 MAX_MODES = 6
 """A whole number with at most this many values is a mode: each value may have its own laws."""
-
-MAX_BENT_ROWS = 60
-"""Rows for fitting a formula with constants inside its terms."""
 
 LINKED = 0.85
 """A variable that depends linearly on another next value in this share of rows comes last."""
@@ -49,8 +45,7 @@ class LawExplainer:
     """Explains variables by laws that hold in parts of the rows.
 
     `reads` are the names that the explanations of other variables read; `formulas` are the known
-    formulas of their changes. With `bends`, terms of laws may have constants inside, which takes
-    far more work.
+    formulas of their changes.
     """
 
     samples: Samples
@@ -60,7 +55,6 @@ class LawExplainer:
     formulas: dict[str, Formula]
     rng: np.random.Generator
     effort: Share
-    bends: bool = False
     found: dict[str, GuardedLaws] = field(default_factory=dict)
 
     def explain(self, names: Sequence[str], least: float) -> dict[str, GuardedLaws]:
@@ -141,7 +135,6 @@ class LawExplainer:
             self.rng,
             self.effort,
             Term(variable.name, variable.now, 1.0),
-            partial(self._bent, unknown, [*moving, *after]) if self.bends else None,
         )
         laws = search.laws(known)
         if not laws:
@@ -183,16 +176,6 @@ class LawExplainer:
                     formula.text(other.name),
                 )
                 yield Feature(text, then, 1.4)
-
-    def _bent(
-        self, unknown: Unknown, columns: Sequence[NamedColumn], rows: Array
-    ) -> Formula | None:
-        """Return a formula with a constant inside a term that is exact in some rows."""
-        inside = np.zeros(len(self.samples), bool)
-        inside[rows[:: 1 + len(rows) // MAX_BENT_ROWS]] = True
-        terms = library(columns, self.inputs, 1)
-        scan = Scan(terms, (), Target(unknown.values, 2 * unknown.tolerance, inside), self.effort)
-        return scan.formula(varied(columns))
 
 
 def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:

@@ -104,13 +104,12 @@ class UnseenVelocities(NamedTuple):
         cls,
         data: Dataset,
         held_back: Array,
-        rng: np.random.Generator,
         effort: Effort,
         only: str = "",
     ) -> Self | None:
         """Look for coordinates whose velocity is not seen, or for one; None where there is none."""
         samples = Samples.of(data, held_back)
-        found = _without_velocity(samples, rng, effort)
+        found = _without_velocity(samples, effort)
         coordinates = [variable for variable in found if only in ("", variable.name)]
         if not coordinates:
             return None
@@ -227,14 +226,12 @@ class UnseenVelocities(NamedTuple):
         return self.before(v[0].T, after[0].T)
 
 
-def _without_velocity(samples: Samples, rng: np.random.Generator, effort: Effort) -> list[Variable]:
+def _without_velocity(samples: Samples, effort: Effort) -> list[Variable]:
     """Return the coordinates that move as no velocity or equation of what is seen tells."""
     variables = latents(samples).variables
     joints, _ = joints_of(samples, variables)
     told = {variable.name for joint in joints for variable in joint}
-    told |= (
-        Chains(samples, variables, inputs_of(samples), rng, effort.share(0.05), 2).explain().keys()
-    )
+    told |= Chains(samples, variables, inputs_of(samples), effort.share(0.05), 2).explain().keys()
     return [
         variable
         for variable in variables

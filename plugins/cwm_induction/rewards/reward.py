@@ -8,14 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
 from cwm_induction.continuous.ending import features as end_features
-from cwm_induction.continuous.inner_constants import Scan, varied
-from cwm_induction.continuous.regression import Formula, SearchLimits, Target
+from cwm_induction.continuous.regression import Formula, SearchLimits, sparse
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
 from cwm_induction.continuous.variables import MATCH, Variable
@@ -25,8 +23,7 @@ from cwm_induction.laws.explaining import distinctness, row_sets
 from cwm_induction.laws.features import rule_features
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
-from cwm_induction.rewards.formulas import approximation, formula_in, linked
-from cwm_induction.rewards.terms import MOST_COLUMNS, SHAPES, Distances, RewardContext, distances_in
+from cwm_induction.rewards.terms import Distances, RewardContext, distances_in, formula_in
 from cwm_induction.rules import Feature, as_features
 from cwm_induction.writing.rounding import literal
 
@@ -45,11 +42,8 @@ USEFUL = 0.3
 END_WEIGHT = 3.0
 """Weight of a terminal row, because its reward is often rare and large."""
 
-UNITS = 700.0
-"""Work units for one family of formulas."""
-
-SCAN_OPERATIONS = 1.3e8
-"""Operations for trying every shape of one quantity."""
+FORMULA_UNITS = 1400.0
+"""Work units for sums of terms and for distances from unknown points."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +92,9 @@ def reward_of(
     variables: Sequence[Variable],
     inputs: Sequence[NamedColumn],
     effort: Share,
-    *,
-    level: int = 3,
     kinematics: Kinematics | None = None,
 ) -> Reward:
-    """Explain the rewards by laws; `level` 4 widens the search for formulas."""
+    """Explain the rewards by laws, and by positions of a mechanism if its motion is known."""
     context = RewardContext(samples, variables, inputs)
     best = _with_rules(context, [_most_common_value(samples)], effort)
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
@@ -110,9 +102,7 @@ def reward_of(
     best = max(best, _from_laws(context, effort), key=lambda reward: reward.gain(len(samples)))
     if best.right > EXACT and best.laws.cost <= SHORT:
         return best
-    search = SearchLimits(10, 24, 16) if level > 3 else SearchLimits()
-    formulas = _Formulas(context, effort, search, kinematics, quick=best.right > EXACT)
-    for formula in formulas:
+    for formula in filter(None, _formulas(context, effort, kinematics)):
         candidate = _with_rules(context, [formula], effort)
         best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
         if candidate.right > EXACT:
@@ -121,9 +111,6 @@ def reward_of(
         return best
     plain = Reward(GuardedLaws((_most_common_value(samples),)), 0.0)
     return min(plain, _approximate(context), key=lambda reward: _error(context, reward))
-
-
-MaybeFormula = Formula | None
 
 
 def _from_laws(context: RewardContext, effort: Share) -> Reward:
@@ -198,77 +185,21 @@ def _differences(formulas: Sequence[Formula]) -> Iterator[Feature]:
             yield Feature(text, both.values(len(both.terms[0].values)), 2.0)
 
 
-@dataclass(frozen=True)
-class _Formulas:
-    """Formulas that hold in all rows but the last of an episode, the likeliest first.
-
-    If `quick`, the two families with the most work are left out.
-    """
-
-    context: RewardContext
-    effort: Share
-    search: SearchLimits
-    kinematics: Kinematics | None
-    quick: bool
-
-    def __iter__(self) -> Iterator[Formula]:
-        """Yield candidate formulas for the reward."""
-        families = [self._changes, self._sums, self._places, self._distances]
-        for family in (
-            families if self.quick else [*families, self._functions, self._with_inner_constants]
-        ):
-            yield from (formula for formula in family() if formula is not None)
-
-    def _changes(self) -> Iterator[MaybeFormula]:
-        """Yield a sum with the change of a variable; the end of an episode may shorten it."""
-        terms = self.context.changes()
-        formula = formula_in(self.context, terms, self._part(1), SearchLimits(4))
-        if formula is not None and any(" - " in term.text for term in formula.terms):
-            yield formula
-
-    def _sums(self) -> Iterator[MaybeFormula]:
-        part = self._part(2)
-        for terms in self._libraries:
-            yield formula_in(self.context, terms, part, self.search)
-
-    def _places(self) -> Iterator[MaybeFormula]:
-        """Yield formulas of the positions of a mechanism's parts."""
-        if self.kinematics is None:
-            return
-        samples, known = self.context.samples, self.kinematics.right
+def _formulas(
+    context: RewardContext, effort: Share, kinematics: Kinematics | None
+) -> Iterator[Formula | None]:
+    """Yield formulas of all rows but ends: sums, positions of a mechanism, and distances."""
+    samples = context.samples
+    part = Share(effort.whole, min(effort.units, FORMULA_UNITS))
+    for terms in context.law_libraries():
+        yield formula_in(context, terms, part, SearchLimits())
+    if kinematics is not None:
+        known = kinematics.right
         rows = np.flatnonzero(samples.smooth & samples.learn & known)
-        for terms in self.kinematics.costs(self.context.inputs, samples.rewards, rows):
-            yield formula_in(self.context, terms, self.effort, BACKWARD, known)
-
-    def _distances(self) -> Iterator[MaybeFormula]:
-        part = self._part(2)
-        for shape in SHAPES:
-            for terms in Distances(self.context, self._libraries[1], part, shape).libraries():
-                yield formula_in(self.context, terms, part, self.search)
-
-    def _functions(self) -> Iterator[MaybeFormula]:
-        libraries = [self._libraries[1], self._libraries[4]]
-        return linked(self.context, libraries, self._part(1), self.search)
-
-    def _with_inner_constants(self) -> Iterator[MaybeFormula]:
-        """Yield formulas with constants inside their terms."""
-        samples, inputs, part = self.context.samples, self.context.inputs, self._part(2)
-        rows = samples.smooth & samples.learn
-        target = Target(samples.rewards, self.context.tolerance, rows)
-        for columns in (self.context.then, self.context.now):
-            terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
-            arguments = varied([*columns, *inputs])[:MOST_COLUMNS]
-            if not part.spend(SCAN_OPERATIONS * len(arguments)):
-                return
-            yield Scan(terms, (), target, part).formula(arguments)
-
-    @cached_property
-    def _libraries(self) -> list[list[Term]]:
-        return list(self.context.libraries())
-
-    def _part(self, families: int) -> Share:
-        """Return the work budget of several families."""
-        return Share(self.effort.whole, min(self.effort.units, families * UNITS))
+        for terms in kinematics.costs(context.inputs, samples.rewards, rows):
+            yield formula_in(context, terms, effort, BACKWARD, known)
+    for terms in Distances(context, part).libraries():
+        yield formula_in(context, terms, part, SearchLimits())
 
 
 def _most_common_value(samples: Samples) -> Formula:
@@ -282,10 +213,11 @@ def _constant(value: float, rows: int) -> Formula:
 
 def _approximate(context: RewardContext) -> Reward:
     """Return a linear approximation with few terms, for rewards without an exact formula."""
-    columns = [*(v.column for v in context.variables), *context.then]
-    formula = approximation(context.samples, library(columns, context.inputs, 1))
+    samples, terms = context.samples, library([*context.now, *context.then], context.inputs, 1)
+    learn, check = samples.smooth & samples.learn, samples.smooth & ~samples.learn
+    formula = sparse(terms, samples.rewards, learn, check)
     if not formula.terms:
-        formula = _constant(float(np.median(context.samples.rewards)), len(context.samples))
+        formula = _constant(float(np.median(samples.rewards)), len(samples))
     return _scored(context, GuardedLaws((formula,)))
 
 

@@ -1,17 +1,23 @@
 """Sets of terms that rewards often consist of."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations, combinations_with_replacement
-from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.ending import sums_of_angles
 from cwm_induction.continuous.least_squares import descended, shortened
-from cwm_induction.continuous.regression import Formula, Projection, Target
+from cwm_induction.continuous.regression import (
+    Formula,
+    Projection,
+    SearchLimits,
+    Target,
+    exact,
+    orthonormal,
+)
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import (
     NamedColumn,
@@ -27,7 +33,13 @@ from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_COLUMNS = 8
-"""Lengths and the full library are tried only for at most this many quantities."""
+"""Lengths and differences are tried only for at most this many quantities."""
+
+MOST_FORMULA_ROWS = 600
+"""Number of rows for fitting a formula; held-out rows check it."""
+
+MIN_HELD_OUT_RIGHT = 0.98
+"""A formula is accepted if it predicts more than this share of the held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -67,43 +79,21 @@ class RewardContext:
             terms.append(Term("np.sum(np.square(action))", effort, 1.0))
         return distinct(terms)
 
-    def libraries(self) -> Iterator[list[Term]]:
-        """Yield sets of terms, the likeliest first: costs are often squares and distances."""
-        base, now, then = self.base(), self.now, self.then
-        yield distinct([*base, *_powers(now)])
-        yield distinct([*base, *_powers(then)])
-        yield self.mixed()
-        for columns in (now, then):
-            pairs = [product(a, b) for a, b in combinations_with_replacement(columns, 2)]
-            yield distinct([*base, *_powers(columns), *waves(columns), *pairs])
-        turned = sums_of_angles(self.variables)
-        if turned:
-            yield distinct([*base, *_powers(then), *turned])
-        for columns in (now, then):
-            if len(columns) <= MOST_COLUMNS:
-                yield distinct([*base, *_powers(columns), *library(columns, self.inputs, 3)])
-
-    def changes(self) -> list[Term]:
-        """Return changes of positions, and values after the step.
-
-        Variables that are angles or have a cycle have no change term.
-        """
-        differences = [
-            Term(f"({v.next} - {v.name})", v.then - v.now, 0.8)
-            for v in self.places
-            if v.cycle is None
-        ]
-        return distinct([*differences, *library(self.then, [], 1)])
-
     def law_libraries(self) -> list[list[Term]]:
-        """Return sets of terms for laws that hold in parts of the rows, the smallest first."""
+        """Return sets of terms for laws that hold in parts of the rows, the smallest first.
+
+        Rewards often consist of squares, sizes, distances and waves.
+        """
         later = distinct([*self.base(), *_powers(self.then)])
         places = [v.next_column for v in self.places] if len(self.places) <= MOST_COLUMNS else []
         gaps = [
             Term(f"abs({a.text} - {b.text})", np.abs(a.values - b.values), 1.5)
             for a, b in combinations(places, 2)
         ]
-        return [later, distinct([*later, *gaps, *_powers(self.now)]), self.mixed()]
+        pairs = [product(a, b) for a, b in combinations_with_replacement(self.then, 2)]
+        curves = [*waves(self.then), *pairs, *sums_of_angles(self.variables)]
+        near = distinct([*later, *gaps, *_powers(self.now)])
+        return [later, near, distinct([*later, *curves]), self.mixed()]
 
     def mixed(self) -> list[Term]:
         """Return powers of values before and after the step, products with inputs, and lengths."""
@@ -125,14 +115,52 @@ def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
     return [*plain, *squares, *sizes]
 
 
+def formula_in(
+    context: RewardContext,
+    terms: Sequence[Term],
+    effort: Share,
+    search: SearchLimits,
+    known: Array | bool = True,
+) -> Formula | None:
+    """Return a formula for the known rewards of non-terminal rows, checked on held-out rows.
+
+    Return None if no formula holds.
+    """
+    samples, rewards = context.samples, context.samples.rewards
+    usable = samples.smooth & known
+    few = int((usable & samples.learn).sum()) < 3 * len(terms) and known is not True
+    rows = np.flatnonzero(usable if few else usable & samples.learn)[:MOST_FORMULA_ROWS]
+    enough = len(terms) <= 0.5 * len(rows)  # with fewer rows, all terms together fit any target
+    if enough and not _can_explain(context, terms, rows, effort):
+        return None
+    size, check = np.abs(rewards), usable & ~samples.learn
+    rounding = 8 * samples.grain * (size + size.mean()) + 1e-12
+    for tolerance in (rounding, context.tolerance):
+        formula = exact(terms, rewards, tolerance, rows, effort, search)
+        if formula is None:
+            continue
+        off = np.abs(formula.values(len(samples)) - rewards)
+        held = (off <= 4 * context.tolerance)[check]
+        if not held.size or held.mean() > MIN_HELD_OUT_RIGHT:
+            return formula
+    return None
+
+
+def _can_explain(context: RewardContext, terms: Sequence[Term], rows: Array, effort: Share) -> bool:
+    """Return whether all terms together explain the rewards of some rows (indices)."""
+    if not effort.spend(4.0 * len(rows) * len(terms) ** 2):
+        return False
+    basis = orthonormal(np.stack([term.values[rows] for term in terms], 1), least=1e-9)
+    rewards = context.samples.rewards[rows]
+    rest = rewards - basis @ (basis.T @ rewards)
+    return bool((np.abs(rest) <= 2 * context.tolerance[rows]).all())
+
+
 MOST_ROWS = 300
 """Number of rows for fitting a point: it has few coordinates, so few rows are enough."""
 
 MOST_PLACES = 8
-"""Points are searched in this many coordinates, at most two at a time.
-
-Three at a time are tried only if there are at most five coordinates.
-"""
+"""Points are searched in this many coordinates, one or two at a time."""
 
 MAX_REFINED = 3
 """Number of starting points that are refined."""
@@ -140,39 +168,16 @@ MAX_REFINED = 3
 POINT_OPERATIONS = 4e5
 """Fixed number of operations for trying a point, independent of the number of rows."""
 
-
-class DistanceShape(NamedTuple):
-    """A function of a squared distance, with starting values of its rate and of the point.
-
-    `grid` has the number of starting points per coordinate, for one coordinate, two, and so on.
-    """
-
-    text: str
-    function: Callable[[Array, float], Array]
-    rates: tuple[float, ...]
-    grid: tuple[int, ...]
-
-
-SHAPES = (
-    DistanceShape("", lambda square, rate: np.sqrt(square), (), (33, 9, 5)),
-    DistanceShape(
-        "np.exp(-{} * {})", lambda square, rate: np.exp(-abs(rate) * square), (2.0, 20.0), (15, 5)
-    ),
-)
-"""Plain distances, and bumps whose rates are relative to the spread of the coordinates."""
+STARTS = (33, 9)
+"""Starting points per coordinate, for distances in one or two coordinates."""
 
 
 @dataclass(frozen=True)
 class Distances:
-    """A search for a point whose distances before and after the step complete other terms.
-
-    The array `point` has the coordinates, followed by a rate if the shape has rates.
-    """
+    """A search for a point whose distances before and after the step complete other terms."""
 
     context: RewardContext
-    terms: Sequence[Term]
     effort: Share
-    shape: DistanceShape
 
     def libraries(self) -> Iterator[list[Term]]:
         """Yield the terms and the distances from a fitting point, for each group of coordinates."""
@@ -183,19 +188,16 @@ class Distances:
             if point is not None:
                 fits = partial(self._fits, places)
                 short = shortened(point, fits, range(len(point)))
-                yield [*self.terms, *self._distance_terms(places, short)]
+                yield [*self._terms, *self._distance_terms(places, short)]
 
     def _groups(self) -> Iterator[tuple[Variable, ...]]:
         places = [v for v in self.context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
-        for size in range(1, 1 + len(self.shape.grid[: 3 if len(places) <= 5 else 2])):
-            yield from combinations(places, size)
+        yield from ((place,) for place in places)
+        yield from combinations(places, 2)
 
     def _best(self, places: Sequence[Variable]) -> Array | None:
         """Return a point whose distances and the other terms explain all rows, or None."""
-        axes = [_axis(variable, self.shape.grid[len(places) - 1]) for variable in places]
-        if self.shape.rates:
-            spread = float(sum(np.ptp(variable.then) ** 2 for variable in places))
-            axes.append([rate / spread for rate in self.shape.rates])
+        axes = [_axis(variable, STARTS[len(places) - 1]) for variable in places]
         starts = [np.array(point) for point in itertools.product(*axes)]
         if not self.effort.spend(
             len(starts) * (4.0 * self._projection.basis.size + POINT_OPERATIONS)
@@ -227,34 +229,27 @@ class Distances:
     def _distance_terms(self, places: Sequence[Variable], point: Array) -> list[Term]:
         """Return terms for the distances from a point after and before the step."""
         names = [v.next for v in places], [v.name for v in places]
-        texts = [self._text(part, point) for part in names]
+        texts = [_text(part, point) for part in names]
         cost = 1.5 + 0.5 * len(point)
         values = self._values(places, point)
         return [Term(text, part, cost) for text, part in zip(texts, values, strict=True)]
 
-    def _text(self, names: Sequence[str], point: Array) -> str:
-        if not self.shape.text:
-            return _text(names, point)
-        shifted = [
-            shifted_text(name, value) for name, value in zip(names, point.tolist(), strict=False)
-        ]
-        squares = " + ".join(f"({text})**2" for text in shifted)
-        inner = f"({squares})" if len(shifted) > 1 else squares
-        return self.shape.text.format(literal(abs(float(point[-1]))), inner)
-
     def _values(self, places: Sequence[Variable], point: Array) -> list[Array]:
-        center = point[: len(places), None]
+        center = point[:, None]
         then = np.stack([v.then for v in places]) - center
         now = np.stack([v.now for v in places]) - center
-        with np.errstate(all="ignore"):
-            shaped = [self.shape.function((part**2).sum(0), point[-1]) for part in (then, now)]
-        return [np.nan_to_num(part, posinf=0.0) for part in shaped]
+        return [np.sqrt((part**2).sum(0)) for part in (then, now)]
+
+    @cached_property
+    def _terms(self) -> list[Term]:
+        """The other terms: powers of values after the step."""
+        return distinct([*self.context.base(), *_powers(self.context.then)])
 
     @cached_property
     def _projection(self) -> Projection:
         samples, tolerance = self.context.samples, 2 * self.context.tolerance
         target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
-        return Projection.of(self.terms, target, MOST_ROWS)
+        return Projection.of(self._terms, target, MOST_ROWS)
 
 
 def distances_in(formula: Formula) -> list[Term]:
