@@ -32,8 +32,8 @@ from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 MAX_TERMS = 8
 """A mechanism that predicts equally well replaces equations with more terms than this."""
 
-LAWS_SHARE = 0.1
-"""Share of the work units for one search for laws, because robust regressions need little work."""
+LAWS_SHARE, LAST_LAWS_SHARE = 0.1, 0.5
+"""Shares of the remaining work units for a search for laws: before other families, and after."""
 
 ALMOST = 0.9
 """Share of the check rows that laws must predict before other families are tried."""
@@ -143,7 +143,8 @@ class Explainer:
         names = [v.name for v in self._unexplained()]
         if not names:
             return
-        laws_by_name = self._explainer().explain(names, least)
+        explainer = self._explainer(LAWS_SHARE if least > 0 else LAST_LAWS_SHARE)
+        laws_by_name = explainer.explain(names, least)
         for variable in self.variables:
             laws = laws_by_name.get(variable.name)
             if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
@@ -169,14 +170,14 @@ class Explainer:
             right = variable.matches(formula.values(len(self.samples)))[self.samples.smooth]
             if (~right).sum() < FEWEST_EXCEPTIONS:
                 continue
-            laws = self._explainer().laws(variable, [formula])
+            laws = self._explainer(LAWS_SHARE).laws(variable, [formula])
             if laws is not None and len(laws.formulas) > 1:
                 now = variable.matches(laws.values(len(self.samples)))[self.samples.smooth]
                 if now.sum() - right.sum() >= (~right).sum() / 2:
                     self.found.laws[variable.name] = laws
                     del self.found.formulas[variable.name]
 
-    def _explainer(self) -> LawExplainer:
+    def _explainer(self, share: float) -> LawExplainer:
         return LawExplainer(
             self.samples,
             self.variables,
@@ -184,7 +185,7 @@ class Explainer:
             self.found.reads,
             dict(self.found.formulas),
             self.rng,
-            self.effort.share(LAWS_SHARE),
+            self.effort.share(share),
         )
 
     def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
