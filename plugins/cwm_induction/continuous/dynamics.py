@@ -96,6 +96,8 @@ class Explainer:
     found: Explanations = field(default_factory=Explanations)
     known: Mechanics | None = None
     """A mechanism from a search in fewer rows."""
+    candidate: Mechanics | None = field(default=None, init=False)
+    """The best mechanism of the search, which may be accepted later."""
 
     def explain(self) -> Explanations:
         """Explain every variable."""
@@ -109,12 +111,11 @@ class Explainer:
             self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
         self._flow(FLOWS[0])
-        self._inner_constants()
-        self._values()
+        self._further_equations()
         self._flow(FLOWS[1])
         self._flow(FLOWS[2])
-        if self.hypothesis.mechanics and self.found.mechanics is None:
-            self._mechanism(least=0.2)
+        if self.found.mechanics is None:
+            self._accept_mechanism(least=0.2)
         if self.hypothesis.laws:
             self._laws(least=0.0)
         self._approximations()
@@ -201,25 +202,21 @@ class Explainer:
                     self.found.formulas.pop(name, None)
                     self.found.laws.pop(name, None)
 
-    def _inner_constants(self) -> None:
-        """Explain variables by equations with inner constants, and then others by these."""
-        effort, before = self.effort.share(0.3), self._open()
+    def _further_equations(self) -> None:
+        """Explain variables by equations with inner constants, or by functions of next values."""
+        effort, before = self.effort.share(0.4), self._open()
         columns = [variable.column for variable in self.variables]
         for variable in self._unexplained():
-            if effort.spend(0):
-                chain = self._settled(variable)
-                formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
-                self.found.formulas.update({variable.name: formula} if formula else {})
+            if not effort.spend(0):
+                break
+            chain = self._settled(variable)
+            formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
+            if formula is None and not variable.is_whole:
+                formula = derived(variable, self.samples, chain, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
         if self._open() != before:
             self._equations()
-
-    def _values(self) -> None:
-        """Explain variables whose next value is a function of other next values."""
-        effort = self.effort.share(0.2)
-        for variable in self._unexplained():
-            if not variable.is_whole:
-                formula = derived(variable, self.samples, self._settled(variable), effort)
-                self.found.formulas.update({variable.name: formula} if formula else {})
 
     def _simpler_mechanism(self) -> None:
         """Search for a mechanism, which may also replace long equations that may be overfitted."""
@@ -242,25 +239,27 @@ class Explainer:
             self.found.is_known = self.found.mechanics is not None
 
     def _mechanism(self, least: float) -> None:
-        """Search for a mechanism that explains more than the share `least` of the check rows."""
+        """Search for a mechanism, and accept it above the share `least` of right check rows."""
         joints, time = joints_of(self.samples, self.variables)
         joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
-        if not joints:
-            return
-        for inputs in self._candidate_inputs():
-            motion = Motion.of(joints, inputs, time)
-            effort = self.effort.share(0.5)
+        for inputs in self._candidate_inputs() if joints else ():
+            motion, effort = Motion.of(joints, inputs, time), self.effort.share(0.5)
             mechanics = fit(self.samples, joints, inputs, motion, self.rng, effort)
-            best = self.found.mechanics
-            least = least if best is None else best.right
-            if mechanics is not None and mechanics.right > least:
-                self.found.mechanics = mechanics
-            if self.found.mechanics is not None and self.found.mechanics.right > 0.9:
+            best = self.candidate
+            if mechanics is not None and (best is None or mechanics.right > best.right):
+                self.candidate = mechanics
+            if self.candidate is not None and self.candidate.right > 0.9:
                 break
-        if self.found.mechanics is not None:
-            for moved in self.found.mechanics.names:
-                self.found.formulas.pop(moved, None)
-            self._positions(self.found.mechanics)
+        self._accept_mechanism(least)
+
+    def _accept_mechanism(self, least: float) -> None:
+        mechanics = self.candidate
+        if mechanics is None or mechanics.right <= least or not self._open() & {*mechanics.names}:
+            return
+        self.found.mechanics = mechanics
+        for moved in mechanics.names:
+            self.found.formulas.pop(moved, None)
+        self._positions(mechanics)
 
     def _positions(self, mechanics: Mechanics) -> None:
         """Explain variables by the positions of a mechanism's parts."""

@@ -50,15 +50,10 @@ def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
                 Feature(f"abs({variable.next})", size, symmetric + extra, degrees, label)
             )
     turned = sums_of_angles(variables)
-    heights = [
-        Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
-    ]
     moving = [v.next_column for v in variables if not v.is_angle and not v.still]
     lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
     candidates += _tip_height(variables)
-    return candidates + [
-        Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]
-    ]
+    return candidates + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *lengths]]
 
 
 def _tip_height(variables: Sequence[Variable]) -> list[Feature]:

@@ -67,20 +67,15 @@ NONE = np.zeros(0)
 """No starting constants: the function is unsuitable for the values."""
 
 
-class Part(NamedTuple):
-    """An expression in `{x}`, `{k}` and `{shifted}` (x - k), and the corresponding function.
+class AtomShape(NamedTuple):
+    """Functions of a quantity that share a constant, and the grid of starting constants.
 
-    The function takes values and constants, which broadcast.
+    The texts are expressions in `{x}`, `{k}` and `{shifted}` (x - k). The functions take values and
+    constants, which broadcast.
     """
 
-    text: str
-    function: Callable[[Array, Array], Array]
-
-
-class AtomShape(NamedTuple):
-    """Expressions that share a constant, and the grid of starting constants."""
-
-    parts: tuple[Part, ...]
+    texts: tuple[str, ...]
+    functions: tuple[Callable[[Array, Array], Array], ...]
     grid: Grid
 
 
@@ -92,16 +87,16 @@ class Atom:
     column: NamedColumn
 
     def values(self, constant: float, rows: Array | slice = EVERY) -> list[Array]:
-        """Return the values of every part in the given rows."""
+        """Return the values of every function in the given rows."""
         values, constants = self.column.values[rows], np.array(constant)
         with np.errstate(all="ignore"):
-            return [part.function(values, constants) for part in self.shape.parts]
+            return [function(values, constants) for function in self.shape.functions]
 
     def texts(self, constant: float) -> list[str]:
-        """Return the source text of every part."""
+        """Return the source text of every function."""
         shifted = f"{self.column.text} {'+' if constant < 0 else '-'} {literal(abs(constant))}"
         names = {"x": self.column.text, "k": literal(constant), "shifted": shifted}
-        return [part.text.format(**names) for part in self.shape.parts]
+        return [text.format(**names) for text in self.shape.texts]
 
 
 def atoms(columns: Sequence[NamedColumn]) -> list[tuple[Atom, Array]]:
@@ -114,47 +109,6 @@ def atoms(columns: Sequence[NamedColumn]) -> list[tuple[Atom, Array]]:
             if len(grid):
                 pairs.append((Atom(shape, column), grid))
     return pairs
-
-
-@dataclass(frozen=True)
-class Products:
-    """Products of atoms with 1 and with every factor, for some rows and in units of `scale`.
-
-    With `weights`, atoms and factors have values at several integration stages, one stage after
-    another, and each product is the weighted mean over the stages.
-    """
-
-    factors: Sequence[NamedColumn]
-    rows: Array
-    scale: Array
-    weights: Array | None
-
-    def of(self, atom: Atom, constant: float) -> Array:
-        """Return the products of an atom with a constant (rows, products)."""
-        values = np.stack(atom.values(constant, self._needed))
-        parts = [values, *(values * factor for factor in self._values)]
-        products = np.stack(parts, 1).reshape(-1, values.shape[1])
-        if self.weights is not None:
-            products = self.weights @ products.reshape(len(products), len(self.weights), -1)
-            products = products[:, self.rows]
-        scaled: Array = np.multiply(products.T, self.scale[:, None], order="C")
-        return scaled
-
-    def of_all(self, atoms: Sequence[Atom], constants: Sequence[float]) -> Array:
-        """Return the products of several atoms (rows, products), with 0 for non-finite values."""
-        products = [self.of(*pair) for pair in zip(atoms, constants, strict=True)]
-        group = np.column_stack([np.zeros((len(self.rows), 0)), *products])
-        finite = np.isfinite(group)
-        return group if finite.all() else np.where(finite, group, 0.0)
-
-    @property
-    def _needed(self) -> Array | slice:
-        """The rows to compute: all rows if products are averaged over stages."""
-        return self.rows if self.weights is None else EVERY
-
-    @cached_property
-    def _values(self) -> list[Array]:
-        return [factor.values[self._needed] for factor in self.factors]
 
 
 class Inner(NamedTuple):
@@ -218,7 +172,7 @@ class Scan:
             single = 2.0 * plain.basis.size * (len(self.factors) + 2) + CALL
             if not self.effort.spend(single * len(grid)):
                 return []
-            groups = [self._products.of(atom, constant) for constant in grid.tolist()]
+            groups = [self._product(atom, constant) for constant in grid.tolist()]
             parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
             sizes = np.concatenate([plain.sizes(np.stack(part)) for part in parts])
             best = int(np.argmin(sizes))
@@ -297,13 +251,25 @@ class Scan:
         mean: Array = self.weights @ values.reshape(len(self.weights), -1)
         return mean
 
-    @cached_property
-    def _products(self) -> Products:
-        return Products(self.factors, self._plain.rows, self._plain.scale, self.weights)
+    def _product(self, atom: Atom, constant: float) -> Array:
+        """Return the products of an atom with 1 and with every factor (rows, products)."""
+        rows = self._plain.rows
+        needed = rows if self.weights is None else EVERY
+        values = np.stack(atom.values(constant, needed))
+        parts = [values, *(values * factor.values[needed] for factor in self.factors)]
+        products = np.stack(parts, 1).reshape(-1, values.shape[1])
+        if self.weights is not None:
+            products = self.weights @ products.reshape(len(products), len(self.weights), -1)
+            products = products[:, rows]
+        scaled: Array = np.multiply(products.T, self._plain.scale[:, None], order="C")
+        return scaled
 
     def _group(self, inner: Inner) -> Array:
-        """Return the usable products of atoms and factors (rows, products)."""
-        group = self._products.of_all(inner.atoms, inner.constants)
+        """Return the usable products of atoms and factors, with 0 for non-finite values."""
+        pairs = zip(inner.atoms, inner.constants, strict=True)
+        none = np.zeros((len(self._plain.rows), 0))
+        group = np.column_stack([none, *(self._product(*pair) for pair in pairs)])
+        group = np.where(np.isfinite(group), group, 0.0)
         if self.kept is not None:
             group = np.compress(self.kept, group, axis=1)
         if group.size:
@@ -393,7 +359,7 @@ def _shape(grid: Grid, *texts: str) -> AtomShape:
     codes = [text.format(x="x", k="k", shifted="(x - k)") for text in texts]
     names = {"np": np, "max": np.maximum}
     functions = [eval(f"lambda x, k: {code}", names) for code in codes]  # noqa: S307  # see SHAPES
-    return AtomShape(tuple(map(Part, texts, functions)), grid)
+    return AtomShape(texts, tuple(functions), grid)
 
 
 def _size(values: Array) -> float:

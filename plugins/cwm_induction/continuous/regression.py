@@ -8,7 +8,6 @@ the data allow.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +28,6 @@ ZERO_SINGULAR_VALUE = 1e-7
 
 COST_PENALTY = 0.02
 """Relative increase of a support's loss per unit of cost, to prefer cheap supports."""
-
-MAX_CHEAP_COST = 1.5
-"""Maximum cost of terms that may replace costlier ones: plain quantities, sines and cosines."""
-
-MAX_CHEAP_TERMS = 60
-"""Maximum number of cheap terms, because all pairs are tried."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,6 @@ def exact(
     support = _support(matrix, wanted, costs, effort, search)
     if support is None:
         return None
-    support = _exchanged(matrix, wanted, costs, support)
     for index in sorted(support, key=lambda i: -costs[i]):
         fewer = tuple(i for i in support if i != index)
         columns = matrix[:, list(fewer)]
@@ -344,37 +336,6 @@ def _support(
     if search.eliminate:
         return _eliminated(matrix, target, costs, effort, search.eliminate)
     return None
-
-
-def _exchanged(
-    matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Replace two columns by two cheap ones, if these also explain the target.
-
-    Sums of costly columns can approximate sums of cheap ones closely, and the search may find the
-    costly ones first.
-    """
-    others = [i for i in np.flatnonzero(costs <= MAX_CHEAP_COST).tolist() if i not in support]
-    cheap = sorted(others, key=lambda i: costs[i])[:MAX_CHEAP_TERMS]
-    best = support
-    for pair in combinations(support, 2):
-        kept = [i for i in support if i not in pair]
-        basis = orthonormal(matrix[:, kept])
-        rest = target - basis @ (basis.T @ target)
-        columns = matrix[:, cheap] - basis @ (basis.T @ matrix[:, cheap])
-        columns = columns / (np.linalg.norm(columns, axis=0) + 1e-300)
-        gains, overlap = columns.T @ rest, columns.T @ columns
-        products = np.outer(gains, gains)
-        squares = np.diag(products)[:, None] + np.diag(products) - 2 * overlap * products
-        left = rest @ rest - squares / np.maximum(1 - overlap**2, DEPENDENT)
-        for i, j in np.argwhere(np.triu(left <= len(target), 1)).tolist():
-            trial = tuple(sorted((*kept, cheap[i], cheap[j])))
-            cost = costs[list(trial)].sum()
-            if cost < costs[list(best)].sum() - 1e-9:
-                chosen = matrix[:, list(trial)]
-                if _worst(chosen, solve(chosen, target), target) <= 1:
-                    best = trial
-    return best
 
 
 def _extended(

@@ -23,7 +23,7 @@ from cwm_induction.laws.explaining import distinctness, row_sets
 from cwm_induction.laws.features import rule_features
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
-from cwm_induction.rewards.terms import Distances, RewardContext, distances_in, formula_in
+from cwm_induction.rewards.terms import Distances, RewardContext, formula_in
 from cwm_induction.rules import Feature, as_features
 from cwm_induction.writing.rounding import literal
 
@@ -73,12 +73,8 @@ class Reward:
 
     @property
     def places(self) -> list[Term]:
-        """Return the formula's terms of the next state that are distances or waves.
-
-        Distances also include those written as sums of squares.
-        """
-        terms = [t for t in self.formula.terms if _is_place(t)]
-        return [*terms, *distances_in(self.formula)]
+        """Return the formula's terms of the next state that are distances or waves."""
+        return [t for t in self.formula.terms if _is_place(t)]
 
     @property
     def texts(self) -> list[str]:

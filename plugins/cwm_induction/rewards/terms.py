@@ -30,7 +30,7 @@ from cwm_induction.continuous.terms import (
 )
 from cwm_induction.continuous.variables import MATCH, Variable
 from cwm_induction.effort import Share
-from cwm_induction.writing.rounding import literal, rounded
+from cwm_induction.writing.rounding import literal
 
 MOST_COLUMNS = 8
 """Lengths and differences are tried only for at most this many quantities."""
@@ -252,39 +252,13 @@ class Distances:
         return Projection.of(self._terms, target, MOST_ROWS)
 
 
-def distances_in(formula: Formula) -> list[Term]:
-    """Return distances in the next state that a formula contains as sums of squares.
-
-    The squares of two or three coordinates must have equal weights.
-    """
-    parts = {t.text: (w, t.values) for t, w in zip(formula.terms, formula.weights, strict=True)}
-    names = [text.removesuffix("**2") for text in parts if text.endswith("_next**2")]
-    distances = []
-    for group in (pair for size in (2, 3) for pair in combinations(names[:6], size)):
-        squares = [parts[f"{name}**2"] for name in group]
-        weight = squares[0][0]
-        if any(abs(other - weight) > 1e-6 * abs(weight) for other, _ in squares):
-            continue
-        lines = [parts.get(name, (0.0, np.zeros(1))) for name in group]
-        point = np.array([rounded(-slope / (2 * weight), 6) for slope, _ in lines])
-        inner = np.sum([square for _, square in squares], axis=0) + float(point @ point)
-        inner = inner - sum(2 * c * line for c, (_, line) in zip(point, lines, strict=True))
-        distances.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
-    return distances
-
-
 def _text(names: Sequence[str], point: Array) -> str:
-    shifted = [shifted_text(name, value) for name, value in zip(names, point.tolist(), strict=True)]
-    if len(shifted) == 1:
-        return f"abs({shifted[0]})"
-    if len(shifted) == 2:
-        return f"np.hypot({', '.join(shifted)})"
-    return f"np.sqrt({' + '.join(f'({text})**2' for text in shifted)})"
-
-
-def shifted_text(text: str, value: float) -> str:
-    """Return the source text of a quantity minus a number."""
-    return f"{text} {'+' if value < 0 else '-'} {literal(abs(value))}" if value else text
+    """Return the source text of the distance from a point in one or two coordinates."""
+    shifted = [
+        f"{name} {'+' if value < 0 else '-'} {literal(abs(value))}" if value else name
+        for name, value in zip(names, point.tolist(), strict=True)
+    ]
+    return f"abs({shifted[0]})" if len(shifted) == 1 else f"np.hypot({', '.join(shifted)})"
 
 
 def _axis(variable: Variable, count: int) -> list[float]:
