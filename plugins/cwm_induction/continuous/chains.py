@@ -63,6 +63,7 @@ class Chains:
                 self.formulas[variable.name] = Formula((), ())
         while self._next_formula() or self._accept_loose() or self._linked_formula():
             pass
+        self._shorten()
         return self.formulas
 
     def _next_formula(self) -> bool:
@@ -99,6 +100,16 @@ class Chains:
         cheapest = min(candidates, key=lambda name: candidates[name].cost)
         self.formulas[cheapest] = candidates[cheapest]
         return True
+
+    def _shorten(self) -> None:
+        """Replace formulas by cheaper ones that read next values."""
+        for variable in self.variables:
+            formula = self.formulas.get(variable.name)
+            if formula is None or formula.cost <= 1.2:
+                continue
+            attempt = self._attempt(variable, 1, self._independent(variable, explained=True))
+            if attempt is not None and attempt.formula.cost < formula.cost:
+                self.formulas[variable.name] = attempt.formula
 
     def _attempt(
         self, variable: Variable, level: int, chain: Sequence[Variable]

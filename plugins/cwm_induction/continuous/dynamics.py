@@ -184,7 +184,6 @@ class Explainer:
             self.variables,
             self._inputs,
             self.found.reads,
-            dict(self.found.formulas),
             self.rng,
             self.effort.share(share),
         )

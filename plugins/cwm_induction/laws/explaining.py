@@ -1,7 +1,6 @@
 """Laws and rules for the variables of a system, in an order for computing their next values."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -9,28 +8,21 @@ import numpy as np
 
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
+from cwm_induction.continuous.terms import NamedColumn, Term
 from cwm_induction.continuous.variables import Reads, Variable, indicators, settled
 from cwm_induction.effort import Share
-from cwm_induction.laws.consensus import Library, Unknown
+from cwm_induction.laws.consensus import Unknown
 from cwm_induction.laws.features import (
     case_columns,
     case_features,
-    case_name,
     law_libraries,
     rule_features,
 )
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
-from cwm_induction.rules import Feature, as_features
+from cwm_induction.rules import as_features
 
 MAX_MODES = 6
 """A whole number with at most this many values is a mode: each value may have its own laws."""
-
-LINKED = 0.85
-"""A variable that depends linearly on another next value in this share of rows comes last."""
-
-LINK_COST = 2.5
-"""Cost of such a linear formula at most: two terms."""
 
 SOLVER_ERROR = 1e-9
 """Error of the robust regression, relative to the largest change: more than double precision."""
@@ -44,70 +36,39 @@ a smooth law piece by piece."""
 class LawExplainer:
     """Explains variables by laws that hold in parts of the rows.
 
-    `reads` are the names that the explanations of other variables read; `formulas` are the known
-    formulas of their changes.
+    `reads` are the names that the explanations of other variables read.
     """
 
     samples: Samples
     variables: Sequence[Variable]
     inputs: Sequence[NamedColumn]
     reads: Mapping[str, set[str]]
-    formulas: dict[str, Formula]
     rng: np.random.Generator
     effort: Share
     found: dict[str, GuardedLaws] = field(default_factory=dict)
 
     def explain(self, names: Sequence[str], least: float) -> dict[str, GuardedLaws]:
         """Return laws for the named variables that predict the share `least` of the check rows."""
-        waiting = [v for v in self.variables if v.name in names]
-        last = self._linked(waiting)
-        for group in ([v for v in waiting if v.name not in last], last.values()):
-            left = list(group)
-            while left:
-                tried = {v.name: self.laws(v) for v in left}
-                rights = {v.name: self.right(v, tried[v.name]) for v in left}
-                good = [v for v in left if rights[v.name] >= least]
-                if least > 0:
-                    good = [v for v in good if self._is_short(tried[v.name], rights[v.name])]
-                if not good:
-                    break
-                best = max(good, key=lambda v: rights[v.name])
-                laws = tried[best.name]
-                if laws is not None:
-                    self.found[best.name] = laws
-                left.remove(best)
+        left = [v for v in self.variables if v.name in names]
+        while left:
+            tried = {v.name: laws for v in left if (laws := self.laws(v)) is not None}
+            rights = {v.name: self.right(v, tried[v.name]) for v in left if v.name in tried}
+            good = [name for name in tried if rights[name] >= least]
+            if least > 0:
+                good = [name for name in good if self._is_short(tried[name], rights[name])]
+            if not good:
+                break
+            best = max(good, key=lambda name: rights[name])
+            self.found[best] = tried[best]
+            left = [v for v in left if v.name != best]
         return self.found
 
-    def _is_short(self, laws: GuardedLaws | None, right: float) -> bool:
+    def _is_short(self, laws: GuardedLaws, right: float) -> bool:
         limit = next(cost for share, cost in PATCHWORK.items() if right >= share)
-        return laws is not None and laws.cost <= limit * len(self.samples)
+        return laws.cost <= limit * len(self.samples)
 
-    def _linked(self, waiting: Sequence[Variable]) -> dict[str, Variable]:
-        """Return variables that depend on the next value of another variable in most rows."""
-        options = []
-        for variable in waiting:
-            unknown = unknown_of(variable, self.samples, waiting)
-            rows = np.flatnonzero(unknown.fit)
-            for other in waiting:
-                if other is variable or other.still:
-                    continue
-                terms = library([variable.column, other.column, other.next_column], [], 1)
-                law = Library(distinct(terms), unknown).law(rows, rows, self.effort)
-                if law is None or other.next not in law.formula.names:
-                    continue
-                if law.rows.sum() >= LINKED * unknown.rows.sum():
-                    options.append((law.formula.cost, variable.name, variable, other, law.formula))
-        last: dict[str, Variable] = {}
-        for cost, name, variable, other, formula in sorted(options, key=lambda o: o[:2]):
-            if cost <= LINK_COST and other.name not in last:
-                last[name] = variable
-                self.formulas[name] = formula
-        return last
-
-    def right(self, variable: Variable, laws: GuardedLaws | None) -> float:
-        """Return the share of the check rows that laws predict, of all rows if there are few."""
-        if laws is None:
-            return 0.0
+    def right(self, variable: Variable, laws: GuardedLaws) -> float:
+        """Return the share of the check rows that laws predict, or of all rows if it is less."""
         right = variable.matches(laws.values(len(self.samples)))
         check = self.samples.smooth & ~self.samples.learn
         every = float(right[self.samples.smooth].mean())
@@ -142,7 +103,6 @@ class LawExplainer:
         features = rule_features([*moving, *after], self.inputs)
         formulas = [law.formula for law in laws]
         features += case_features(variable.column, moving, formulas)
-        features += self._consequences(variable, formulas)
         for other in chain:
             if other.name in self.found:
                 cases = case_columns(other.column, self.found[other.name].formulas)
@@ -152,30 +112,6 @@ class LawExplainer:
     @cached_property
     def _sets(self) -> RowSets:
         return row_sets(self.samples, [v.column for v in self.variables], self.inputs)
-
-    def _consequences(self, variable: Variable, formulas: Sequence[Formula]) -> Iterator[Feature]:
-        """Yield the next values of other variables that follow from each law of this one."""
-        for other in self.variables:
-            formula = self.formulas.get(other.name)
-            if formula is None or variable.next not in formula.names:
-                continue
-            weight = sum(
-                w
-                for t, w in zip(formula.terms, formula.weights, strict=True)
-                if t.text == variable.next
-            )
-            plain = formula.names - {variable.name, variable.next, other.name}
-            if not weight or any(name.endswith("_next") for name in plain):
-                continue
-            for index, law in enumerate(formulas):
-                case = variable.now + law.values(len(variable.now))
-                then = other.now + formula.values(len(case)) + weight * (case - variable.then)
-                text = re.sub(
-                    rf"\b{variable.next}\b",
-                    case_name(variable.name, index),
-                    formula.text(other.name),
-                )
-                yield Feature(text, then, 1.4)
 
 
 def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:
@@ -216,7 +152,7 @@ def row_sets(
     samples: Samples, columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]
 ) -> RowSets:
     """Return rows that may share a law: neighbours, modes, and ends of quantities."""
-    quantities = [f.values for f in rule_features(columns, inputs, lengths=False)]
+    quantities = [f.values for f in rule_features(columns, inputs)]
     places = np.column_stack([*(column.values for column in columns), samples.actions])
     places /= places.std(0) + 1e-9
     return RowSets(places, _modes(samples, columns), quantities)

@@ -11,7 +11,6 @@ from cwm_induction.continuous.terms import (
     NamedColumn,
     Term,
     distinct,
-    hypotenuses,
     library,
     product_text,
 )
@@ -25,9 +24,6 @@ MAX_NUMBERED = 3
 
 MAX_FLAGS = 8
 """A whole number with at most this many values can be compared with each value."""
-
-MAX_LENGTHS = 8
-"""With at most this many quantities, rules also compare hypotenuses."""
 
 
 def law_libraries(
@@ -51,10 +47,8 @@ def law_libraries(
     return found
 
 
-def rule_features(
-    columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn], *, lengths: bool = True
-) -> list[Feature]:
-    """Return quantities that rules compare: numbers, sizes, differences, sums and lengths."""
+def rule_features(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[Feature]:
+    """Return quantities that rules compare: numbers, sizes, differences, sums and flags."""
     moving = [column for column in columns if np.ptp(column.values) > 0]
     lines = [column for column in moving if not column.is_angle]
     signed = [c for c in [*moving, *inputs] if c.values.min() < 0 < c.values.max()]
@@ -66,16 +60,13 @@ def rule_features(
         for a, b in combinations(lines, 2):
             found.append(Feature(f"{a.text} - {b.text}", a.values - b.values, 2.0))
             found.append(Feature(f"{a.text} + {b.text}", a.values + b.values, 2.2))
-    found += _flags([*moving, *inputs])
-    real = [column for column in lines if not _is_whole(column)]
-    if lengths and len(real) <= MAX_LENGTHS:
-        found += [Feature(t.text, t.values, t.cost + 1.0) for t in hypotenuses(real)]
-    return found
+    return [*found, *_flags([*moving, *inputs])]
 
 
 def _flags(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
     """Yield flags: a whole number has a certain value, or two whole numbers are equal."""
-    whole = [c for c in columns if _is_whole(c) and len(np.unique(c.values)) > 2]
+    whole = [c for c in columns if (c.values == np.round(c.values)).all()]
+    whole = [c for c in whole if len(np.unique(c.values)) > 2]
     for column in whole:
         levels = np.unique(column.values)
         if len(levels) <= MAX_FLAGS:
@@ -86,10 +77,6 @@ def _flags(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
         equal = (a.values == b.values).astype(float)
         if 0 < equal.mean() < 1:
             yield Feature(f"({a.text} == {b.text})", equal, 1.6)
-
-
-def _is_whole(column: NamedColumn) -> bool:
-    return bool((column.values == np.round(column.values)).all())
 
 
 def case_features(

@@ -1,4 +1,4 @@
-"""Find laws for the reward.
+"""Find laws for the reward, and a rule for the end of an episode.
 
 A reward is a formula, with rules for the rows that need another formula. The search tries formulas
 in order, the likeliest first. It stops when a formula and its rules explain almost every row.
@@ -12,10 +12,9 @@ from itertools import combinations
 
 import numpy as np
 
-from cwm_induction.continuous.ending import features as end_features
 from cwm_induction.continuous.regression import Formula, SearchLimits, sparse
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, hypotenuses, library
 from cwm_induction.continuous.variables import MATCH, Variable
 from cwm_induction.effort import Share
 from cwm_induction.laws.consensus import Law, Unknown
@@ -23,9 +22,9 @@ from cwm_induction.laws.explaining import distinctness, row_sets
 from cwm_induction.laws.features import rule_features
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
-from cwm_induction.rewards.terms import Distances, RewardContext, formula_in
-from cwm_induction.rules import Feature, as_features
-from cwm_induction.writing.rounding import literal
+from cwm_induction.rewards.terms import Distances, RewardContext, formula_in, sums_of_angles
+from cwm_induction.rules import Feature, ThresholdRule, as_features, learn_rule
+from cwm_induction.writing.rounding import is_whole_degrees, literal
 
 MOST_VALUES = 6
 """Rules alone may explain rewards with at most this many distinct values."""
@@ -109,6 +108,49 @@ def reward_of(
     return min(plain, _approximate(context), key=lambda reward: _error(context, reward))
 
 
+def ending(
+    samples: Samples, variables: Sequence[Variable], terms: Sequence[Term] = ()
+) -> ThresholdRule:
+    """Learn the rule for the end from all rows: every row narrows the gaps around thresholds.
+
+    The rule may also compare the `terms` of the reward.
+    """
+    candidates = [*_end_features(variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
+    return learn_rule(candidates, samples.terminated)
+
+
+def _end_features(variables: Sequence[Variable]) -> list[Feature]:
+    """Return the quantities that the rule for the end may compare, computed from the next state."""
+    candidates: list[Feature] = []
+    for variable in variables:
+        degrees = is_whole_degrees(variable.high)
+        label = f"{variable.name.upper()}_LIMIT"
+        extra = 1.2 if variable.is_angle else 0.0  # prefer cosines and sines of angles
+        if np.ptp(variable.then) > 1e-9:
+            candidates.append(Feature(variable.next, variable.then, 1.0 + extra, degrees, label))
+        if variable.then.min() < 0 < variable.then.max():
+            symmetric = 0.8 if variable.low == -variable.high else 0.9
+            size = np.abs(variable.then)
+            candidates.append(
+                Feature(f"abs({variable.next})", size, symmetric + extra, degrees, label)
+            )
+    turned = sums_of_angles(variables)
+    moving = [v.next_column for v in variables if not v.is_angle and not v.still]
+    lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
+    candidates += _tip_height(variables)
+    return candidates + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *lengths]]
+
+
+def _tip_height(variables: Sequence[Variable]) -> list[Feature]:
+    """Return the height of the tip of a chain of equal links with relative angles."""
+    angles = [variable for variable in variables if variable.is_angle]
+    if len(angles) < 2:
+        return []
+    names = [" + ".join(v.next for v in angles[:size]) for size in range(1, len(angles) + 1)]
+    turned = np.cumsum([variable.then for variable in angles], axis=0)
+    return [Feature(" + ".join(f"np.cos({name})" for name in names), np.cos(turned).sum(0), 1.0)]
+
+
 def _from_laws(context: RewardContext, effort: Share) -> Reward:
     """Search for laws that hold in parts of the rows."""
     samples, columns = context.samples, [*context.now, *context.then]
@@ -165,7 +207,7 @@ def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Featu
         *changes,
         *terms.values(),
         *_differences(formulas),
-        *end_features(context.samples, context.variables),
+        *_end_features(context.variables),
     ]
     unique = {feature.text: feature for feature in reversed(features) if feature.text != ONE}
     return [feature for feature in unique.values() if np.ptp(feature.values) > 0]

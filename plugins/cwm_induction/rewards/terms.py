@@ -8,7 +8,6 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
-from cwm_induction.continuous.ending import sums_of_angles
 from cwm_induction.continuous.least_squares import descended, shortened
 from cwm_induction.continuous.regression import (
     Formula,
@@ -80,31 +79,39 @@ class RewardContext:
         return distinct(terms)
 
     def law_libraries(self) -> list[list[Term]]:
-        """Return sets of terms for laws that hold in parts of the rows, the smallest first.
+        """Return sets of terms, the smallest first: powers, curves, products and lengths.
 
-        Rewards often consist of squares, sizes, distances and waves.
+        The last set has powers of values before and after the step, products with inputs,
+        distances, and lengths.
         """
-        later = distinct([*self.base(), *_powers(self.then)])
-        places = [v.next_column for v in self.places] if len(self.places) <= MOST_COLUMNS else []
-        gaps = [
-            Term(f"abs({a.text} - {b.text})", np.abs(a.values - b.values), 1.5)
-            for a, b in combinations(places, 2)
-        ]
-        pairs = [product(a, b) for a, b in combinations_with_replacement(self.then, 2)]
-        curves = [*waves(self.then), *pairs, *sums_of_angles(self.variables)]
-        near = distinct([*later, *gaps, *_powers(self.now)])
-        return [later, near, distinct([*later, *curves]), self.mixed()]
-
-    def mixed(self) -> list[Term]:
-        """Return powers of values before and after the step, products with inputs, and lengths."""
         now, then = self.now, self.then
+        later = [*self.base(), *_powers(then)]
+        pairs = [product(a, b) for a, b in combinations_with_replacement(then, 2)]
+        curves = [*waves(then), *pairs, *sums_of_angles(self.variables)]
         crossed = [product(given, column, 1.5) for given in self.inputs for column in [*now, *then]]
         sizes = [Term(f"abs({text})", np.abs(values), 1.8) for text, values, _ in crossed]
-        terms = [*self.base(), *_powers(now), *_powers(then), *crossed, *sizes]
+        mixed = [*later, *_powers(now), *crossed, *sizes]
         if len(self.places) <= MOST_COLUMNS:
-            for columns in ([v.next_column for v in self.places], [v.column for v in self.places]):
-                terms += hypotenuses(columns)
-        return distinct(terms)
+            places = [v.next_column for v in self.places]
+            mixed += [
+                Term(f"abs({a.text} - {b.text})", np.abs(a.values - b.values), 1.5)
+                for a, b in combinations(places, 2)
+            ]
+            mixed += [*hypotenuses(places), *hypotenuses([v.column for v in self.places])]
+        return [distinct(later), distinct([*later, *curves]), distinct(mixed)]
+
+
+def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:
+    """Return cosines and sines of angles, and of sums of angles, after the step."""
+    angles = [variable for variable in variables if variable.is_angle]
+    terms = []
+    for size in range(1, len(angles) + 1):
+        for group in combinations(angles, size):
+            text = " + ".join(variable.next for variable in group)
+            total = np.sum([variable.then for variable in group], axis=0)
+            terms.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
+            terms.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
+    return terms
 
 
 def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
