@@ -15,7 +15,7 @@ from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Parameter, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
 from cwm_induction.mechanics.start import start
-from cwm_induction.rewards.reward import reward_of
+from cwm_induction.rewards import reward_of
 from cwm_induction.rules import ThresholdRule
 
 TIME = 0.05

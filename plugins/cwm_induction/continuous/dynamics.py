@@ -10,9 +10,9 @@ import numpy as np
 
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import derived, equation
-from cwm_induction.continuous.regression import Formula, by_cases, sparse
+from cwm_induction.continuous.regression import Formula, sparse
 from cwm_induction.continuous.samples import Samples
-from cwm_induction.continuous.terms import NamedColumn, Term, library, products
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library, products
 from cwm_induction.continuous.variables import (
     Variable,
     indicators,
@@ -316,25 +316,27 @@ def _approximation(
     """
     check, target = samples.smooth & ~samples.learn, variable.change
     rows = samples.smooth & samples.learn, check
-    if not samples.remembered:
-        formula = sparse(library(columns, inputs, 1), target, *rows)
-        moved = variable.matches(formula.values(len(samples)))[check].sum()
-        still = variable.matches(np.zeros(len(samples)))[check].sum()
-        return formula if moved >= still else None
-    formula = sparse(products(columns, inputs), target, *rows)
-    cases = cases_of(samples, columns)
-    if len(cases) > 1:
-        parts = by_cases(cases, products(columns, []), target, *rows)
-        errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, formula)]
-        formula = parts if errors[0].mean() < errors[1].mean() else formula
-    return formula
+    if samples.remembered:
+        crossed = [_crossed(c, t) for c in _cases(samples, columns) for t in products(columns, [])]
+        return sparse([*products(columns, inputs), *crossed], target, *rows)
+    formula = sparse(library(columns, inputs, 1), target, *rows)
+    moved = variable.matches(formula.values(len(samples)))[check].sum()
+    still = variable.matches(np.zeros(len(samples)))[check].sum()
+    return formula if moved >= still else None
 
 
-def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
-    """Return a case for every combination of a discrete action and of remembered flags."""
-    if samples.action_space.kind != "discrete":
-        cases = [Term("1.0", np.ones(len(samples)), 1.0)]
-    else:
+def _crossed(case: Term, term: Term) -> Term:
+    text = case.text if term.text == ONE else f"{case.text} * {term.text}"
+    return Term(text, case.values * term.values, case.cost + term.cost)
+
+
+def _cases(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
+    """Return a case for every combination of a discrete action and of remembered flags.
+
+    A case is a term that is 1 in its rows and 0 elsewhere.
+    """
+    cases = [Term(ONE, np.ones(len(samples)), 1.0)]
+    if samples.action_space.kind == "discrete":
         values = samples.actions[:, 0]
         cases = [
             Term(f"(action == {label})", (values == label).astype(float), 1.0)
@@ -343,9 +345,6 @@ def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
     names = {unseen.name for unseen in samples.remembered.values()}
     for text, values, _ in columns:
         if text in names and np.isin(values, (0.0, 1.0)).all() and len(cases) <= MOST_CASES:
-            cases = [
-                Term(f"{case.text} * ({text} == {level})", case.values * (values == level), 2.0)
-                for case in cases
-                for level in (0, 1)
-            ]
-    return cases
+            flags = [Term(f"({text} == {level})", 1.0 * (values == level), 1.0) for level in (0, 1)]
+            cases = [_crossed(flag, case) for case in cases for flag in flags]
+    return cases if len(cases) > 1 else []

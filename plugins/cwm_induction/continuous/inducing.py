@@ -17,9 +17,9 @@ from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.laws.features import case_name
+from cwm_induction.laws.explaining import case_name
 from cwm_induction.mechanics.text import MechanicsText
-from cwm_induction.rewards.reward import Reward, ending, reward_of
+from cwm_induction.rewards import Reward, ending, reward_of
 from cwm_induction.rules import Feature, Threshold, ThresholdRule
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.rounding import literal

@@ -74,9 +74,6 @@ class Formula:
         return text or "0.0"
 
 
-FEWEST_OF_CASE = 12
-"""Minimum number of rows of a case with its own approximation."""
-
 MAX_ERROR_RATIO = 0.97
 """A longer approximation must reduce the error to less than this share."""
 
@@ -260,32 +257,6 @@ def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> 
             kept = tuple(terms[i] for i in chosen[:size])
             best, least = Formula(kept, tuple(weights.tolist())), error
     return best
-
-
-def by_cases(
-    cases: Sequence[Term],
-    terms: Sequence[Term],
-    target: Array,
-    learn: Array,
-    check: Array,
-) -> Formula:
-    """Fit a sparse regression for each case, and return the sum over the cases.
-
-    A case is a term that is 1 in its rows and 0 elsewhere. Cases with few rows use the regression
-    over all rows.
-    """
-    parts: list[Term] = []
-    weights: list[float] = []
-    for case in cases:
-        rows = case.values > 0
-        is_rare = (rows & learn).sum() < FEWEST_OF_CASE or not (rows & check).any()
-        seen = np.ones(len(rows), bool) if is_rare else rows
-        fit = sparse(terms, target, learn & seen, check & seen)
-        for term, weight in zip(fit.terms, fit.weights, strict=True):
-            text = case.text if term.text == ONE else f"{case.text} * {term.text}"
-            parts.append(Term(text, case.values * term.values, case.cost + term.cost))
-            weights.append(weight)
-    return Formula(tuple(parts), tuple(weights))
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
