@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations, combinations_with_replacement
 
 import numpy as np
@@ -103,11 +103,6 @@ class Reward:
         """Return the formula that holds if no rule does."""
         return self.laws.formulas[0]
 
-    @property
-    def is_constant(self) -> bool:
-        """Return whether the laws are one constant without rules."""
-        return all(term.text == ONE for term in self.formula.terms) and not self.laws.rules
-
     def gain(self, rows: int) -> float:
         """Return the number of predicted rows minus the cost of the laws."""
         return self.right * rows - self.laws.cost
@@ -161,8 +156,9 @@ class RewardContext:
             terms.append(Term("np.sum(np.square(action))", effort, 1.0))
         return distinct(terms)
 
-    def law_libraries(self) -> list[list[Term]]:
-        """Return sets of terms, the smallest first: powers, curves, products and lengths.
+    @cached_property
+    def libraries(self) -> list[list[Term]]:
+        """Sets of terms, the smallest first: powers, curves, products and lengths.
 
         The last set has powers of values before and after the step, products with inputs,
         distances, and lengths.
@@ -256,7 +252,7 @@ def _tip_height(variables: Sequence[Variable]) -> list[Feature]:
 def _from_laws(context: RewardContext, effort: Share) -> Reward:
     """Search for laws that hold in parts of the rows."""
     samples, columns = context.samples, [*context.now, *context.then]
-    libraries = context.law_libraries()
+    libraries = context.libraries
     sets, part = row_sets(samples, columns, context.inputs), effort.whole.share(0.2)
     search = LawSearch(
         _unknown(context),
@@ -331,14 +327,14 @@ def _formulas(
     """Yield formulas of all rows but ends: sums, positions of a mechanism, and distances."""
     samples = context.samples
     part = Share(effort.whole, min(effort.units, FORMULA_UNITS))
-    for terms in context.law_libraries():
+    for terms in context.libraries:
         yield formula_in(context, terms, part, SearchLimits())
     if kinematics is not None:
         known = kinematics.right
         rows = np.flatnonzero(samples.smooth & samples.learn & known)
         for terms in kinematics.costs(context.inputs, samples.rewards, rows):
             yield formula_in(context, terms, effort, BACKWARD, known)
-    for terms in Distances(context, part).libraries():
+    for terms in _with_distances(context, part):
         yield formula_in(context, terms, part, SearchLimits())
 
 
@@ -441,84 +437,56 @@ def _can_explain(context: RewardContext, terms: Sequence[Term], rows: Array, eff
     return bool((np.abs(rest) <= 2 * context.tolerance[rows]).all())
 
 
-@dataclass(frozen=True)
-class Distances:
-    """A search for a point whose distances before and after the step complete other terms."""
+def _with_distances(context: RewardContext, effort: Share) -> Iterator[list[Term]]:
+    """Yield terms with the distances from a fitted point, in one or two coordinates.
 
-    context: RewardContext
-    effort: Share
+    The distances before and after the step complete powers of values after the step.
+    """
+    samples, terms = context.samples, context.libraries[0]
+    target = Target(samples.rewards, 2 * context.tolerance, samples.smooth & samples.learn)
+    plain = Projection.of(terms, target, MOST_ROWS)
+    if plain.rows.size < 20:
+        return
+    varied = [v for v in context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
+    for places in [*((place,) for place in varied), *combinations(varied, 2)]:
+        point = _fitted_point(plain, places, effort)
+        if point is not None:
+            cost = 1.5 + 0.5 * len(point)
+            names = [v.next for v in places], [v.name for v in places]
+            values = _distances(places, point)
+            pairs = zip(names, values, strict=True)
+            yield [*terms, *(Term(_text(own, point), part, cost) for own, part in pairs)]
 
-    def libraries(self) -> Iterator[list[Term]]:
-        """Yield the terms and the distances from a fitting point, for each group of coordinates."""
-        if self._projection.rows.size < 20:
-            return
-        for places in self._groups():
-            point = self._best(places)
-            if point is not None:
-                fits = partial(self._fits, places)
-                short = shortened(point, fits, range(len(point)))
-                yield [*self._terms, *self._distance_terms(places, short)]
 
-    def _groups(self) -> Iterator[tuple[Variable, ...]]:
-        places = [v for v in self.context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
-        yield from ((place,) for place in places)
-        yield from combinations(places, 2)
-
-    def _best(self, places: Sequence[Variable]) -> Array | None:
-        """Return a point whose distances and the other terms explain all rows, or None."""
-        axes = [_axis(variable, STARTS[len(places) - 1]) for variable in places]
-        starts = [np.array(point) for point in itertools.product(*axes)]
-        if not self.effort.spend(
-            len(starts) * (4.0 * self._projection.basis.size + POINT_OPERATIONS)
-        ):
-            return None
-        sizes = [float(np.linalg.norm(self._residual(places, start))) for start in starts]
-        for index in np.argsort(sizes, kind="stable")[:MAX_REFINED].tolist():
-            steps = 25.0 * (len(axes) + 1)
-            if not self.effort.spend(
-                steps * (4.0 * self._projection.basis.size + POINT_OPERATIONS)
-            ):
-                return None
-            point = descended(
-                lambda point: self._residual(places, point), starts[index], self.effort
-            )
-            if self._fits(places, point):
-                return point
+def _fitted_point(plain: Projection, places: Sequence[Variable], effort: Share) -> Array | None:
+    """Return a point whose distances and the other terms explain all rows, or None."""
+    price = 4.0 * plain.basis.size + POINT_OPERATIONS
+    axes = [_axis(variable, STARTS[len(places) - 1]) for variable in places]
+    starts = [np.array(point) for point in itertools.product(*axes)]
+    if not effort.spend(len(starts) * price):
         return None
 
-    def _fits(self, places: Sequence[Variable], point: Array) -> bool:
-        return bool(np.abs(self._residual(places, point)).max() <= 1)
+    def residual(point: Array) -> Array:
+        group = np.stack([values[plain.rows] for values in _distances(places, point)], 1)
+        return plain.left(group * plain.scale[:, None])
 
-    def _residual(self, places: Sequence[Variable], point: Array) -> Array:
-        """Return the residual after adding the distances, in units of the tolerance."""
-        rows, scale = self._projection.rows, self._projection.scale
-        group = np.stack([values[rows] for values in self._values(places, point)], 1)
-        return self._projection.left(group * scale[:, None])
+    def fits(point: Array) -> bool:
+        return bool(np.abs(residual(point)).max() <= 1)
 
-    def _distance_terms(self, places: Sequence[Variable], point: Array) -> list[Term]:
-        """Return terms for the distances from a point after and before the step."""
-        names = [v.next for v in places], [v.name for v in places]
-        texts = [_text(part, point) for part in names]
-        cost = 1.5 + 0.5 * len(point)
-        values = self._values(places, point)
-        return [Term(text, part, cost) for text, part in zip(texts, values, strict=True)]
+    sizes = [float(np.linalg.norm(residual(start))) for start in starts]
+    for index in np.argsort(sizes, kind="stable")[:MAX_REFINED].tolist():
+        if not effort.spend(25.0 * (len(axes) + 1) * price):
+            return None
+        point = descended(residual, starts[index], effort)
+        if fits(point):
+            return shortened(point, fits, range(len(point)))
+    return None
 
-    def _values(self, places: Sequence[Variable], point: Array) -> list[Array]:
-        center = point[:, None]
-        then = np.stack([v.then for v in places]) - center
-        now = np.stack([v.now for v in places]) - center
-        return [np.sqrt((part**2).sum(0)) for part in (then, now)]
 
-    @cached_property
-    def _terms(self) -> list[Term]:
-        """The other terms: powers of values after the step."""
-        return distinct([*self.context.base(), *_powers(self.context.then)])
-
-    @cached_property
-    def _projection(self) -> Projection:
-        samples, tolerance = self.context.samples, 2 * self.context.tolerance
-        target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
-        return Projection.of(self._terms, target, MOST_ROWS)
+def _distances(places: Sequence[Variable], point: Array) -> list[Array]:
+    """Return the distances from a point in every row, after and before the step."""
+    values = [np.stack([v.then for v in places]), np.stack([v.now for v in places])]
+    return [np.sqrt(((part - point[:, None]) ** 2).sum(0)) for part in values]
 
 
 def _text(names: Sequence[str], point: Array) -> str:
