@@ -118,7 +118,8 @@ class Explainer:
             self._accept_mechanism(least=0.2)
         if self.hypothesis.laws:
             self._laws(least=0.0)
-        self._approximations()
+        for variable in self._unexplained():
+            self.found.rough[variable.name] = self._approximation(variable)
         self._exceptions()
         return self.found
 
@@ -152,9 +153,8 @@ class Explainer:
                 self.found.laws[variable.name] = laws
 
     def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
-        columns = [v.column for v in self.variables]
-        rough = _approximation(variable, self.samples, columns, self._inputs) or Formula((), ())
         check, rows = self.samples.smooth & ~self.samples.learn, len(self.samples)
+        rough = self._approximation(variable)
         changes = [explanation.values(rows) for explanation in (laws, rough)]
         if self.samples.remembered:  # programs with memory are scored by the sizes of errors
             errors = [float(np.abs(c - variable.change)[check].mean()) for c in changes]
@@ -277,12 +277,22 @@ class Explainer:
         single = indicators(self.samples.actions[:, 0])[1:]
         return [self._inputs[:1], single] if single else [self._inputs[:1]]
 
-    def _approximations(self) -> None:
-        """Approximate each unexplained variable, or predict no change for it."""
-        columns = [variable.column for variable in self.variables]
-        for variable in self._unexplained():
-            rough = _approximation(variable, self.samples, columns, self._inputs)
-            self.found.rough[variable.name] = rough or Formula((), ())
+    def _approximation(self, variable: Variable) -> Formula:
+        """Return a sum of few terms, or an empty one if no change predicts more rows.
+
+        With memory, the sum has products and is always accepted, because programs with memory are
+        scored by the sizes of errors.
+        """
+        samples, columns = self.samples, [v.column for v in self.variables]
+        check, target = samples.smooth & ~samples.learn, variable.change
+        rows = samples.smooth & samples.learn, check
+        if samples.remembered:
+            plain, cases = products(columns, []), _cases(samples, columns)
+            crossed = [_crossed(case, term) for case in cases for term in plain]
+            return sparse([*products(columns, self._inputs), *crossed], target, *rows)
+        formula, none = sparse(library(columns, self._inputs, 1), target, *rows), Formula((), ())
+        right = [variable.matches(f.values(len(samples)))[check].sum() for f in (formula, none)]
+        return formula if right[0] >= right[1] else none
 
     @property
     def _moved(self) -> list[str]:
@@ -301,28 +311,6 @@ class Explainer:
     def _settled(self, variable: Variable) -> list[NamedColumn]:
         """Return the next values that can be computed before the variable's next value."""
         return settled(variable, self.variables, self.found.reads)
-
-
-def _approximation(
-    variable: Variable,
-    samples: Samples,
-    columns: Sequence[NamedColumn],
-    inputs: Sequence[NamedColumn],
-) -> Formula | None:
-    """Return a sum of few terms for a variable, or None if no change predicts more rows.
-
-    With memory, the sum has products and is always accepted, because programs with memory are
-    scored by the sizes of errors.
-    """
-    check, target = samples.smooth & ~samples.learn, variable.change
-    rows = samples.smooth & samples.learn, check
-    if samples.remembered:
-        crossed = [_crossed(c, t) for c in _cases(samples, columns) for t in products(columns, [])]
-        return sparse([*products(columns, inputs), *crossed], target, *rows)
-    formula = sparse(library(columns, inputs, 1), target, *rows)
-    moved = variable.matches(formula.values(len(samples)))[check].sum()
-    still = variable.matches(np.zeros(len(samples)))[check].sum()
-    return formula if moved >= still else None
 
 
 def _crossed(case: Term, term: Term) -> Term:
