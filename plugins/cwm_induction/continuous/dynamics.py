@@ -32,7 +32,7 @@ from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 MAX_TERMS = 8
 """A mechanism that predicts equally well replaces equations with more terms than this."""
 
-LAWS_SHARE, LAST_LAWS_SHARE = 0.1, 0.5
+LAWS_SHARE, LAST_LAWS_SHARE = 0.1, 0.9
 """Shares of the remaining work units for a search for laws: before other families, and after."""
 
 ALMOST = 0.9

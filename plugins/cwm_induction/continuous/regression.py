@@ -242,6 +242,8 @@ def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> 
     The number of terms minimises the error in the check rows; a longer formula must reduce the
     error by more than 3 %.
     """
+    if not check.any():
+        return Formula((), ())
     matrix = np.stack([term.values for term in terms], 1)
     unit = matrix[learn] / (np.linalg.norm(matrix[learn], axis=0) + 1e-300)
     chosen = selected(unit, target[learn], most=SPARSE_TERMS, gain=1e-3)
