@@ -158,10 +158,9 @@ class RewardContext:
 
     @cached_property
     def libraries(self) -> list[list[Term]]:
-        """Sets of terms, the smallest first: powers, curves, products and lengths.
+        """Sets of terms: powers after the step; also before it, with distances; curves; products.
 
-        The last set has powers of values before and after the step, products with inputs,
-        distances, and lengths.
+        The last set has powers before and after the step, products with inputs, and lengths.
         """
         now, then = self.now, self.then
         later = [*self.base(), *_powers(then)]
@@ -169,15 +168,17 @@ class RewardContext:
         curves = [*waves(then), *pairs, *sums_of_angles(self.variables)]
         crossed = [product(given, column, 1.5) for given in self.inputs for column in [*now, *then]]
         sizes = [Term(f"abs({text})", np.abs(values), 1.8) for text, values, _ in crossed]
-        mixed = [*later, *_powers(now), *crossed, *sizes]
+        near = [*later, *_powers(now)]
+        lengths: list[Term] = []
         if len(self.places) <= MOST_COLUMNS:
             places = [v.next_column for v in self.places]
-            mixed += [
+            near += [
                 Term(f"abs({a.text} - {b.text})", np.abs(a.values - b.values), 1.5)
                 for a, b in combinations(places, 2)
             ]
-            mixed += [*hypotenuses(places), *hypotenuses([v.column for v in self.places])]
-        return [distinct(later), distinct([*later, *curves]), distinct(mixed)]
+            lengths = [*hypotenuses(places), *hypotenuses([v.column for v in self.places])]
+        sets = later, near, [*later, *curves], [*later, *_powers(now), *crossed, *sizes, *lengths]
+        return [distinct(terms) for terms in sets]
 
 
 def reward_of(
@@ -252,12 +253,12 @@ def _tip_height(variables: Sequence[Variable]) -> list[Feature]:
 def _from_laws(context: RewardContext, effort: Share) -> Reward:
     """Search for laws that hold in parts of the rows."""
     samples, columns = context.samples, [*context.now, *context.then]
-    libraries = context.libraries
+    powers, near, _, mixed = context.libraries  # curves fit parts of the rows that share no law
     sets, part = row_sets(samples, columns, context.inputs), effort.whole.share(0.2)
     search = LawSearch(
         _unknown(context),
-        libraries,
-        libraries[-1],
+        [powers, near, mixed],
+        mixed,
         sets._replace(groups=[samples.terminated, *sets.groups]),
         np.random.default_rng(len(samples)),
         part,
