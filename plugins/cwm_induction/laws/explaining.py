@@ -30,7 +30,7 @@ PATCHWORK = {0.97: 0.15, 0.0: 0.06}
 a smooth law piece by piece."""
 
 MAX_PAIRED = 12
-"""With at most this many quantities, rules also compare differences (66 of 12)."""
+"""With at most this many quantities, rules also compare differences and sums (132 of 12)."""
 
 MAX_NUMBERED = 3
 """Actions whose number may be a factor in a law; more actions are kinds rather than amounts."""
@@ -200,7 +200,7 @@ def law_libraries(
 
 
 def rule_features(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[Feature]:
-    """Return quantities that rules compare: numbers, sizes, differences and flags."""
+    """Return quantities that rules compare: numbers, sizes, differences, sums and flags."""
     moving = [column for column in columns if np.ptp(column.values) > 0]
     lines = [column for column in moving if not column.is_angle]
     signed = [c for c in [*moving, *inputs] if c.values.min() < 0 < c.values.max()]
@@ -211,6 +211,7 @@ def rule_features(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn])
     if len(lines) <= MAX_PAIRED:
         for a, b in combinations(lines, 2):
             found.append(Feature(f"{a.text} - {b.text}", a.values - b.values, 2.0))
+            found.append(Feature(f"{a.text} + {b.text}", a.values + b.values, 2.2))
     return [*found, *_flags([*moving, *inputs])]
 
 
