@@ -4,7 +4,6 @@ An attempt takes a task, and proposes a program and further attempts. Two attemp
 time if the machine has two cores.
 """
 
-import ast
 import os
 import pickle
 import subprocess
@@ -21,7 +20,6 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import match
-from cwm_cli.search.contracts import Move
 from cwm_induction import discrete, noise, objects, relations
 from cwm_induction.bodies.induce import induce_body
 from cwm_induction.chance.model import learn_model
@@ -29,7 +27,6 @@ from cwm_induction.chance.program import write as write_random
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.counting import chosen_quantities
@@ -45,12 +42,6 @@ from cwm_induction.writing.statements import EmissionError
 
 DEFAULT = Hypothesis()
 
-WITHOUT = {
-    "mechanics": Hypothesis(mechanics=False),
-    "regimes": Hypothesis(regimes=False),
-}
-"""Hypotheses without one family, to try if an inexact program uses this family."""
-
 MAX_STATES = 5_000
 """Maximum number of states for programs that treat random draws as actions.
 
@@ -63,8 +54,8 @@ ONE_VIEW = 1200
 ONE_MEMORY = 700
 """Work units for equations with one kind of memory."""
 
-SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
-"""Hypothesis to try if the statements of a program cannot be sorted."""
+SIMPLE = Hypothesis(level=1, mechanics=False, laws=False)
+"""Hypothesis to try if a program fails, or if its statements cannot be sorted."""
 
 UNCHANGED = '''class Environment:
     """Predicts no change, because no rule was found.
@@ -243,7 +234,7 @@ class MemoryAttempt:
 
 @dataclass(frozen=True)
 class EquationAttempt:
-    """Searches for equations; proposes attempts without each family of the default hypothesis."""
+    """Searches for equations; proposes simple ones if statements cannot be sorted."""
 
     hypothesis: Hypothesis = DEFAULT
 
@@ -254,14 +245,12 @@ class EquationAttempt:
         try:
             samples = Samples.of(view.flat(task.data), task.held_back)
             known = task.known if self.hypothesis == DEFAULT else None
-            findings = induce(samples, self.hypothesis, rng, task.effort, known)
-            program = view.nested(write(findings))
+            program = view.nested(write(induce(samples, self.hypothesis, rng, task.effort, known)))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal(
                 "", (EquationAttempt(SIMPLE),) if self.hypothesis != SIMPLE else ()
             )
-        families = sorted(findings.dynamics.families) if self.hypothesis == DEFAULT else ()
-        return ProgramProposal(program, tuple(EquationAttempt(WITHOUT[name]) for name in families))
+        return ProgramProposal(program)
 
 
 @dataclass(frozen=True)
@@ -281,7 +270,7 @@ class VelocityAttempt:
         task.effort.tell("searching for hidden velocities")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         data, known = view.flat(task.data), None
-        pace = UnseenVelocities.of(data, task.held_back, rng, task.effort, self.only)
+        pace = UnseenVelocities.of(data, task.held_back, task.effort, self.only)
         if pace is None:
             return ProgramProposal("")
         singles = [v.name for v in pace.coordinates] if len(pace.coordinates) > 1 else []
@@ -464,20 +453,10 @@ def _with_memory(data: Dataset) -> Iterator[Attempt]:
     yield from (LimitedAttempt(way, ONE_VIEW) for way in others)
 
 
-def improvements(task: InductionTask, program: str, predictions: Columns) -> Iterator[Attempt]:
-    """Yield attempts to improve a running program, first in the part with most wrong rows.
-
-    If rules can explain the data, the last attempt adds a table for the wrong rows.
-    """
-    if has_equations(task.data):
-        view = real(task.data)
-        shares = losses(view.flat(task.data), view.flat_columns(predictions), task.held_back)
-        wrong = sorted((part for part in shares if shares[part] > 0), key=lambda p: -shares[p])
-        if wrong:
-            yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong[:1])))
-            yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong)))
-    if has_rules(task.data):
-        wrong_rows = match(predictions, task.data).losses(task.data.columns["terminations"]) > 0
+def improvements(data: Dataset, program: str, predictions: Columns) -> Iterator[Attempt]:
+    """Yield an attempt to improve a running program of rules: a table for the wrong rows."""
+    if has_rules(data):
+        wrong_rows = match(predictions, data).losses(data.columns["terminations"]) > 0
         if wrong_rows.any():
             yield MemoryAttempt(program, wrong_rows)
 
@@ -493,10 +472,10 @@ def forgetful(program: str, data: Dataset) -> str:
     return view.nested(rules) if known else program
 
 
-def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
-    """Yield attempts to replace a failing program: simple equations for the failing variables."""
+def fixes(data: Dataset) -> Iterator[Attempt]:
+    """Yield attempts to replace a failing program: simple equations."""
     if has_equations(data):
-        yield EquationAttempt(replace(DEFAULT, plain=culprit))
+        yield EquationAttempt(SIMPLE)
 
 
 def has_window(data: Dataset, contract: str) -> bool:
@@ -536,44 +515,6 @@ def real(data: Dataset) -> Arrangement:
     leaves = [*data.observation_space.leaves("observations")]
     floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
     return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
-
-
-def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:
-    """Return the share of wrongly predicted rows for each variable, the reward and the end."""
-    columns = data.columns
-    reward = np.abs(predictions["rewards"] - columns["rewards"])
-    size = 1 + np.abs(columns["rewards"])
-    shares = {
-        "reward": float((reward > MATCH * size).mean()),
-        "terminated": float((predictions["terminations"] != columns["terminations"]).mean()),
-    }
-    samples = Samples.of(data, held_back)
-    behind = latents(samples)
-    seen = predictions["next_observations"].reshape(samples.after.shape)
-    wrong = np.abs(seen - samples.after) > MATCH * (1 + np.abs(samples.after))
-    for component, share in enumerate(wrong[samples.smooth].mean(0).tolist()):
-        owner = behind.owner(component)
-        shares[owner] = max(shares.get(owner, 0.0), share)
-    return shares
-
-
-def culprit(move: Move) -> frozenset[str]:
-    """Return the variables that the failing line of a program sets; empty if unknown."""
-    failure = move.verdict.failure if move.verdict else None
-    if failure is None or failure.line is None:
-        return frozenset()
-    try:
-        nodes = list(ast.walk(ast.parse(move.program)))
-    except (SyntaxError, ValueError):
-        return frozenset()
-    assigning = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-    return frozenset(
-        name.id.removesuffix("_next")
-        for node in nodes
-        if isinstance(node, assigning) and node.lineno <= failure.line <= (node.end_lineno or 0)
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-    )
 
 
 class _Result(NamedTuple):

@@ -1,27 +1,15 @@
 """Budgets for the work of an induction."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cwm_cli.search.contracts import unheard
 
-Answer = TypeVar("Answer")
-
-
 CHECK_UNITS = 2.0
 """Work units between two readings of the clock; a reading takes up to a millisecond."""
-
-
-class KnownAnswer(NamedTuple):
-    """The result of a search, the work it spent, and the state of its random generator."""
-
-    answer: Any
-    spent: list[float]
-    after: Mapping[str, Any]
 
 
 @dataclass
@@ -31,14 +19,12 @@ class Effort:
     A unit is about a million multiplications. Results depend on the work units
     only, unless the cap is reached; `capped` then becomes true. The seconds are
     processor time of this thread, so that other processes have no influence.
-    `tell` reports the current activity. `done` caches searches that several
-    attempts have in common.
+    `tell` reports the current activity.
     """
 
     units: float
     seconds: float
     tell: Callable[[str], None] = unheard
-    done: dict[object, KnownAnswer] = field(default_factory=dict)
     capped: bool = field(default=False, init=False)
     _start: float = field(default_factory=time.thread_time, init=False)
     _next_check: float = field(default=np.inf, init=False)
@@ -58,11 +44,11 @@ class Effort:
     def part(self, count: float) -> "Effort":
         """Return one of `count` equal parts of the remaining units; nothing is deducted here."""
         left = self.seconds - (time.thread_time() - self._start)
-        return Effort(self.units / count, left, self.tell, self.done)
+        return Effort(self.units / count, left, self.tell)
 
     def alone(self) -> "Effort":
         """Return an equal budget for another process, without progress reports."""
-        return Effort(self.units, self.seconds, done=self.done)
+        return Effort(self.units, self.seconds)
 
 
 @dataclass
@@ -71,31 +57,8 @@ class Share:
 
     whole: Effort
     units: float
-    spent: list[float] = field(default_factory=list)
 
     def spend(self, operations: float) -> bool:
         """Take what some arithmetic needs; return whether it may be done."""
-        self.spent.append(operations)
         self.units -= operations / 1e6
         return self.whole.spend(operations) and self.units > 0
-
-    def once(
-        self, name: object, rng: np.random.Generator, search: Callable[["Share"], Answer]
-    ) -> Answer:
-        """Search with the whole share, or return the cached result of an equal search.
-
-        Searches are equal if they have the same `name` and the same state of the random generator,
-        and if the budget suffices for both. A cached search spends its work again, so that results
-        do not depend on the cache.
-        """
-        key = name, repr(rng.bit_generator.state)
-        done = self.whole.done.get(key)
-        if done is not None and sum(done.spent) < 1e6 * min(self.units, self.whole.units):
-            for operations in done.spent:
-                self.spend(operations)
-            rng.bit_generator.state = done.after
-            return done.answer  # type: ignore[no-any-return]
-        answer = search(self)
-        if self.spend(0):
-            self.whole.done[key] = KnownAnswer(answer, self.spent, rng.bit_generator.state)
-        return answer

@@ -19,7 +19,6 @@ from cwm_induction.attempts import (
     InductionTask,
     ProgramProposal,
     attempts,
-    culprit,
     fixes,
     forgetful,
     improvements,
@@ -142,9 +141,9 @@ class Portfolio:
             return
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
         if predictions is not None and self.problem.contract == "plain":
-            yield from improvements(self.task, move.program, predictions.likeliest())
+            yield from improvements(self.fit, move.program, predictions.likeliest())
         if move.action == FIX:
-            yield from fixes(self.fit, culprit(move))
+            yield from fixes(self.fit)
         yield from attempts(self.fit, self.problem.contract)
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:

@@ -271,12 +271,14 @@ class _Columns:
         values = self.sorted[inside].reshape(order.shape)
         steps = np.diff(values, axis=1)
         gaps = steps / (values[:, -1:] - values[:, :1] + 1e-300)
+        middles = values[:, :-1] + steps / 2
+        split = (gaps > SAME) & (middles < values[:, 1:])  # a middle may be rounded up
         below = np.cumsum(good[order], axis=1, dtype=np.int32)[:, :-1]
         count = np.arange(1, order.shape[1], dtype=np.int32)
         for side in (-1, 1):
             p = below if side < 0 else total - below
             rows = count if side < 0 else order.shape[1] - count
-            usable = (gaps > SAME) & (p > 0) & (rows - p < others)
+            usable = split & (p > 0) & (rows - p < others)
             gain = p * (np.log2((p + 1e-6) / rows, dtype=np.float32) - usual)
             gain += WIDE_GAP * gaps - 0.5 * ATOM_PRICE * self.costs[:, None]
             gain = np.where(usable, gain, -np.inf)
@@ -284,8 +286,8 @@ class _Columns:
             gains = gain[np.arange(len(gain)), best]
             for column in np.argsort(-gains, kind="stable")[:BEAM].tolist():
                 if gains[column] > 0:
-                    low, high = values[column, best[column] : best[column] + 2]
-                    yield _Test(column, side, float((low + high) / 2), float(gains[column]))
+                    middle = float(middles[column, best[column]])
+                    yield _Test(column, side, middle, float(gains[column]))
 
     def _holds(self, tests: Sequence[_Test]) -> Array:
         inside = np.ones(len(self.rows), bool)

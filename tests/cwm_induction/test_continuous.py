@@ -212,7 +212,7 @@ def sliding(state, action):
 def gauged(state, action):
     """A level and a gauge that saturates with it."""
     level = state[0] + 0.1 * (1.5 + float(action[0]) - 0.5 * state[0])
-    return np.array([level, 9 - 8 * level**2.3 / (level**2.3 + 1.7**2.3)]), 0.0, False
+    return np.array([level, 9 - 8 * level**2 / (level**2 + 1.7**2)]), 0.0, False
 
 
 def steered(state, action):

@@ -6,7 +6,6 @@ import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.dynamics import Explainer, Hypothesis
-from cwm_induction.continuous.ending import EndRule
 from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import inputs_of, latents
@@ -15,7 +14,7 @@ from cwm_induction.mechanics.fitting import fit, start
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.mechanism import Limit, Mechanism, Parameter, Scheme, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
-from cwm_induction.rewards.reward import reward_of
+from cwm_induction.rewards import reward_of
 from cwm_induction.rules import ThresholdRule
 
 TIME = 0.05
@@ -147,9 +146,7 @@ def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
     given = (samples, behind.variables, inputs_of(samples), effort.share(1))
     worth = reward_of(*given, kinematics=dynamics.kinematics)
     namespace = {}
-    program = write(
-        SystemFindings(samples, behind, dynamics, EndRule(ThresholdRule(), 0), worth, False)
-    )
+    program = write(SystemFindings(samples, behind, dynamics, ThresholdRule(), worth, False))
     exec(program, namespace)
     world = namespace["Environment"]()
     fresh = arm(50, limits=(LIMIT,), seed=1)

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from cwm_cli.envs.spec import space_of
-from cwm_induction.continuous.ending import ending
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.rewards.reward import reward_of
+from cwm_induction.rewards import ending, reward_of
 from cwm_induction.rules import Feature, learn_rule
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -130,7 +129,7 @@ def test_the_end_reads_the_distance_that_the_reward_reads():
     seen = samples(worth, seed=1, ends=arrived)
     terms = found_in(seen).places
     end = ending(seen, latents(seen).variables, terms)
-    assert end.rule.text().startswith("np.hypot(x0_next - 0.5, x1_next + 0.3) <= 0.4")
+    assert end.text().startswith("np.hypot(x0_next - 0.5, x1_next + 0.3) <= 0.4")
 
 
 def test_alternatives_are_found_one_by_one():
@@ -139,3 +138,10 @@ def test_alternatives_are_found_one_by_one():
     wanted = (np.abs(values[0]) > 2.5) | ((np.abs(values[1]) < 0.6) & (np.abs(values[2]) < 0.8))
     rule = learn_rule([Feature(name, row) for name, row in zip("abc", values, strict=True)], wanted)
     assert (rule.holds(900) == wanted).all()
+
+
+def test_rules_do_not_split_numbers_without_a_number_between_them():
+    below = np.nextafter(1.0, 2.0)
+    values = np.repeat([below, np.nextafter(below, 2.0)], 20)
+    wanted = np.arange(40) < 20
+    assert learn_rule([Feature("x", values)], wanted).is_constant

@@ -26,7 +26,6 @@ SEARCHES = {
     1: SearchLimits(size=3, eliminate=8),
     2: SearchLimits(size=5, eliminate=14),
     3: SearchLimits(size=6, eliminate=14),
-    4: SearchLimits(10, 24, 16, eliminate=20),
 }
 """Limits of the regression for each level of the library."""
 
@@ -42,21 +41,18 @@ class _Attempt(NamedTuple):
 class Chains:
     """A search for formulas of the changes of variables, which may read other next values.
 
-    `level` is the largest library, 1 to 3 as in `terms.library`. Variables in `deeper` have a wider
-    search in the largest library. Variables in `elsewhere` already have another explanation.
+    `level` is the largest library, 1 to 3 as in `terms.library`. Variables in
+    `elsewhere` already have another explanation.
     """
 
     samples: Samples
     variables: Sequence[Variable]
     inputs: Sequence[NamedColumn]
-    rng: np.random.Generator
     effort: Share
     level: int = 3
-    deeper: frozenset[str] = frozenset()
     formulas: dict[str, Formula] = field(default_factory=dict)
     elsewhere: frozenset[str] = frozenset()
     _loose: dict[str, Formula] = field(default_factory=dict)
-    _chosen: dict[bytes, Array] = field(default_factory=dict)
     _bases: dict[tuple[int, bytes], Array] = field(default_factory=dict)
     _libraries: dict[tuple[int, frozenset[str]], list[Term]] = field(default_factory=dict)
 
@@ -72,10 +68,8 @@ class Chains:
 
     def _next_formula(self) -> bool:
         """Explain another variable by explained ones, with the smallest sufficient library."""
-        for level in range(1, 5):
+        for level in range(1, self.level + 1):
             for variable in self._unexplained():
-                if level > (4 if variable.name in self.deeper else self.level):
-                    continue
                 chain = self._independent(variable, explained=True)
                 attempt = self._attempt(variable, level, chain)
                 if attempt is not None and attempt.tight:
@@ -122,7 +116,8 @@ class Chains:
     ) -> _Attempt | None:
         """Return a formula that also holds in the held-out rows, or None."""
         usable = self.samples.smooth & variable.free
-        rows = self._rows(usable & self.samples.learn)
+        rows = np.flatnonzero(usable & self.samples.learn)
+        rows = rows[:: 1 + len(rows) // MOST_ROWS]
         terms = self._terms(level, chain)
         if len(rows) < FEWEST_ROWS or not self._possible(variable, terms, rows):
             return None
@@ -146,15 +141,6 @@ class Chains:
             holds = holds and variable.agrees(change, stuck, 0.97)
         return holds
 
-    def _rows(self, usable: Array) -> Array:
-        """Choose the rows for fitting; equal masks give equal rows."""
-        rows = np.flatnonzero(usable)
-        key = rows.tobytes()
-        if key not in self._chosen:
-            chosen = self.rng.permutation(rows)[:MOST_ROWS]
-            self._chosen[key] = np.sort(chosen)
-        return self._chosen[key]
-
     def _possible(self, variable: Variable, terms: list[Term], rows: Array) -> bool:
         """Return whether all terms together fit the changes within the tolerance.
 
@@ -176,7 +162,6 @@ class Chains:
         key = (level, frozenset(variable.name for variable in chain))
         if key in self._libraries:
             return self._libraries[key]
-        level = min(level, 3)
         columns = [variable.column for variable in self.variables]
         terms = library(columns, self.inputs, level)
         terms += [Term(v.next, v.then, 1.2) for v in chain]

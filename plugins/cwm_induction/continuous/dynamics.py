@@ -3,29 +3,26 @@
 The families of explanations are tried in order on the unexplained variables, the simplest first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cwm_induction.continuous.chains import Chains
-from cwm_induction.continuous.inner_constants import Known, derived, equation
-from cwm_induction.continuous.regression import Formula, approximate, by_cases, sparse
+from cwm_induction.continuous.inner_constants import derived, equation
+from cwm_induction.continuous.regression import Formula, sparse
 from cwm_induction.continuous.samples import Samples
-from cwm_induction.continuous.terms import NamedColumn, Term, library, products
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library, products
 from cwm_induction.continuous.variables import (
-    Reads,
     Variable,
     indicators,
     inputs_of,
-    needed,
     settled,
 )
 from cwm_induction.effort import Effort
 from cwm_induction.flows.atomic import AtomicFieldFit
 from cwm_induction.flows.fields import FieldFit, Flow
-from cwm_induction.laws.explaining import MAX_MODES, LawExplainer
+from cwm_induction.laws.explaining import LawExplainer
 from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
@@ -34,11 +31,8 @@ from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 MAX_TERMS = 8
 """A mechanism that predicts equally well replaces equations with more terms than this."""
 
-LAWS_SHARE = 0.1
-"""Share of the work units for one search for laws, because robust regressions need little work."""
-
-INNER_CONSTANTS_SHARE = 0.3
-"""Share of the work units for one search for laws with constants inside their terms."""
+LAWS_SHARE, LAST_LAWS_SHARE = 0.1, 0.9
+"""Shares of the remaining work units for a search for laws: before other families, and after."""
 
 ALMOST = 0.9
 """Share of the check rows that laws must predict before other families are tried."""
@@ -52,19 +46,11 @@ MOST_CASES = 8
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The families of explanations to try, and the extent of each search.
-
-    `level` is the largest library of terms. `deeper` and `plain` contain names
-    of variables, "reward" and "terminated". Parts in `deeper` get larger
-    libraries and more regimes. Parts in `plain` get the simplest explanation,
-    which always runs.
-    """
+    """The families of explanations to try; `level` is the largest library of terms."""
 
     level: int = 3
     mechanics: bool = True
-    regimes: bool = True
-    deeper: frozenset[str] = frozenset()
-    plain: frozenset[str] = frozenset()
+    laws: bool = True
 
 
 @dataclass
@@ -79,12 +65,6 @@ class Explanations:
     flow: Flow | None = None
     is_known: bool = False
     """Whether the mechanism comes from a search in fewer rows."""
-
-    @property
-    def families(self) -> set[str]:
-        """The families of explanations in use, without single equations."""
-        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.laws)}
-        return {name for name, is_used in used.items() if is_used}
 
     @property
     def reads(self) -> dict[str, set[str]]:
@@ -115,12 +95,14 @@ class Explainer:
     found: Explanations = field(default_factory=Explanations)
     known: Mechanics | None = None
     """A mechanism from a search in fewer rows."""
+    candidate: Mechanics | None = field(default=None, init=False)
+    """The best mechanism of the search, which may be accepted later."""
 
     def explain(self) -> Explanations:
         """Explain every variable."""
         self._known_mechanism()
         self._equations()
-        if self.hypothesis.regimes:
+        if self.hypothesis.laws:
             self._laws(least=ALMOST)
         if self.found.mechanics is not None:
             self._positions(self.found.mechanics)
@@ -128,83 +110,49 @@ class Explainer:
             self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
         self._flow(FieldFit.flow)
-        self._inner_constants()
-        self._values()
+        self._further_equations()
         self._flow(lambda fit: AtomicFieldFit(fit).flow())
-        if self.hypothesis.mechanics and self.found.mechanics is None:
-            self._mechanism(least=0.2)
-        if self.hypothesis.regimes:
+        if self.found.mechanics is None:
+            self._accept_mechanism(least=0.2)
+        if self.hypothesis.laws:
             self._laws(least=0.0)
-        self._approximations()
+        for variable in self._unexplained():
+            self.found.rough[variable.name] = self._approximation(variable)
         self._exceptions()
         return self.found
 
     def _equations(self) -> None:
-        """Explain variables by equations and whole numbers by laws, until neither finds more."""
-        moving = [v for v in self.variables if v.name not in self.hypothesis.plain]
-        effort = self.effort.share(0.5)
-        known: set[str] = {""}
-        while known != self.found.explained:
-            known = self.found.explained
-            chains = Chains(
-                self.samples,
-                moving,
-                [*self._inputs, *self._modes],
-                self.rng,
-                effort,
-                self.hypothesis.level,
-                self.hypothesis.deeper,
-                self.found.formulas,
-                frozenset({*self.found.laws, *self._moved}),
-            )
-            self.found.formulas = chains.explain()
-            self._laws(least=ALMOST, whole=True)
+        """Explain variables by equations that hold in all rows."""
+        chains = Chains(
+            self.samples,
+            self.variables,
+            self._inputs,
+            self.effort.share(0.5),
+            self.hypothesis.level,
+            self.found.formulas,
+            frozenset({*self.found.laws, *self._moved}),
+        )
+        self.found.formulas = chains.explain()
 
-    def _laws(self, least: float, *, whole: bool = False) -> None:
+    def _laws(self, least: float) -> None:
         """Explain variables by laws that hold in parts of the rows.
 
         Laws must predict the share `least` of the check rows; if it is 0, they must predict more
-        rows than an approximation. If `whole`, explain only variables that are whole numbers.
+        rows than an approximation.
         """
-        plain = self.hypothesis.plain
-        names = [v.name for v in self._unexplained() if v.name not in plain]
-        names = [v.name for v in self.variables if v.name in names and (v.is_whole or not whole)]
+        names = [v.name for v in self._unexplained()]
         if not names:
             return
-        explainer = self._explainer()
+        explainer = self._explainer(LAWS_SHARE if least > 0 else LAST_LAWS_SHARE)
         laws_by_name = explainer.explain(names, least)
-        if least == 0:
-            laws_by_name = self._with_inner_constants(explainer, names)
         for variable in self.variables:
             laws = laws_by_name.get(variable.name)
             if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
                 self.found.laws[variable.name] = laws
 
-    def _with_inner_constants(
-        self, explainer: LawExplainer, names: Sequence[str]
-    ) -> dict[str, GuardedLaws]:
-        """Search for laws with inner constants for variables whose laws predict too few rows."""
-        found = explainer.found
-        rights = {v.name: explainer.right(v, found.get(v.name)) for v in self.variables}
-        weak = [name for name in names if rights[name] < ALMOST]
-        if not weak:
-            return found
-        kept = {name: laws for name, laws in found.items() if name not in weak}
-        further = replace(
-            explainer, bends=True, effort=self.effort.share(INNER_CONSTANTS_SHARE), found=dict(kept)
-        )
-        further.explain(weak, 0.0)
-        gain = sum(
-            further.right(v, further.found.get(v.name)) - rights[v.name]
-            for v in self.variables
-            if v.name in weak
-        )
-        return further.found if gain > 0 else found
-
     def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
-        columns = [v.column for v in self.variables]
-        rough = _approximation(variable, self.samples, columns, self._inputs) or Formula((), ())
         check, rows = self.samples.smooth & ~self.samples.learn, len(self.samples)
+        rough = self._approximation(variable)
         changes = [explanation.values(rows) for explanation in (laws, rough)]
         if self.samples.remembered:  # programs with memory are scored by the sizes of errors
             errors = [float(np.abs(c - variable.change)[check].mean()) for c in changes]
@@ -221,22 +169,21 @@ class Explainer:
             right = variable.matches(formula.values(len(self.samples)))[self.samples.smooth]
             if (~right).sum() < FEWEST_EXCEPTIONS:
                 continue
-            laws = self._explainer().laws(variable, [formula])
+            laws = self._explainer(LAWS_SHARE).laws(variable, [formula])
             if laws is not None and len(laws.formulas) > 1:
                 now = variable.matches(laws.values(len(self.samples)))[self.samples.smooth]
                 if now.sum() - right.sum() >= (~right).sum() / 2:
                     self.found.laws[variable.name] = laws
                     del self.found.formulas[variable.name]
 
-    def _explainer(self) -> LawExplainer:
+    def _explainer(self, share: float) -> LawExplainer:
         return LawExplainer(
             self.samples,
             self.variables,
             self._inputs,
             self.found.reads,
-            dict(self.found.formulas),
             self.rng,
-            self.effort.share(LAWS_SHARE),
+            self.effort.share(share),
         )
 
     def _flow(self, search: Callable[[FieldFit], Flow | None]) -> None:
@@ -244,7 +191,7 @@ class Explainer:
         moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
-            others = [*self._inputs, *whole, *self._modes]
+            others = [*self._inputs, *whole]
             flow = search(FieldFit(moving, others, self.samples, self.effort.share(0.4)))
             if flow is not None:
                 self.found.flow = flow
@@ -252,28 +199,21 @@ class Explainer:
                     self.found.formulas.pop(name, None)
                     self.found.laws.pop(name, None)
 
-    def _inner_constants(self) -> None:
-        """Explain variables by equations with inner constants, and then others by these."""
-        effort = self.effort.share(0.3)
+    def _further_equations(self) -> None:
+        """Explain variables by equations with inner constants, or by functions of next values."""
+        effort, before = self.effort.share(0.4), self._open()
         columns = [variable.column for variable in self.variables]
-        for steered in (True, False):
-            before = self._open()
-            for variable in self._unexplained():
-                if variable.name in self.hypothesis.plain or not effort.spend(0):
-                    continue
-                known = Known(columns, self._settled(variable), self._inputs)
-                formula = equation(variable, self.samples, known, effort, steered=steered)
-                self.found.formulas.update({variable.name: formula} if formula else {})
-            if self._open() != before:
-                self._equations()
-
-    def _values(self) -> None:
-        """Explain variables whose next value is a function of other next values."""
-        effort = self.effort.share(0.2)
         for variable in self._unexplained():
-            if variable.name not in self.hypothesis.plain and not variable.is_whole:
-                formula = derived(variable, self.samples, self._settled(variable), effort)
-                self.found.formulas.update({variable.name: formula} if formula else {})
+            if not effort.spend(0):
+                break
+            chain = self._settled(variable)
+            formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
+            if formula is None and not variable.is_whole:
+                formula = derived(variable, self.samples, chain, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
+        if self._open() != before:
+            self._equations()
 
     def _simpler_mechanism(self) -> None:
         """Search for a mechanism, which may also replace long equations that may be overfitted."""
@@ -296,26 +236,27 @@ class Explainer:
             self.found.is_known = self.found.mechanics is not None
 
     def _mechanism(self, least: float) -> None:
-        """Search for a mechanism that explains more than the share `least` of the check rows."""
+        """Search for a mechanism, and accept it above the share `least` of right check rows."""
         joints, time = joints_of(self.samples, self.variables)
         joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
-        if not joints:
-            return
-        for inputs in self._candidate_inputs():
-            name = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
-            motion = Motion.of(joints, inputs, time)
-            search = partial(fit, self.samples, joints, inputs, motion, self.rng)
-            mechanics = self.effort.share(0.5).once(name, self.rng, search)
-            best = self.found.mechanics
-            least = least if best is None else best.right
-            if mechanics is not None and mechanics.right > least:
-                self.found.mechanics = mechanics
-            if self.found.mechanics is not None and self.found.mechanics.right > 0.9:
+        for inputs in self._candidate_inputs() if joints else ():
+            motion, effort = Motion.of(joints, inputs, time), self.effort.share(0.5)
+            mechanics = fit(self.samples, joints, inputs, motion, self.rng, effort)
+            best = self.candidate
+            if mechanics is not None and (best is None or mechanics.right > best.right):
+                self.candidate = mechanics
+            if self.candidate is not None and self.candidate.right > 0.9:
                 break
-        if self.found.mechanics is not None:
-            for moved in self.found.mechanics.names:
-                self.found.formulas.pop(moved, None)
-            self._positions(self.found.mechanics)
+        self._accept_mechanism(least)
+
+    def _accept_mechanism(self, least: float) -> None:
+        mechanics = self.candidate
+        if mechanics is None or mechanics.right <= least or not self._open() & {*mechanics.names}:
+            return
+        self.found.mechanics = mechanics
+        for moved in mechanics.names:
+            self.found.formulas.pop(moved, None)
+        self._positions(mechanics)
 
     def _positions(self, mechanics: Mechanics) -> None:
         """Explain variables by the positions of a mechanism's parts."""
@@ -334,28 +275,33 @@ class Explainer:
         single = indicators(self.samples.actions[:, 0])[1:]
         return [self._inputs[:1], single] if single else [self._inputs[:1]]
 
-    def _approximations(self) -> None:
-        """Approximate each unexplained variable, or predict no change for it."""
-        columns = [variable.column for variable in self.variables]
-        for variable in self._unexplained():
-            plain = variable.name in self.hypothesis.plain
-            rough = None if plain else _approximation(variable, self.samples, columns, self._inputs)
-            self.found.rough[variable.name] = rough or Formula((), ())
+    def _approximation(self, variable: Variable) -> Formula:
+        """Return a sum of few terms, or an empty one if no change predicts more rows.
+
+        With memory, the sum has products and is always accepted, because programs with memory are
+        scored by the sizes of errors.
+        """
+        samples, columns = self.samples, [v.column for v in self.variables]
+        check, target = samples.smooth & ~samples.learn, variable.change
+        rows = samples.smooth & samples.learn, check
+        if samples.remembered:
+            plain, cases = products(columns, []), _cases(samples, columns)
+            crossed = [_crossed(case, term) for case in cases for term in plain]
+            return sparse([*products(columns, self._inputs), *crossed], target, *rows)
+        formula, none = sparse(library(columns, self._inputs, 1), target, *rows), Formula((), ())
+        right = [variable.matches(f.values(len(samples)))[check].sum() for f in (formula, none)]
+        return formula if right[0] >= right[1] else none
 
     @property
     def _moved(self) -> list[str]:
         return self.found.mechanics.names if self.found.mechanics else []
 
     @property
-    def _modes(self) -> list[NamedColumn]:
-        return modes(self.variables, self.found.reads, self.found.laws)
-
-    @property
     def _inputs(self) -> list[NamedColumn]:
         return inputs_of(self.samples)
 
     def _open(self) -> set[str]:
-        return {v.name for v in self._unexplained()} - self.hypothesis.plain
+        return {v.name for v in self._unexplained()}
 
     def _unexplained(self) -> list[Variable]:
         return [v for v in self.variables if v.name not in self.found.explained]
@@ -365,39 +311,18 @@ class Explainer:
         return settled(variable, self.variables, self.found.reads)
 
 
-def _approximation(
-    variable: Variable,
-    samples: Samples,
-    columns: Sequence[NamedColumn],
-    inputs: Sequence[NamedColumn],
-) -> Formula | None:
-    """Return a linear formula for a variable, or None if no change predicts more rows.
+def _crossed(case: Term, term: Term) -> Term:
+    text = case.text if term.text == ONE else f"{case.text} * {term.text}"
+    return Term(text, case.values * term.values, case.cost + term.cost)
 
-    With memory, the formula has products and is always accepted, because programs with memory are
-    scored by the sizes of errors.
+
+def _cases(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
+    """Return a case for every combination of a discrete action and of remembered flags.
+
+    A case is a term that is 1 in its rows and 0 elsewhere.
     """
-    check = samples.smooth & ~samples.learn
-    if samples.remembered:
-        target, rows = variable.change, (samples.smooth & samples.learn, check)
-        formula = sparse(products(columns, inputs), target, *rows)
-        cases = cases_of(samples, columns)
-        if len(cases) > 1:
-            parts = by_cases(cases, products(columns, []), target, *rows)
-            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, formula)]
-            formula = parts if errors[0].mean() < errors[1].mean() else formula
-        return formula
-    terms = library(columns, inputs, 1)
-    formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
-    moved = variable.matches(formula.values(len(samples)))[check].sum()
-    still = variable.matches(np.zeros(len(samples)))[check].sum()
-    return formula if moved >= still else None
-
-
-def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
-    """Return a case for every combination of a discrete action and of remembered flags."""
-    if samples.action_space.kind != "discrete":
-        cases = [Term("1.0", np.ones(len(samples)), 1.0)]
-    else:
+    cases = [Term(ONE, np.ones(len(samples)), 1.0)]
+    if samples.action_space.kind == "discrete":
         values = samples.actions[:, 0]
         cases = [
             Term(f"(action == {label})", (values == label).astype(float), 1.0)
@@ -406,26 +331,6 @@ def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
     names = {unseen.name for unseen in samples.remembered.values()}
     for text, values, _ in columns:
         if text in names and np.isin(values, (0.0, 1.0)).all() and len(cases) <= MOST_CASES:
-            cases = [
-                Term(f"{case.text} * ({text} == {level})", case.values * (values == level), 2.0)
-                for case in cases
-                for level in (0, 1)
-            ]
-    return cases
-
-
-def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> list[NamedColumn]:
-    """Return next values explained by rules, and indicator columns of modes."""
-    late = {v.name for v in variables if v.name not in reads}
-    ready = {name for name in ruled if not late & needed(name, reads)}
-    then = [v.next_column for v in variables if v.name in ready]
-    whole = [v.column for v in variables if not v.still and v.is_whole]
-    columns = [*then]
-    for text, values, _ in [*whole, *then]:
-        levels = np.unique(values)
-        if 3 <= len(levels) <= MAX_MODES:
-            columns += [
-                NamedColumn(f"({text} == {level:g})", (values == level).astype(float))
-                for level in levels.tolist()
-            ]
-    return columns
+            flags = [Term(f"({text} == {level})", 1.0 * (values == level), 1.0) for level in (0, 1)]
+            cases = [_crossed(flag, case) for case in cases for flag in flags]
+    return cases if len(cases) > 1 else []

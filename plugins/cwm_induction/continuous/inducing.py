@@ -13,16 +13,14 @@ import numpy as np
 
 from cwm_cli.text import percent
 from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
-from cwm_induction.continuous.ending import EndRule, ending
-from cwm_induction.continuous.inner_constants import clipped
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.laws.features import case_name
+from cwm_induction.laws.explaining import case_name
 from cwm_induction.mechanics.text import MechanicsText
-from cwm_induction.rewards.reward import Reward, reward_of
-from cwm_induction.rules import Feature, Threshold
+from cwm_induction.rewards import Reward, ending, reward_of
+from cwm_induction.rules import Feature, Threshold, ThresholdRule
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import ProgramDraft, Statement
@@ -38,7 +36,7 @@ class SystemFindings:
     samples: Samples
     latents: Latents
     dynamics: Explanations
-    ending: EndRule
+    ending: ThresholdRule
     reward: Reward
     capped: bool
 
@@ -66,14 +64,12 @@ def induce(
     effort.capped = effort.capped or part.capped
     if known is not None and dynamics.mechanics is not None and not dynamics.is_known:
         known.rows, known.mechanics = len(samples), dynamics.mechanics
-    level = 4 if "reward" in hypothesis.deeper else hypothesis.level
     reward = reward_of(
         samples,
         behind.variables,
-        [*inputs_of(samples), *clipped(dynamics.formulas.values())],
+        inputs_of(samples),
         effort.share(0.5),
-        level=level,
-        kinematics=dynamics.kinematics,
+        dynamics.kinematics,
     )
     end = ending(samples, behind.variables, reward.places)
     return SystemFindings(samples, behind, dynamics, end, reward, effort.capped)
@@ -177,7 +173,7 @@ class EquationsWriter:
 
     def _clipped(self, variable: Variable, text: str) -> str:
         """Clip an expression to the limits of its variable, unless the episode ends before them."""
-        ends = variable.next in self.findings.ending.variables and bool(variable.free.all())
+        ends = variable.next in self.findings.ending.names and bool(variable.free.all())
         if variable.still or ends:
             return text
         reached = "" if not variable.free.all() else "; no transition reached them"
@@ -195,7 +191,7 @@ class EquationsWriter:
     def _read_as_number(self, variable: Variable) -> bool:
         """Return whether an expression reads an angle's next value outside of sine and cosine."""
         findings = self.findings
-        texts = [*findings.reward.texts, findings.ending.rule.text()]
+        texts = [*findings.reward.texts, findings.ending.text()]
         texts += [t.text for f in findings.dynamics.formulas.values() for t in f.terms]
         bare = [re.sub(r"np\.(sin|cos)\([^()]*\)", "", text) for text in texts]
         return any(variable.next in text for text in bare)
@@ -206,7 +202,7 @@ class EquationsWriter:
         def named(feature: Feature, threshold: Threshold) -> str:
             return self.program.constant(feature.label, threshold.text, threshold.comment)
 
-        rule = self.findings.ending.rule
+        rule = self.findings.ending
         text = rule.text(named)
         return Statement(f"terminated = {text if rule.is_constant else f'bool({text})'}")
 

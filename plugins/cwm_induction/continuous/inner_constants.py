@@ -1,20 +1,19 @@
-"""Equations with a constant inside a term, fitted by variable projection.
+"""Equations with a constant inside a term, such as `exp(k / x)` or `x / (k + x)`.
 
-For given inner constants, the other parameters are linear (Golub and Pereyra, 1973). The search
-scans a grid of constants with all other terms present, refines the best constants, and finally
-removes unneeded terms.
+An atom is a function of one quantity with one inner constant. For given inner constants, the other
+parameters are linear (variable projection; Golub and Pereyra, 1973). The search scans a grid of
+constants with all other terms present, refines the best constants, and finally removes unneeded
+terms.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, product
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.atoms import COST, Atom, Products, atoms
 from cwm_induction.continuous.least_squares import descended, shortened
 from cwm_induction.continuous.regression import (
     SLACK,
@@ -24,10 +23,9 @@ from cwm_induction.continuous.regression import (
     Target,
     exact,
     fitted,
-    solve,
 )
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, hypotenuses, library
+from cwm_induction.continuous.terms import NamedColumn, Term, distinct, hypotenuses, library
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal
@@ -53,14 +51,64 @@ MOST_FACTORS = 10
 CALL = 2e4
 """Fixed cost of a decomposition in multiplications, independent of its size."""
 
-CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
-"""Source text of an input that is clipped to limits."""
+Grid = Callable[[Array], Array]
+"""Maps the values of a quantity to starting constants, or to none if the function is unsuitable."""
 
-STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
-"""Starting exponents of a saturation, from flat to almost a step."""
+COST = 2.0
+"""Description cost of an atom: the same as for a product of two quantities."""
 
-HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles of the data that are starting values for the point of half saturation."""
+FEWEST_LEVELS = 20
+"""Minimum number of distinct values for bends and limits; fewer do not determine the position."""
+
+EVERY = slice(None)
+"""All rows."""
+
+NONE = np.zeros(0)
+"""No starting constants: the function is unsuitable for the values."""
+
+
+class AtomShape(NamedTuple):
+    """Functions of a quantity that share a constant, and the grid of starting constants.
+
+    The texts are expressions in `{x}`, `{k}` and `{shifted}` (x - k). The functions take values and
+    constants, which broadcast.
+    """
+
+    texts: tuple[str, ...]
+    functions: tuple[Callable[[Array, Array], Array], ...]
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A shape, applied to a quantity."""
+
+    shape: AtomShape
+    column: NamedColumn
+
+    def values(self, constant: float, rows: Array | slice = EVERY) -> list[Array]:
+        """Return the values of every function in the given rows."""
+        values, constants = self.column.values[rows], np.array(constant)
+        with np.errstate(all="ignore"):
+            return [function(values, constants) for function in self.shape.functions]
+
+    def texts(self, constant: float) -> list[str]:
+        """Return the source text of every function."""
+        shifted = f"{self.column.text} {'+' if constant < 0 else '-'} {literal(abs(constant))}"
+        names = {"x": self.column.text, "k": literal(constant), "shifted": shifted}
+        return [text.format(**names) for text in self.shape.texts]
+
+
+def atoms(columns: Sequence[NamedColumn]) -> list[tuple[Atom, Array]]:
+    """Return the suitable atoms of some quantities, each with starting constants."""
+    pairs = []
+    for column in columns:
+        for shape in SHAPES:
+            with np.errstate(all="ignore"):
+                grid = shape.grid(column.values)
+            if len(grid):
+                pairs.append((Atom(shape, column), grid))
+    return pairs
 
 
 class Inner(NamedTuple):
@@ -124,7 +172,7 @@ class Scan:
             single = 2.0 * plain.basis.size * (len(self.factors) + 2) + CALL
             if not self.effort.spend(single * len(grid)):
                 return []
-            groups = [self._products.of(atom, constant) for constant in grid.tolist()]
+            groups = [self._product(atom, constant) for constant in grid.tolist()]
             parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
             sizes = np.concatenate([plain.sizes(np.stack(part)) for part in parts])
             best = int(np.argmin(sizes))
@@ -203,13 +251,25 @@ class Scan:
         mean: Array = self.weights @ values.reshape(len(self.weights), -1)
         return mean
 
-    @cached_property
-    def _products(self) -> Products:
-        return Products(self.factors, self._plain.rows, self._plain.scale, self.weights)
+    def _product(self, atom: Atom, constant: float) -> Array:
+        """Return the products of an atom with 1 and with every factor (rows, products)."""
+        rows = self._plain.rows
+        needed = rows if self.weights is None else EVERY
+        values = np.stack(atom.values(constant, needed))
+        parts = [values, *(values * factor.values[needed] for factor in self.factors)]
+        products = np.stack(parts, 1).reshape(-1, values.shape[1])
+        if self.weights is not None:
+            products = self.weights @ products.reshape(len(products), len(self.weights), -1)
+            products = products[:, rows]
+        scaled: Array = np.multiply(products.T, self._plain.scale[:, None], order="C")
+        return scaled
 
     def _group(self, inner: Inner) -> Array:
-        """Return the usable products of atoms and factors (rows, products)."""
-        group = self._products.of_all(inner.atoms, inner.constants)
+        """Return the usable products of atoms and factors, with 0 for non-finite values."""
+        pairs = zip(inner.atoms, inner.constants, strict=True)
+        none = np.zeros((len(self._plain.rows), 0))
+        group = np.column_stack([none, *(self._product(*pair) for pair in pairs)])
+        group = np.where(np.isfinite(group), group, 0.0)
         if self.kept is not None:
             group = np.compress(self.kept, group, axis=1)
         if group.size:
@@ -218,34 +278,26 @@ class Scan:
         return group
 
 
-class Known(NamedTuple):
-    """Quantities that an equation may read: current values, explained next values, and inputs."""
-
-    columns: Sequence[NamedColumn]
-    chain: Sequence[NamedColumn]
-    inputs: Sequence[NamedColumn]
-
-
 def equation(
-    variable: Variable, samples: Samples, known: Known, effort: Share, *, steered: bool
+    variable: Variable,
+    samples: Samples,
+    columns: Sequence[NamedColumn],
+    chain: Sequence[NamedColumn],
+    inputs: Sequence[NamedColumn],
+    effort: Share,
 ) -> Formula | None:
     """Return a formula with few inner constants that also holds in held-out rows, or None.
 
-    If `steered`, constants are inside functions of inputs, which are multiplied by next values.
-    Otherwise constants may be inside functions of any quantity.
+    It may read current values, explained next values (`chain`) and inputs.
     """
     usable = samples.smooth & variable.free
     target = Target(variable.change, variable.quarter, usable & samples.learn)
     if target.rows.sum() < FEWEST_ROWS:
         return None
-    columns, chain, inputs = known
-    terms = library([*columns, *chain], inputs, 1 if steered else 2)
-    if steered:
-        products, arguments = factors(chain or columns, []), inputs
-    else:
-        terms = [t for t in terms if t.cost <= 2]
-        products, arguments = factors([*columns, *chain], inputs), [*columns, *inputs]
-    formula = Scan(terms, products, target, effort).formula(varied(arguments))
+    now = [*columns, *chain]
+    terms = [t for t in library(now, inputs, 2) if t.cost <= 2]
+    scan = Scan(terms, factors(now, inputs), target, effort)
+    formula = scan.formula(varied([*columns, *inputs]))
     if formula is None:
         return None
     held = variable.agrees(formula.values(len(samples)), usable & ~samples.learn)
@@ -285,12 +337,6 @@ def factors(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> li
     return [*factors_of_columns, *inputs][:MOST_FACTORS]
 
 
-def clipped(formulas: Iterable[Formula]) -> list[NamedColumn]:
-    """Return the clipped inputs that formulas read."""
-    terms = [term for formula in formulas for term in formula.terms]
-    return [NamedColumn(t.text, t.values) for t in terms if CLIPPED.fullmatch(t.text)]
-
-
 def _value(
     target: Target, rows: Array, chain: Sequence[NamedColumn], effort: Share
 ) -> Formula | None:
@@ -299,45 +345,110 @@ def _value(
     formula = exact(plain, target.values, target.tolerance, rows, effort, SearchLimits(4, 12, 10))
     if formula is not None:
         return formula
-    for column in chain:
-        saturation = _saturation(target, rows, column, effort)
-        if saturation is not None:
-            return saturation
     scan = Scan([t for t in plain if t.cost <= 2], list(chain)[:4], target, effort)
     return scan.formula(chain)
-
-
-def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share) -> Formula | None:
-    """Fit a multiple of Hill's function, `x**n / (k**n + x**n)`, plus a constant."""
-    rows = rows[:: max(1, len(rows) // MOST_ROWS)]
-    x, size = column.values, target.tolerance[rows]
-    if x.min() < 0 or not effort.spend(2e5 * len(STEEPNESSES) * len(HALVES)):
-        return None
-
-    def terms(constants: Array) -> list[Term]:
-        half, steepness = constants.tolist()
-        with np.errstate(all="ignore"):
-            values = 1 / (1 + (abs(half) / np.maximum(x, 1e-300)) ** steepness)
-        power = f"{column.text}**{literal(steepness)}"
-        text = f"{power} / ({power} + {literal(abs(half))}**{literal(steepness)})"
-        return [Term(ONE, np.ones(len(x)), 1.0), Term(text, values, 4.0)]
-
-    def rest(constants: Array) -> Array:
-        matrix = np.stack([term.values[rows] for term in terms(constants)], 1) / size[:, None]
-        wanted = target.values[rows] / size
-        left: Array = wanted - np.nan_to_num(matrix) @ solve(np.nan_to_num(matrix), wanted)
-        return left
-
-    starts = product(np.quantile(x[rows], HALVES).tolist(), STEEPNESSES)
-    first = min((np.array(start) for start in starts), key=lambda s: float(rest(s) @ rest(s)))
-    best = descended(rest, first, effort)
-    limit = max(SLACK * float(np.abs(rest(best)).max()), 1e-2)
-    if limit > SLACK:
-        return None
-    best = shortened(best, lambda trial: bool(np.abs(rest(trial)).max() <= limit), (0, 1))
-    return fitted(terms(best), target.values, target.tolerance, rows)
 
 
 def varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
     """Return columns with more than two values; for two values, every function is linear."""
     return [column for column in columns if len(np.unique(column.values)) > 2]
+
+
+def _shape(grid: Grid, *texts: str) -> AtomShape:
+    """Return the shape with the given expressions and grid."""
+    codes = [text.format(x="x", k="k", shifted="(x - k)") for text in texts]
+    names = {"np": np, "max": np.maximum}
+    functions = [eval(f"lambda x, k: {code}", names) for code in codes]  # noqa: S307  # see SHAPES
+    return AtomShape(texts, tuple(functions), grid)
+
+
+def _size(values: Array) -> float:
+    return float(np.abs(values).mean()) + 1e-12
+
+
+def _rates(values: Array) -> Array:
+    """Return factors that scale the mean absolute value to between 0.05 and 20."""
+    grid: Array = np.geomspace(0.05, 20, 24) / _size(values)
+    return grid
+
+
+def _both_rates(values: Array) -> Array:
+    return np.concatenate([_rates(values), -_rates(values)])
+
+
+def _multiples(low: float, high: float, power: int) -> Grid:
+    """Return a grid of multiples of a power of the mean absolute value."""
+    return lambda values: np.asarray(np.geomspace(low, high, 24) * _size(values) ** power)
+
+
+def _activations(values: Array) -> Array:
+    """Return numerators of exponents `k / x`; none if a value is close to 0."""
+    if np.abs(values).min() < 0.02 * _size(values):
+        return NONE
+    rates = _multiples(0.1, 60, 1)(values)
+    return np.concatenate([-rates, rates])
+
+
+def _halves(values: Array) -> Array:
+    """Return points of half saturation; none if a value is negative."""
+    return NONE if values.min() < 0 else _multiples(0.02, 50, 1)(values)
+
+
+def _frequencies(values: Array) -> Array:
+    """Return angular frequencies: a sixth of a wave to ten waves over the range of the values."""
+    grid: Array = np.arange(1, 61) * np.pi / 3 / float(np.ptp(values))
+    return grid
+
+
+def _slants(values: Array) -> Array:
+    """Return factors that keep the argument of a tangent between its poles."""
+    grid: Array = np.linspace(0.1, 0.97, 12) * np.pi / 2 / float(np.abs(values).max() + 1e-12)
+    return grid
+
+
+def _powers(values: Array) -> Array:
+    """Return exponents from -3 to 4, except -1, 0, 1 and 2; none if a value is not positive."""
+    return NONE if values.min() <= 0 else np.delete(np.arange(-30, 41) / 10, [20, 30, 40, 50])
+
+
+def _knots(values: Array) -> Array:
+    """Return quantiles of the distinct values, as positions of a bend."""
+    levels = np.unique(values)
+    if len(levels) < FEWEST_LEVELS:
+        return NONE
+    grid: Array = np.quantile(levels, np.linspace(0.03, 0.97, 25))
+    return grid
+
+
+def _bounds(values: Array) -> Array:
+    """Return limits for clipping symmetrically about zero."""
+    if not values.min() < 0 < values.max() or len(np.unique(values)) < FEWEST_LEVELS:
+        return NONE
+    grid: Array = np.linspace(0.05, 0.97, 24) * min(-values.min(), values.max())
+    return grid
+
+
+def _offsets(values: Array) -> Array:
+    """Return offsets that make the argument of a root or a logarithm positive."""
+    grid: Array = np.geomspace(0.003, 30, 24) * np.ptp(values) - values.min()
+    return grid
+
+
+SHAPES = (
+    _shape(_halves, "{x} / ({k} + {x})"),
+    _shape(_both_rates, "np.exp({k} * {x})"),
+    _shape(_activations, "np.exp({k} / {x})"),
+    _shape(_rates, "np.tanh({k} * {x})"),
+    _shape(_frequencies, "np.sin({k} * {x})", "np.cos({k} * {x})"),
+    _shape(_knots, "max({shifted}, 0.0)"),
+    _shape(_bounds, "np.clip({x}, -{k}, {k})"),
+    _shape(_multiples(0.01, 100, 2), "{x}**2 / ({k} + {x}**2)"),
+    _shape(_multiples(0.001, 1000, 4), "{x}**4 / ({k} + {x}**4)"),
+    _shape(_powers, "{x}**{k}"),
+    _shape(_offsets, "np.sqrt({x} + {k})"),
+    _shape(_offsets, "np.log({x} + {k})"),
+    _shape(_multiples(0.01, 100, 2), "np.exp(-{k} * {x}**2)"),
+    _shape(_rates, "np.arctan({k} * {x})"),
+    _shape(_slants, "np.tan({k} * {x})"),
+)
+"""All shapes; the first one is chosen if several fit equally well."""

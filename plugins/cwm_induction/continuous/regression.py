@@ -8,7 +8,6 @@ the data allow.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +28,6 @@ ZERO_SINGULAR_VALUE = 1e-7
 
 COST_PENALTY = 0.02
 """Relative increase of a support's loss per unit of cost, to prefer cheap supports."""
-
-MAX_CHEAP_COST = 1.5
-"""Maximum cost of terms that may replace costlier ones: plain quantities, sines and cosines."""
-
-MAX_CHEAP_TERMS = 60
-"""Maximum number of cheap terms, because all pairs are tried."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +73,6 @@ class Formula:
             text += lead + part if weight else ""
         return text or "0.0"
 
-
-FEWEST_OF_CASE = 12
-"""Minimum number of rows of a case with its own approximation."""
 
 MAX_ERROR_RATIO = 0.97
 """A longer approximation must reduce the error to less than this share."""
@@ -197,7 +187,6 @@ def exact(
     support = _support(matrix, wanted, costs, effort, search)
     if support is None:
         return None
-    support = _exchanged(matrix, wanted, costs, support)
     for index in sorted(support, key=lambda i: -costs[i]):
         fewer = tuple(i for i in support if i != index)
         columns = matrix[:, list(fewer)]
@@ -247,27 +236,14 @@ def solve(matrix: Array, target: Array) -> Array:
     return solution
 
 
-def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
-    """Fit a ridge regression; return an empty formula if it does not help the check rows."""
-    matrix = np.stack([term.values for term in terms], 1)
-    scale = matrix[learn].std(0) + 1e-9
-    scaled = matrix / scale
-    gram = scaled[learn].T @ scaled[learn] + 1e-3 * np.eye(len(terms))
-    weights = np.linalg.solve(gram, scaled[learn].T @ target[learn]) / scale
-    weights = np.array([rounded(weight, 5) for weight in weights])
-    still = np.abs(target[check])
-    if not check.any() or np.abs(matrix[check] @ weights - target[check]).mean() >= still.mean():
-        return Formula((), ())
-    kept = [i for i in range(len(terms)) if abs(weights[i]) * np.abs(matrix[:, i]).max() > 1e-9]
-    return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
-
-
 def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
     """Fit a regression on a few terms that explain most of a target.
 
     The number of terms minimises the error in the check rows; a longer formula must reduce the
     error by more than 3 %.
     """
+    if not check.any():
+        return Formula((), ())
     matrix = np.stack([term.values for term in terms], 1)
     unit = matrix[learn] / (np.linalg.norm(matrix[learn], axis=0) + 1e-300)
     chosen = selected(unit, target[learn], most=SPARSE_TERMS, gain=1e-3)
@@ -283,32 +259,6 @@ def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> 
             kept = tuple(terms[i] for i in chosen[:size])
             best, least = Formula(kept, tuple(weights.tolist())), error
     return best
-
-
-def by_cases(
-    cases: Sequence[Term],
-    terms: Sequence[Term],
-    target: Array,
-    learn: Array,
-    check: Array,
-) -> Formula:
-    """Fit a sparse regression for each case, and return the sum over the cases.
-
-    A case is a term that is 1 in its rows and 0 elsewhere. Cases with few rows use the regression
-    over all rows.
-    """
-    parts: list[Term] = []
-    weights: list[float] = []
-    for case in cases:
-        rows = case.values > 0
-        is_rare = (rows & learn).sum() < FEWEST_OF_CASE or not (rows & check).any()
-        seen = np.ones(len(rows), bool) if is_rare else rows
-        fit = sparse(terms, target, learn & seen, check & seen)
-        for term, weight in zip(fit.terms, fit.weights, strict=True):
-            text = case.text if term.text == ONE else f"{case.text} * {term.text}"
-            parts.append(Term(text, case.values * term.values, case.cost + term.cost))
-            weights.append(weight)
-    return Formula(tuple(parts), tuple(weights))
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
@@ -359,37 +309,6 @@ def _support(
     if search.eliminate:
         return _eliminated(matrix, target, costs, effort, search.eliminate)
     return None
-
-
-def _exchanged(
-    matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Replace two columns by two cheap ones, if these also explain the target.
-
-    Sums of costly columns can approximate sums of cheap ones closely, and the search may find the
-    costly ones first.
-    """
-    others = [i for i in np.flatnonzero(costs <= MAX_CHEAP_COST).tolist() if i not in support]
-    cheap = sorted(others, key=lambda i: costs[i])[:MAX_CHEAP_TERMS]
-    best = support
-    for pair in combinations(support, 2):
-        kept = [i for i in support if i not in pair]
-        basis = orthonormal(matrix[:, kept])
-        rest = target - basis @ (basis.T @ target)
-        columns = matrix[:, cheap] - basis @ (basis.T @ matrix[:, cheap])
-        columns = columns / (np.linalg.norm(columns, axis=0) + 1e-300)
-        gains, overlap = columns.T @ rest, columns.T @ columns
-        products = np.outer(gains, gains)
-        squares = np.diag(products)[:, None] + np.diag(products) - 2 * overlap * products
-        left = rest @ rest - squares / np.maximum(1 - overlap**2, DEPENDENT)
-        for i, j in np.argwhere(np.triu(left <= len(target), 1)).tolist():
-            trial = tuple(sorted((*kept, cheap[i], cheap[j])))
-            cost = costs[list(trial)].sum()
-            if cost < costs[list(best)].sum() - 1e-9:
-                chosen = matrix[:, list(trial)]
-                if _worst(chosen, solve(chosen, target), target) <= 1:
-                    best = trial
-    return best
 
 
 def _extended(

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.atoms import Atom, atoms
-from cwm_induction.continuous.inner_constants import Inner, Scan, factors
+from cwm_induction.continuous.inner_constants import Atom, Inner, Scan, atoms, factors
 from cwm_induction.continuous.regression import Target, solve
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn, Term, library

@@ -1,40 +1,26 @@
-"""Laws and rules for the variables of a system, in an order for computing their next values."""
+"""Laws and rules for the variables of a system, in an order for computing their next values.
 
-import re
+Terms of laws and quantities of rules are generic functions of state, action and next state.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
-from cwm_induction.continuous.inner_constants import Scan, varied
-from cwm_induction.continuous.regression import Formula, Target
+from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
+from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library, product_text
 from cwm_induction.continuous.variables import Reads, Variable, indicators, settled
 from cwm_induction.effort import Share
-from cwm_induction.laws.consensus import Library, Unknown
-from cwm_induction.laws.features import (
-    case_columns,
-    case_features,
-    case_name,
-    law_libraries,
-    rule_features,
-)
+from cwm_induction.laws.consensus import Unknown
 from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.rules import Feature, as_features
 
 MAX_MODES = 6
 """A whole number with at most this many values is a mode: each value may have its own laws."""
-
-MAX_BENT_ROWS = 60
-"""Rows for fitting a formula with constants inside its terms."""
-
-LINKED = 0.85
-"""A variable that depends linearly on another next value in this share of rows comes last."""
-
-LINK_COST = 2.5
-"""Cost of such a linear formula at most: two terms."""
 
 SOLVER_ERROR = 1e-9
 """Error of the robust regression, relative to the largest change: more than double precision."""
@@ -43,77 +29,53 @@ PATCHWORK = {0.97: 0.15, 0.0: 0.06}
 """Cost of laws per row, by the share of check rows that they predict. Costlier laws may approximate
 a smooth law piece by piece."""
 
+MAX_PAIRED = 12
+"""With at most this many quantities, rules also compare differences and sums (132 of 12)."""
+
+MAX_NUMBERED = 3
+"""Actions whose number may be a factor in a law; more actions are kinds rather than amounts."""
+
+MAX_FLAGS = 8
+"""A whole number with at most this many values can be compared with each value."""
+
 
 @dataclass
 class LawExplainer:
     """Explains variables by laws that hold in parts of the rows.
 
-    `reads` are the names that the explanations of other variables read; `formulas` are the known
-    formulas of their changes. With `bends`, terms of laws may have constants inside, which takes
-    far more work.
+    `reads` are the names that the explanations of other variables read.
     """
 
     samples: Samples
     variables: Sequence[Variable]
     inputs: Sequence[NamedColumn]
     reads: Mapping[str, set[str]]
-    formulas: dict[str, Formula]
     rng: np.random.Generator
     effort: Share
-    bends: bool = False
     found: dict[str, GuardedLaws] = field(default_factory=dict)
 
     def explain(self, names: Sequence[str], least: float) -> dict[str, GuardedLaws]:
         """Return laws for the named variables that predict the share `least` of the check rows."""
-        waiting = [v for v in self.variables if v.name in names]
-        last = self._linked(waiting)
-        for group in ([v for v in waiting if v.name not in last], last.values()):
-            left = list(group)
-            while left:
-                tried = {v.name: self.laws(v) for v in left}
-                rights = {v.name: self.right(v, tried[v.name]) for v in left}
-                good = [v for v in left if rights[v.name] >= least]
-                if least > 0:
-                    good = [v for v in good if self._is_short(tried[v.name], rights[v.name])]
-                if not good:
-                    break
-                best = max(good, key=lambda v: rights[v.name])
-                laws = tried[best.name]
-                if laws is not None:
-                    self.found[best.name] = laws
-                left.remove(best)
+        left = [v for v in self.variables if v.name in names]
+        while left:
+            tried = {v.name: laws for v in left if (laws := self.laws(v)) is not None}
+            rights = {v.name: self.right(v, tried[v.name]) for v in left if v.name in tried}
+            good = [name for name in tried if rights[name] >= least]
+            if least > 0:
+                good = [name for name in good if self._is_short(tried[name], rights[name])]
+            if not good:
+                break
+            best = max(good, key=lambda name: rights[name])
+            self.found[best] = tried[best]
+            left = [v for v in left if v.name != best]
         return self.found
 
-    def _is_short(self, laws: GuardedLaws | None, right: float) -> bool:
+    def _is_short(self, laws: GuardedLaws, right: float) -> bool:
         limit = next(cost for share, cost in PATCHWORK.items() if right >= share)
-        return laws is not None and laws.cost <= limit * len(self.samples)
+        return laws.cost <= limit * len(self.samples)
 
-    def _linked(self, waiting: Sequence[Variable]) -> dict[str, Variable]:
-        """Return variables that depend on the next value of another variable in most rows."""
-        options = []
-        for variable in waiting:
-            unknown = unknown_of(variable, self.samples, waiting)
-            rows = np.flatnonzero(unknown.fit)
-            for other in waiting:
-                if other is variable or other.still:
-                    continue
-                terms = library([variable.column, other.column, other.next_column], [], 1)
-                law = Library(distinct(terms), unknown).law(rows, rows, self.effort)
-                if law is None or other.next not in law.formula.names:
-                    continue
-                if law.rows.sum() >= LINKED * unknown.rows.sum():
-                    options.append((law.formula.cost, variable.name, variable, other, law.formula))
-        last: dict[str, Variable] = {}
-        for cost, name, variable, other, formula in sorted(options, key=lambda o: o[:2]):
-            if cost <= LINK_COST and other.name not in last:
-                last[name] = variable
-                self.formulas[name] = formula
-        return last
-
-    def right(self, variable: Variable, laws: GuardedLaws | None) -> float:
-        """Return the share of the check rows that laws predict, of all rows if there are few."""
-        if laws is None:
-            return 0.0
+    def right(self, variable: Variable, laws: GuardedLaws) -> float:
+        """Return the share of the check rows that laws predict, or of all rows if it is less."""
         right = variable.matches(laws.values(len(self.samples)))
         check = self.samples.smooth & ~self.samples.learn
         every = float(right[self.samples.smooth].mean())
@@ -141,7 +103,6 @@ class LawExplainer:
             self.rng,
             self.effort,
             Term(variable.name, variable.now, 1.0),
-            partial(self._bent, unknown, [*moving, *after]) if self.bends else None,
         )
         laws = search.laws(known)
         if not laws:
@@ -149,7 +110,6 @@ class LawExplainer:
         features = rule_features([*moving, *after], self.inputs)
         formulas = [law.formula for law in laws]
         features += case_features(variable.column, moving, formulas)
-        features += self._consequences(variable, formulas)
         for other in chain:
             if other.name in self.found:
                 cases = case_columns(other.column, self.found[other.name].formulas)
@@ -159,40 +119,6 @@ class LawExplainer:
     @cached_property
     def _sets(self) -> RowSets:
         return row_sets(self.samples, [v.column for v in self.variables], self.inputs)
-
-    def _consequences(self, variable: Variable, formulas: Sequence[Formula]) -> Iterator[Feature]:
-        """Yield the next values of other variables that follow from each law of this one."""
-        for other in self.variables:
-            formula = self.formulas.get(other.name)
-            if formula is None or variable.next not in formula.names:
-                continue
-            weight = sum(
-                w
-                for t, w in zip(formula.terms, formula.weights, strict=True)
-                if t.text == variable.next
-            )
-            plain = formula.names - {variable.name, variable.next, other.name}
-            if not weight or any(name.endswith("_next") for name in plain):
-                continue
-            for index, law in enumerate(formulas):
-                case = variable.now + law.values(len(variable.now))
-                then = other.now + formula.values(len(case)) + weight * (case - variable.then)
-                text = re.sub(
-                    rf"\b{variable.next}\b",
-                    case_name(variable.name, index),
-                    formula.text(other.name),
-                )
-                yield Feature(text, then, 1.4)
-
-    def _bent(
-        self, unknown: Unknown, columns: Sequence[NamedColumn], rows: Array
-    ) -> Formula | None:
-        """Return a formula with a constant inside a term that is exact in some rows."""
-        inside = np.zeros(len(self.samples), bool)
-        inside[rows[:: 1 + len(rows) // MAX_BENT_ROWS]] = True
-        terms = library(columns, self.inputs, 1)
-        scan = Scan(terms, (), Target(unknown.values, 2 * unknown.tolerance, inside), self.effort)
-        return scan.formula(varied(columns))
 
 
 def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:
@@ -233,7 +159,7 @@ def row_sets(
     samples: Samples, columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]
 ) -> RowSets:
     """Return rows that may share a law: neighbours, modes, and ends of quantities."""
-    quantities = [f.values for f in rule_features(columns, inputs, lengths=False)]
+    quantities = [f.values for f in rule_features(columns, inputs)]
     places = np.column_stack([*(column.values for column in columns), samples.actions])
     places /= places.std(0) + 1e-9
     return RowSets(places, _modes(samples, columns), quantities)
@@ -250,3 +176,106 @@ def _modes(samples: Samples, columns: Sequence[NamedColumn]) -> list[Array]:
         if 2 <= len(levels) <= MAX_MODES:
             found += [column.values == level for level in levels]
     return found
+
+
+def law_libraries(
+    own: Sequence[NamedColumn],
+    columns: Sequence[NamedColumn],
+    settled: Sequence[NamedColumn],
+    inputs: Sequence[NamedColumn],
+) -> list[list[Term]]:
+    """Return sets of terms for laws, the smallest first.
+
+    Linear terms; powers of the quantity itself (`own`) and of inputs; products of all quantities
+    and square roots of differences.
+    """
+    inputs = [i for i in inputs if i.text != "action" or len(np.unique(i.values)) <= MAX_NUMBERED]
+    linear = library([*columns, *settled], inputs, 1)
+    powers = [t for column in [*own, *inputs] for t in _powers(column)]
+    found = [distinct(linear), distinct([*linear, *powers])]
+    if len(columns) <= MAX_PAIRED:
+        roots = [t for pair in combinations(columns, 2) for t in _roots(*pair)]
+        found.append(distinct([*library(columns, inputs, 2), *linear, *powers, *roots]))
+    return found
+
+
+def rule_features(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[Feature]:
+    """Return quantities that rules compare: numbers, sizes, differences, sums and flags."""
+    moving = [column for column in columns if np.ptp(column.values) > 0]
+    lines = [column for column in moving if not column.is_angle]
+    signed = [c for c in [*moving, *inputs] if c.values.min() < 0 < c.values.max()]
+    found = [
+        *as_features([*moving, *inputs]),
+        *(Feature(f"abs({c.text})", np.abs(c.values), 1.2) for c in signed),
+    ]
+    if len(lines) <= MAX_PAIRED:
+        for a, b in combinations(lines, 2):
+            found.append(Feature(f"{a.text} - {b.text}", a.values - b.values, 2.0))
+            found.append(Feature(f"{a.text} + {b.text}", a.values + b.values, 2.2))
+    return [*found, *_flags([*moving, *inputs])]
+
+
+def _flags(columns: Sequence[NamedColumn]) -> Iterator[Feature]:
+    """Yield flags: a whole number has a certain value, or two whole numbers are equal."""
+    whole = [c for c in columns if (c.values == np.round(c.values)).all()]
+    whole = [c for c in whole if len(np.unique(c.values)) > 2]
+    for column in whole:
+        levels = np.unique(column.values)
+        if len(levels) <= MAX_FLAGS:
+            for level in levels.tolist():
+                text = f"({column.text} == {level:g})"
+                yield Feature(text, (column.values == level).astype(float), 1.2)
+    for a, b in combinations(whole, 2):
+        equal = (a.values == b.values).astype(float)
+        if 0 < equal.mean() < 1:
+            yield Feature(f"({a.text} == {b.text})", equal, 1.6)
+
+
+def case_features(
+    own: NamedColumn, columns: Sequence[NamedColumn], formulas: Sequence[Formula]
+) -> Iterator[Feature]:
+    """Yield the next value by each law, the larger one of two, and changes of sign.
+
+    The formulas are changes of the quantity `own`; `case_name` names their results.
+    """
+    changes = [formula.values(len(own.values)) for formula in formulas]
+    cases = case_columns(own, formulas)
+    yield from as_features(cases, 0.9)
+    for first, second in combinations(cases, 2):
+        yield Feature(f"{first.text} - {second.text}", first.values - second.values, 1.6)
+    for case, change in zip(cases, changes, strict=True):
+        yield Feature(product_text(own, case), own.values * case.values, 1.3)
+        yield Feature(f"{case.text} - {own.text}", change, 1.5)
+        for column in columns:
+            if column.values.min() < 0 < column.values.max() and column.text != own.text:
+                text = f"({case.text} - {own.text}) * {column.text}"
+                yield Feature(text, change * column.values, 1.8)
+
+
+def case_columns(own: NamedColumn, formulas: Sequence[Formula]) -> list[NamedColumn]:
+    """Return the next value of the quantity `own` by each law."""
+    return [
+        NamedColumn(case_name(own.text, index), own.values + formula.values(len(own.values)))
+        for index, formula in enumerate(formulas)
+    ]
+
+
+def case_name(name: str, index: int) -> str:
+    """Return the name of the next value of a variable according to one of its laws."""
+    return f"{name}_case_{index}"
+
+
+def _powers(column: NamedColumn) -> Iterator[Term]:
+    text, values = column.text, column.values
+    yield Term(f"{text}**2", values**2, 2.0)
+    if values.min() < 0 < values.max():
+        yield Term(f"abs({text})", np.abs(values), 1.4)
+        yield Term(f"{text} * abs({text})", values * np.abs(values), 2.5)
+
+
+def _roots(first: NamedColumn, second: NamedColumn) -> Iterator[Term]:
+    text, values = f"{first.text} - {second.text}", first.values - second.values
+    root: Array = np.sqrt(np.abs(values))
+    yield Term(f"np.sqrt(abs({text}))", root, 2.5)
+    if values.min() < 0 < values.max():
+        yield Term(f"np.sign({text}) * np.sqrt(abs({text}))", np.sign(values) * root, 2.7)

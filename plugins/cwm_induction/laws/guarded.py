@@ -4,7 +4,7 @@ Laws are found first, each exact in many rows. A row that several laws explain d
 for the rules between them, so rules stay short where laws agree.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -29,12 +29,6 @@ MAJORITY = 0.5
 
 EXTREME = 0.3
 """A law is looked for in this share of the rows at either end of a quantity."""
-
-MAX_BENT = 2
-"""Groups of rows that are searched for formulas with constants inside terms: each is costly."""
-
-BENT_ROWS = 20
-"""Rows at least that determine a formula with a constant inside a term."""
 
 FEWEST_ROWS = 5
 """Rows below which no new law is looked for."""
@@ -99,8 +93,7 @@ class LawSearch:
 
     `libraries` are sets of terms, the smallest first; laws may differ by one of the `terms`. If
     `own` is the quantity before the step, its change is explained, and a law may also set its next
-    value. `bent` returns a formula with constants inside its terms that is exact in some rows
-    (indices).
+    value.
     """
 
     unknown: Unknown
@@ -110,7 +103,6 @@ class LawSearch:
     rng: np.random.Generator
     effort: Share
     own: Term | None = None
-    bent: Callable[[Array], Formula | None] | None = None
 
     def laws(self, known: Sequence[Formula] = ()) -> list[Law]:
         """Return laws that cover the rows, the one with most rows first."""
@@ -161,8 +153,6 @@ class LawSearch:
                         break
             if explained[rows].sum() >= MAJORITY * len(rows):
                 return
-        open_groups = [g for g in groups if explained[g].sum() < MAJORITY * len(g)]
-        yield from self._bent(open_groups or [rows])
 
     def _starts(self, inside: Array, *, whole: bool) -> Iterator[Array]:
         """Yield sets of rows that a law may grow from: ends of quantities, and neighbours."""
@@ -177,19 +167,6 @@ class LawSearch:
             centre = places[self.rng.choice(inside)]
             distance = ((places[inside] - centre) ** 2).sum(1)
             yield inside[np.argsort(distance, kind="stable")[:size]]
-
-    def _bent(self, groups: Sequence[Array]) -> Iterator[Law]:
-        """Yield laws with constants inside their terms, from either end of groups of rows."""
-        if self.bent is None or self.own is None:
-            return
-        for rows in sorted(groups, key=len, reverse=True)[:MAX_BENT]:
-            order = rows[np.argsort(self.own.values[rows], kind="stable")]
-            size = max(BENT_ROWS, int(EXTREME * len(rows)))
-            for start in (order[len(order) - size :], order[:size]):
-                formula = self.bent(start) if len(start) >= BENT_ROWS else None
-                if formula is not None:
-                    yield self.unknown.law(formula)
-                    break
 
     @cached_property
     def _matrices(self) -> list[Library]:

@@ -157,13 +157,12 @@ class UnseenVelocities(NamedTuple):
         cls,
         data: Dataset,
         held_back: Array,
-        rng: np.random.Generator,
         effort: Effort,
         only: str = "",
     ) -> Self | None:
         """Find all coordinates with a hidden velocity, or `only` one; None if there are none."""
         samples = Samples.of(data, held_back)
-        found = _without_velocity(samples, rng, effort)
+        found = _without_velocity(samples, effort)
         coordinates = [variable for variable in found if only in ("", variable.name)]
         if not coordinates:
             return None
@@ -306,11 +305,11 @@ class UnseenVelocities(NamedTuple):
         return plain.replace("class Environment:", "class Dynamics:", 1).rstrip() + "\n" + text
 
 
-def _without_velocity(samples: Samples, rng: np.random.Generator, effort: Effort) -> list[Variable]:
+def _without_velocity(samples: Samples, effort: Effort) -> list[Variable]:
     """Return the moving coordinates without a visible velocity or an equation."""
     variables = latents(samples).variables
     joints, _ = joints_of(samples, variables)
-    chains = Chains(samples, variables, inputs_of(samples), rng, effort.share(0.05), 2)
+    chains = Chains(samples, variables, inputs_of(samples), effort.share(0.05), 2)
     known = {variable.name for joint in joints for variable in joint} | chains.explain().keys()
     return [
         variable

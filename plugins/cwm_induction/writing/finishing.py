@@ -21,8 +21,8 @@ LINE_WIDTH = 96
 DOCSTRING_WIDTH = 92
 """Maximum number of characters of a docstring line, without its indentation."""
 
-OPERATORS = ((" or ",), (" and ",), (" + ", " - "))
-"""Operators before which an expression may be broken, in order of increasing precedence."""
+BREAKS = ((", ",), (" or ",), (" and ",), (" + ", " - "))
+"""An expression is broken after commas, or before operators of increasing precedence."""
 
 _VARIABLE = re.compile(r"\bx(\d+)(?!\d)")
 _READ = re.compile(r"^ +(\w+) = observation\[(\d+)\]$", re.MULTILINE)
@@ -134,7 +134,8 @@ def _broken(line: str) -> Iterator[str]:
     if len(line) <= LINE_WIDTH or not expression or "#" in expression:
         yield line
         return
-    first, *others = _wrapped(expression, indent, inside=False)
+    text = f"({expression})" if _parts(expression) else expression
+    first, *others = _unwrapped(text, indent, "")
     *between, last = [indent + lead + first.lstrip(), *others]
     yield from between
     yield last + end
@@ -154,36 +155,27 @@ def _statement(text: str) -> tuple[str, str, str]:
     return (f"{target} = ", expression, "") if plain else ("", "", "")
 
 
-def _wrapped(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[str]:
-    """Yield the lines of an expression, `inside` brackets or not, followed by `comma`."""
-    if inside and len(indent) + len(text) < LINE_WIDTH:
-        yield indent + text + comma
-        return
-    items = list(split_outside(text, (", ",)))
-    splits = (list(split_outside(text, marks)) for marks in OPERATORS)
-    parts = next((split for split in splits if len(split) > 1), [])
-    if not inside and (len(items) > 1 or parts):
-        yield f"{indent}("
-        yield from _wrapped(text, indent + "    ", inside=True)
-        yield f"{indent})"
-    elif len(items) > 1:
-        for item in items:
-            yield from _wrapped(item, indent, inside=True, comma=",")
-    elif parts:
-        *lines, last = _filled(parts, LINE_WIDTH - len(indent) - 1)
-        for line in lines:
-            yield from _fitted(line, indent, "")
-        yield from _fitted(last, indent, comma)
-    else:
-        yield from _unwrapped(text, indent, comma)
+def _parts(text: str) -> list[str]:
+    """Split an expression at its commas or its loosest operators; return [] if it has none."""
+    splits = (list(split_outside(text, marks)) for marks in BREAKS)
+    return next((parts for parts in splits if len(parts) > 1), [])
 
 
-def _fitted(text: str, indent: str, comma: str) -> Iterator[str]:
-    """Yield a line; unwrap its last brackets if it is too long."""
+def _wrapped(text: str, indent: str, comma: str = "") -> Iterator[str]:
+    """Yield the lines of an expression inside brackets, followed by `comma`."""
+    parts = _parts(text)
     if len(indent) + len(text) < LINE_WIDTH:
         yield indent + text + comma
-    else:
+    elif not parts:
         yield from _unwrapped(text, indent, comma)
+    elif " ".join(parts) != text:  # commas were removed
+        for item in parts:
+            yield from _wrapped(item, indent, ",")
+    else:
+        *lines, last = _filled(parts, LINE_WIDTH - len(indent) - 1)
+        for line in lines:
+            yield from _wrapped(line, indent)
+        yield from _wrapped(last, indent, comma)
 
 
 def _unwrapped(text: str, indent: str, comma: str) -> Iterator[str]:
@@ -193,7 +185,7 @@ def _unwrapped(text: str, indent: str, comma: str) -> Iterator[str]:
         yield indent + text + comma
         return
     yield indent + text[: start + 1]
-    yield from _wrapped(text[start + 1 : -1], indent + "    ", inside=True)
+    yield from _wrapped(text[start + 1 : -1], indent + "    ")
     yield indent + text[-1] + comma
 
 

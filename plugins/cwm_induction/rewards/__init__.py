@@ -1,1 +1,0 @@
-"""Formulas and rules for rewards; the entry point is `reward.reward_of`."""
