@@ -5,8 +5,7 @@ radices of the digits of each component of an observation.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from math import inf, log2, prod
 from typing import Self
 
@@ -75,7 +74,7 @@ class IntegerEncoding:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """The distinct transitions of a dataset with their counts, comparable by content.
+    """The distinct transitions of a dataset with their counts.
 
     `before` and `after` have a column per component. `rewards` lists the distinct rewards, the
     most frequent first, and `codes` has the index of the reward of each transition. `rows` maps
@@ -121,25 +120,15 @@ class Transitions:
             len(np.unique(dataset.columns["episodes"])),
         )
 
-    @cached_property
-    def _content(self) -> tuple[object, ...]:
-        """All fields as hashable values, for comparisons."""
-        parts = [getattr(self, field.name) for field in fields(self)]
-        return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Transitions) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    def part(self, mask: np.ndarray) -> Self:
-        """Return the transitions of some rows of the dataset, with `rows` unchanged."""
-        count = np.bincount(self.rows[mask], minlength=len(self.count))
-        used = count > 0
-        names = ("before", "action", "after", "codes", "done")
-        columns = {name: getattr(self, name)[used] for name in names}
-        return replace(self, count=count[used], **columns)
+    @property
+    def usual(self) -> Self:
+        """The most common outcome of each situation, with `rows` unchanged."""
+        situations = np.column_stack([self.before, self.action])
+        group = np.unique(situations, axis=0, return_inverse=True)[1].reshape(-1)
+        order = np.lexsort((-self.count, group))
+        kept = np.sort(order[np.unique(group[order], return_index=True)[1]])
+        names = ("before", "action", "after", "codes", "done", "count")
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     @property
     def layouts(self) -> list[tuple[Layout, float]]:

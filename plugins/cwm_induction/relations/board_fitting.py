@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias, RelationList
 from cwm_induction.relations.board_model import BoardModel, advance
 from cwm_induction.relations.consequences import find_consequence
-from cwm_induction.relations.decision_list import Bias, RelationList
 from cwm_induction.relations.layout import BoardLayout, BoardRows
 from cwm_induction.relations.payments import fit_payments
 from cwm_induction.relations.quantities import fit_quantity

@@ -8,10 +8,10 @@ from itertools import combinations
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.discrete.expressions import action_lines
 from cwm_induction.discrete.transitions import IntegerEncoding
 from cwm_induction.relations.boards import FUNCTIONS, evaluate
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.layout import MAX_CODES, BoardRows
 from cwm_induction.relations.payments import Payments, fit_payments
 from cwm_induction.relations.program import HEAD

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.linalg import qr
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.stages import BoardTerm, CellEffect, Names, Spend, branch_lines, define
 
 EXACT = 1e-6

@@ -4,9 +4,9 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from cwm_induction.decision_list import RelationCondition
 from cwm_induction.discrete.expressions import action_lines
 from cwm_induction.discrete.transitions import IntegerEncoding
-from cwm_induction.relations.decision_list import RelationCondition
 from cwm_induction.relations.places import FUNCTIONS, Mover, PlaceModel, resting_groups
 from cwm_induction.relations.program import HEAD
 from cwm_induction.relations.stages import branch_lines, mentions, needed_terms

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.boards import evaluate
-from cwm_induction.relations.decision_list import (
+from cwm_induction.decision_list import (
     Bias,
     RelationCondition,
     RelationFeature,
     RelationList,
     learn,
 )
+from cwm_induction.relations.boards import evaluate
 from cwm_induction.relations.layout import BoardRows
 from cwm_induction.relations.payments import Payments, fit_payments
 from cwm_induction.relations.quantities import RelationQuantity, fit_quantity

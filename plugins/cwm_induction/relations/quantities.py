@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.boards import evaluate
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.stages import (
     BoardTerm,
     CellEffect,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.boards import Boards, evaluate
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
 
 Names = dict[str, Any]
 Spend = Callable[[float], bool]
