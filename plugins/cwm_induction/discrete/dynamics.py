@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
 from cwm_induction.discrete.moves import (
     CHANGE_BITS,
@@ -20,7 +21,7 @@ from cwm_induction.discrete.moves import (
     assume_opposites,
     fit_moves,
 )
-from cwm_induction.discrete.rules import CaseList, CaseSearch, Spend
+from cwm_induction.discrete.rules import CaseList, CaseSearch
 from cwm_induction.discrete.slides import Slide, fit_slide
 from cwm_induction.discrete.transitions import Layout, Transitions, split
 
@@ -32,9 +33,6 @@ FINALISTS = 4
 
 OPPOSITE_BITS = 4.0
 """Bits that a layout saves by each idle action that it interprets as an opposite move."""
-
-UNLIKELY = 3.0
-"""Split a digit into two if not splitting implies a coincidence of more bits than this."""
 
 EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0, "shift": 3.0}
 """Price of each kind of effect, the simplest first, in addition to the price of its value."""
@@ -139,10 +137,7 @@ def fit_dynamics(seen: Transitions, spend: Spend) -> FactorDynamics:
     likely = sorted(plans, key=lambda plan: plan.cost)[:FINALISTS]
     found = [plan.fitted() for plan in likely]
     found += [dynamics for plan in plans if (dynamics := plan.sliding())]
-    best = min(found, key=lambda dynamics: dynamics.bits)
-    if finer := _finer_layout(best, seen):
-        best = _Plan(seen, finer, best.bits, _moves(seen, finer), spend).fitted()
-    return best
+    return min(found, key=lambda dynamics: dynamics.bits)
 
 
 def known_dynamics(
@@ -162,34 +157,6 @@ def _moves(seen: Transitions, layout: Layout) -> list[Fit]:
     old, after = seen.in_factors(layout)
     radices = tuple(radix for digits in layout for radix in digits)
     return fit_moves(old, seen.action, after, radices, seen.encoding.action_sizes)
-
-
-def _finer_layout(dynamics: FactorDynamics, seen: Transitions) -> Layout | None:
-    """Split a digit into two such that each observed change leaves one of the two unchanged."""
-    old, after = seen.in_factors(dynamics.layout)
-    factor = 0
-    for component, radices in enumerate(dynamics.layout):
-        for place, radix in enumerate(radices):
-            pairs = np.unique(np.stack([old[:, factor], after[:, factor]], axis=1), axis=0)
-            parts = _best_digits(radix, pairs[pairs[:, 0] != pairs[:, 1]])
-            if parts and not dynamics.moves[factor].moves:
-                finer = (*radices[:place], *parts, *radices[place + 1 :])
-                return (*dynamics.layout[:component], finer, *dynamics.layout[component + 1 :])
-            factor += 1
-    return None
-
-
-def _best_digits(radix: int, changes: np.ndarray) -> tuple[int, int] | None:
-    """Return the split into two digits that avoids most coincidence, if any is good enough."""
-    best, most = None, UNLIKELY
-    for low in range(2, radix // 2 + 1):
-        if radix % low == 0:
-            before, after = (np.stack(np.divmod(part, low), axis=1) for part in changes.T)
-            same = before == after
-            bits = float((same * np.log2([radix // low, low])).sum())
-            if same.any(axis=1).all() and bits > most:
-                best, most = (radix // low, low), bits
-    return best
 
 
 @dataclass(frozen=True)

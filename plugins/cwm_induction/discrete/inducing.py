@@ -15,6 +15,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
+from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.chance_text import write_chances
 from cwm_induction.discrete.chances import chance_model, is_paid_by_chance, unpaid
 from cwm_induction.discrete.draws import draw
@@ -22,7 +23,6 @@ from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, known_
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes
 from cwm_induction.discrete.program_text import DiscreteModel, write_program
-from cwm_induction.discrete.rules import Spend
 from cwm_induction.discrete.transitions import Transitions, integer_columns
 from cwm_induction.effort import Effort
 from cwm_induction.structure import EARLY, FEW, KnownStructure

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.expressions import bracketed, part_of_action, picked
 from cwm_induction.discrete.features import FactoredTransitions, Sizes, pick
-from cwm_induction.discrete.rules import CaseList, CaseSearch, Spend
+from cwm_induction.discrete.rules import CaseList, CaseSearch
 from cwm_induction.discrete.transitions import Transitions
 
 LEAST_REWARDS = 4

@@ -1,16 +1,12 @@
 """Rules over columns of small integers: decision lists that select a label for each row."""
 
-from collections.abc import Callable
 from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, Spend, learn
 from cwm_induction.discrete.features import FactoredTransitions, RuleColumn, Sizes
-
-Spend = Callable[[float], bool]
-"""Takes multiplications and returns whether more may be done."""
 
 CASE_BITS = 4.0
 """Price of a case of a decision list, in addition to its comparisons and its label."""

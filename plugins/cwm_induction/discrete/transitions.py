@@ -6,7 +6,7 @@ radices of the digits of each component of an observation.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf, log2, prod
+from math import inf, prod
 from typing import Self
 
 import numpy as np
@@ -38,17 +38,11 @@ MAX_DIGITS = 4
 FEWER_DIGITS_ABOVE = 2_000
 """Components with more values have one digit fewer, as they have many factorisations."""
 
-ANY_WIDTH_BELOW = 200
-"""Below this number of values, the higher of two digits need not use its whole range."""
-
 SPLIT_FROM = 48
 """Divide one of several components into digits if it has at least this many values."""
 
 DIGIT_BITS = 3.0
 """Price of a digit of a layout."""
-
-ODD_WIDTH_BITS = 4.0
-"""Price of a width that does not divide a number, in addition to the price of the width."""
 
 
 @dataclass(frozen=True)
@@ -281,21 +275,11 @@ def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[Layout, float]]:
     for component, size in enumerate(sizes):
         if len(sizes) > 1 and size < SPLIT_FROM:
             continue
-        for radices, bits in _digits(size):
-            layout = (*plain[:component], radices, *plain[component + 1 :])
-            yield layout, DIGIT_BITS * (len(sizes) - 1 + len(radices)) + bits
-
-
-def _digits(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield the ordered factorisations of a number, then two digits of any width."""
-    digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
-    for radices in _factorisations(size, digits):
-        if len(radices) > 1:
-            yield radices, 0.0
-    if size < ANY_WIDTH_BELOW:
-        for width in range(3, size // 2 + 1):
-            if size % width:
-                yield (-(-size // width), width), ODD_WIDTH_BITS + log2(size)
+        digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
+        for radices in _factorisations(size, digits):
+            if len(radices) > 1:
+                layout = (*plain[:component], radices, *plain[component + 1 :])
+                yield layout, DIGIT_BITS * (len(sizes) - 1 + len(radices))
 
 
 def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
