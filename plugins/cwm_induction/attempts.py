@@ -220,9 +220,9 @@ class ObjectAttempt:
     """Fits rules on relations between objects."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write rules for effects of actions and for rewards; they vary with the task's step."""
+        """Write rules for effects of actions and for rewards."""
         task.effort.tell("fitting rules on objects")
-        return ProgramProposal(objects.induce(task.data, variant=task.step))
+        return ProgramProposal(objects.induce(task.data))
 
 
 @dataclass(frozen=True)

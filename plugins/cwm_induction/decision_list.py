@@ -43,6 +43,10 @@ MAX_CELLS = 25_000_000
 """Entries of the matrix of samples and conditions; more samples are thinned out."""
 
 
+Spend = Callable[[float], bool]
+"""Takes multiplications and returns whether more may be done."""
+
+
 class RelationCondition(NamedTuple):
     """A comparison of a feature with a constant; `operator` "" tests a flag."""
 
@@ -146,7 +150,7 @@ class Bias(NamedTuple):
 def learn(
     features: Sequence[RelationFeature],
     correct: Array,
-    spend: Callable[[float], bool],
+    spend: Spend,
     bias: Bias = Bias(),  # noqa: B008  # immutable
 ) -> RelationList:
     """Learn a decision list.
@@ -181,7 +185,7 @@ class _Learner:
         self,
         features: Sequence[RelationFeature],
         correct: Array,
-        spend: Callable[[float], bool],
+        spend: Spend,
         bias: Bias,
     ) -> None:
         conditions = [(c, f) for f in features for c in conditions_on(f)]
