@@ -222,22 +222,6 @@ class World(gym.Env[Any, Any]):
         return np.array(self.state), float(reward), ends, False, {}
 
 
-def modular(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    number = (3 * state[0] + action) % 17
-    return [number], number == 0, False
-
-
-def swap(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    one, two, three = state
-    after = [[two, one, three], [one, three, two], [(one + 1) % 6, two, three]][action]
-    return after, 0.5 * after[0] - 0.2 * after[2], False
-
-
-def stock(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    left = min(max(state[0] + action - state[1], 0), 20)
-    return [left, (2 * state[1] + 1) % 5], 3 * state[1] - action - 0.1 * left, False
-
-
 def shop(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
     changes = [(1, 0), (5, 0), (-3, -1)][action]
     after = [value + change for value, change in zip(state, changes, strict=True)]
@@ -248,13 +232,6 @@ def shop(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]
 def lights(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
     after = [value ^ (abs(place - action) < 2) for place, value in enumerate(state)]
     return after, (sum(state) - sum(after)) / 6, not any(after)
-
-
-def machine(state: list[int], action: Any, _: Any) -> tuple[list[int], float, bool]:
-    operation, source, target = (int(part) for part in action)
-    after = list(state)
-    after[target] = [state[source], (state[target] + state[source]) % 8][operation]
-    return after, 0.0, False
 
 
 def errands(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
@@ -279,12 +256,8 @@ def ice(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
 
 
 WORLDS = {
-    "multiples that wrap": (World([17], 3, modular), "3 * state"),
-    "swaps and linear rewards": (World([6, 6, 6], 3, swap), ".get(action, "),
-    "differences that stop at bounds": (World([21, 5], 5, stock), " - value_1 + "),
     "moves that are refused": (World([13, 5], 3, shop), "if outside"),
     "neighbours that flip": (World([2] * 6, 6, lights), "total"),
-    "registers that an action names": (World([8] * 3, [2, 3, 3], machine), "2 * value_0"),
     "rewards for the target of a pointer": (World([5, *[2] * 5], 3, errands), ")[position]"),
     "slides": (World([6, 7], 4, ice, *WALLS), "while "),
 }

@@ -156,7 +156,7 @@ def known_dynamics(
 def _moves(seen: Transitions, layout: Layout) -> list[Fit]:
     old, after = seen.in_factors(layout)
     radices = tuple(radix for digits in layout for radix in digits)
-    return fit_moves(old, seen.action, after, radices, seen.encoding.action_sizes)
+    return fit_moves(old, seen.action, after, radices, seen.encoding.actions)
 
 
 @dataclass(frozen=True)
