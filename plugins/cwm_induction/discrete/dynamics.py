@@ -15,10 +15,8 @@ from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
 from cwm_induction.discrete.moves import (
     CHANGE_BITS,
-    Assumption,
     FactorMove,
     Fit,
-    assume_opposites,
     fit_moves,
 )
 from cwm_induction.discrete.rules import CaseList, CaseSearch
@@ -30,9 +28,6 @@ MISS_BITS = 10.0
 
 FINALISTS = 4
 """Number of layouts to fit exceptions for: those with the cheapest moves."""
-
-OPPOSITE_BITS = 4.0
-"""Bits that a layout saves by each idle action that it interprets as an opposite move."""
 
 EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0, "shift": 3.0}
 """Price of each kind of effect, the simplest first, in addition to the price of its value."""
@@ -98,7 +93,6 @@ class FactorDynamics:
     moves: tuple[FactorMove, ...]
     block: CaseList | None
     changes: tuple[FactorChange, ...]
-    assumed: tuple[Assumption, ...]
     bits: float
     slide: Slide | None = None
 
@@ -187,8 +181,7 @@ class _Plan:
         """Fit the moves and their exceptions, with joint blocking if that is shorter."""
         seen, sizes = self.seen, self.sizes
         old, after = seen.in_factors(self.layout)
-        fits, assumed = assume_opposites(self.moves, old, seen.action, after)
-        moves = tuple(fit.move for fit in fits)
+        moves = tuple(fit.move for fit in self.moves)
         places = tuple(n for n, move in enumerate(moves) if move.steps)
         if places:
             trials = Trials(old, seen.action, after, places, sizes.radices)
@@ -199,8 +192,8 @@ class _Plan:
         if any(move.moves for move in moves):
             choices.append(search.blocked(factored))
         block, changes, spent = min(choices, key=lambda choice: choice.bits)
-        bits = self.bits + sum(fit.bits for fit in fits) - OPPOSITE_BITS * len(assumed)
-        return FactorDynamics(self.layout, sizes, moves, block, changes, assumed, bits + spent)
+        bits = self.bits + sum(fit.bits for fit in self.moves) + spent
+        return FactorDynamics(self.layout, sizes, moves, block, changes, bits)
 
     def sliding(self) -> FactorDynamics | None:
         """Fit moves that continue until they meet an obstacle, and their exceptions."""
@@ -215,7 +208,7 @@ class _Plan:
         factored = aim(slide.moves, old, action, slide)
         _, changes, spent = self._exceptions(after, sizes).changes(factored)
         bits = self.bits + slide.bits + spent
-        return FactorDynamics(self.layout, sizes, slide.moves, None, changes, (), bits, slide)
+        return FactorDynamics(self.layout, sizes, slide.moves, None, changes, bits, slide)
 
     def _exceptions(self, after: np.ndarray, sizes: Sizes) -> "_ExceptionSearch":
         return _ExceptionSearch(CaseSearch(sizes, self.spend, MISS_BITS), after, self.shifts)
@@ -262,7 +255,7 @@ class _ExceptionSearch(NamedTuple):
             correct = np.stack(
                 [~wrong, *(self._hits(factored, factor, e) for e in effects)], axis=1
             )
-            kinds = ("action", "part", "old", "new", "aimed", "meets", "at")
+            kinds = ("action", "part", "old", "new", "aimed", "at")
             columns = self.sizes.columns(factored, *kinds)
             prices = (0.0, *map(self._price, effects))
             rules = self.search.learn(factored, columns, correct, prices)

@@ -104,8 +104,7 @@ class CaseWriter:
         name = self.spell(column)
         if operator:
             return f"{name} {operator} {self._value(column, value)}"
-        opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
-        return name if value else opposite
+        return name if value else f"not {name}"
 
     def _value(self, column: RuleColumn, value: int) -> str:
         if column.kind == "reward":

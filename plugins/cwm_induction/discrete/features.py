@@ -16,9 +16,6 @@ FLAG = 2
 LEAST_FLAGS = 4
 """Rules may count flags if there are at least this many."""
 
-LEAST_MEETING = 4
-"""Test factors for equality only if they have at least this many values."""
-
 LEAST_PICKED = 3
 """A factor may select one of n other factors if it has n values, at least this many."""
 
@@ -40,7 +37,7 @@ LEAST_SYMBOLS = 3
 LEAST_SITES = 2
 """Number of places that must have been observed with one value each; one may be chance."""
 
-TRUTHS = ("same", "done", "meets", "at", "site", "outside", "alike", "rising")
+TRUTHS = ("same", "done", "at", "site", "outside", "alike", "rising")
 """Kinds of columns with boolean values."""
 
 RELATION_BITS = 3.0
@@ -55,10 +52,8 @@ class RuleColumn(NamedTuple):
 
     Kinds with further fields:
         "part": The part `other` of the action.
-        "meets": Whether `factor` and `other` have the same value.
         "at": Whether `factor` represents the current cell, which the factors in `cell` determine.
         "site": Whether any value represents the current cell.
-        "pick": The value of the factor in `cell` that `factor` selects.
         "change": The increase of `factor`, plus `size // 2`.
         "gap": The difference of `factor` and `other`, plus `size // 2`.
         "total": The number of factors in `cell` that are set.
@@ -93,7 +88,7 @@ class RuleColumn(NamedTuple):
     @property
     def bits(self) -> float:
         """Price of a condition, in addition to the choice among all conditions."""
-        return RELATION_BITS * (self.kind in ("meets", "gap", *RUN_KINDS))
+        return RELATION_BITS * (self.kind in ("gap", *RUN_KINDS))
 
 
 class FactoredTransitions(NamedTuple):
@@ -146,10 +141,6 @@ class FactoredTransitions(NamedTuple):
         match column.kind:
             case "same":
                 values = (new == old).all(axis=1)
-            case "pick":
-                values = pick(old, factor, column.cell)
-            case "meets":
-                values = new[:, factor] == new[:, other]
             case "change":
                 values = new[:, factor] - old[:, factor] + column.size // 2
             case "gap":
@@ -257,9 +248,6 @@ class Sizes(NamedTuple):
                 columns = (RuleColumn(kind, -1, size, n) for n, size in enumerate(self.parts))
                 whole = [RuleColumn("action", -1, self.actions)]
                 yield from columns if len(self.parts) > 1 else whole
-            case "pick":
-                picks = ((p, self.radices[cell[0]], cell) for p, cell in self.picks)
-                yield from (RuleColumn(kind, p, size, cell=cell) for p, size, cell in picks)
             case "total":
                 flags = self.flags
                 yield from [RuleColumn(kind, -1, len(flags) + 1, cell=flags)] * bool(flags)
@@ -267,8 +255,8 @@ class Sizes(NamedTuple):
                 yield from self._sites(goal=kind == "goal")
             case "run":
                 yield from self._of_runs()
-            case "meets" | "gap":
-                yield from self._of_pairs(factored, kind)
+            case "gap":
+                yield from self._of_pairs()
             case _:
                 yield from self._of_factors(factored, kind)
 
@@ -291,22 +279,13 @@ class Sizes(NamedTuple):
                 signed = kind in ("edge", "change")
                 yield RuleColumn(kind, factor, radix * 2 - 1 if signed else radix)
 
-    def _of_pairs(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
-        """Yield equality tests of factor pairs, or differences unless there are many pairs.
-
-        A pair has an equality test if its ranges differ by at most one value and its values
-        are equal in some rows, but not in all.
-        """
-        least = FLAG + 1 if kind == "gap" else LEAST_MEETING
-        numbers = [n for n, radix in enumerate(self.radices) if radix >= least]
+    def _of_pairs(self) -> Iterator[RuleColumn]:
+        """Yield differences of factors, unless there are many pairs."""
+        numbers = [n for n, radix in enumerate(self.radices) if radix > FLAG]
         pairs = list(combinations(numbers, 2))
-        for one, other in pairs if kind == "meets" or len(pairs) <= MOST_GAPS else ():
-            sizes = self.radices[one], self.radices[other]
-            met = factored.new[:, one] == factored.new[:, other]
-            if kind == "gap":
-                yield RuleColumn(kind, one, 2 * max(sizes) - 1, other)
-            elif abs(sizes[0] - sizes[1]) < 2 and 0 < met.sum() < len(met):
-                yield RuleColumn(kind, one, 2, other)
+        for one, other in pairs if len(pairs) <= MOST_GAPS else ():
+            size = 2 * max(self.radices[one], self.radices[other]) - 1
+            yield RuleColumn("gap", one, size, other)
 
     def _of_runs(self) -> Iterator[RuleColumn]:
         """Yield columns about runs of neighbouring factors of one size."""

@@ -132,62 +132,6 @@ def fit_moves(
     return [min(search.fits(factor), key=lambda fit: fit.cost) for factor in range(len(radices))]
 
 
-class Assumption(NamedTuple):
-    """The assumption that an action without any observed effect moves a factor."""
-
-    action: int
-    factor: int
-
-
-def assume_opposites(
-    fits: list[Fit], factors: np.ndarray, action: np.ndarray, after: np.ndarray
-) -> tuple[list[Fit], tuple[Assumption, ...]]:
-    """Complete pairs of opposite moves with actions that may only have met the bounds.
-
-    An action gets a move if its transitions agree with exactly one opposite move that no other
-    action makes.
-    """
-    fits = [fit._replace(move=replace(fit.move, deltas=fit.move.deltas.copy())) for fit in fits]
-    idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
-    left, assumed = np.flatnonzero(idle).tolist(), []
-    while left:
-        opposites = {number: _opposites(fits, number, factors, action, after) for number in left}
-        number = next((number for number in left if len(opposites[number]) == 1), None)
-        if number is None:
-            break
-        factor, delta = opposites[number][0]
-        fits[factor].move.deltas[number] = delta
-        assumed.append(Assumption(number, factor))
-        left.remove(number)
-    return fits, tuple(assumed)
-
-
-def _opposites(
-    fits: list[Fit], number: int, factors: np.ndarray, action: np.ndarray, after: np.ndarray
-) -> list[tuple[int, int]]:
-    """List the missing opposites that agree with all transitions of an idle action."""
-    rows = action == number
-    if not (factors[rows] == after[rows]).all():
-        return []
-    return [
-        (factor, delta)
-        for factor, fit in enumerate(fits)
-        for delta in _missing_opposites(fit.move)
-        if (
-            _to_range(factors[rows, factor] + delta, fit.move.radix, wraps=False)
-            == after[rows, factor]
-        ).all()
-    ]
-
-
-def _missing_opposites(move: FactorMove) -> list[int]:
-    """List the changes that no action makes although another action makes their opposite."""
-    if move.wraps or move.sets or move.key is not None:
-        return []
-    deltas = set(move.deltas.ravel().tolist())
-    return sorted(-delta for delta in deltas if delta and -delta not in deltas)
-
-
 class _MoveSearch(NamedTuple):
     """Distinct transitions, in factors; `stays` marks transitions without any change."""
 

@@ -48,7 +48,7 @@ MISS_BITS = 25.0
 """Price of a row with a wrong reward or end: these are often rare, but matter most."""
 
 COLUMNS = (
-    *("new", "part", "old", "aimed", "same", "meets", "goal", "total", "pick"),
+    *("new", "part", "old", "aimed", "same", "goal", "total"),
     *("change", "gap", "run"),
 )
 """Kinds of columns that rules use, the simplest first."""

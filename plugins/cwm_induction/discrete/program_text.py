@@ -21,7 +21,6 @@ from cwm_induction.discrete.expressions import (
     method,
     observation_expression,
     part_of_action,
-    picked,
     state_lines,
 )
 from cwm_induction.discrete.features import FLAG, RUN_KINDS, RuleColumn
@@ -275,7 +274,7 @@ class RuleWriter:
             return f"{self._value_at()}.get({self._cell()}) == {self.names[column.factor]}"
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
-        if column.kind in ("pick", "meets", "change", "gap", *RUN_KINDS):
+        if column.kind in ("change", "gap", *RUN_KINDS):
             return self._comparison_text(column)
         if column.factor < 0:
             paid = "bonus" if self.model.formula else "reward"
@@ -288,8 +287,6 @@ class RuleWriter:
 
     def _comparison_text(self, column: RuleColumn) -> str:
         """Write the expression of a column about several factors, or the change of one factor."""
-        if column.kind == "pick":
-            return picked([self.names[cell] for cell in column.cell], self.names[column.factor])
         if column.kind in RUN_KINDS:
             names = [self.spell(RuleColumn("new", factor, 0)) for factor in column.cell]
             values = f"[{listed(names)}]"
@@ -303,7 +300,7 @@ class RuleWriter:
         if column.kind == "change":
             return f"{name} - {self.names[column.factor]}"
         other = self.spell(RuleColumn("new", column.other, 0))
-        return f"{name} {'==' if column.kind == 'meets' else '-'} {other}"
+        return f"{name} - {other}"
 
     def _after(self, factor: int) -> str:
         """Return the variable of the value of a factor after the step."""
@@ -350,12 +347,6 @@ def _summary(
     sentences = _data_summary(seen)
     if seen.contradicts and certain:
         sentences.append("Equal inputs had different outcomes: the most common one is predicted.")
-    first = seen.encoding.action_lows[0] if seen.encoding.action_space.kind == "discrete" else 0
-    for action, factor in model.dynamics.assumed:
-        sentences.append(
-            f"Action {first + action} never changed anything in the data; it is assumed to be the "
-            f"opposite of the other action that moves {names[factor]}."
-        )
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 
 
