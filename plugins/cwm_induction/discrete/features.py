@@ -25,19 +25,13 @@ LEAST_RUN = 3
 MOST_GAPS = 60
 """Skip differences of factors if there are more pairs than this, to save time."""
 
-MOST_COUNTED = 16
-"""Count the factors of a run with a value for this many values only."""
-
-RUN_KINDS = ("sum", "count", "alike", "rising")
-"""Kinds of columns about a run of neighbouring factors of one size."""
-
 LEAST_SYMBOLS = 3
 """Values may represent places if a factor has at least this many; two are rather a flag."""
 
 LEAST_SITES = 2
 """Number of places that must have been observed with one value each; one may be chance."""
 
-TRUTHS = ("same", "done", "at", "site", "outside", "alike", "rising")
+TRUTHS = ("same", "done", "at", "site", "outside")
 """Kinds of columns with boolean values."""
 
 RELATION_BITS = 3.0
@@ -56,10 +50,7 @@ class RuleColumn(NamedTuple):
         "site": Whether any value represents the current cell.
         "change": The increase of `factor`, plus `size // 2`.
         "gap": The difference of `factor` and `other`, plus `size // 2`.
-        "total": The number of factors in `cell` that are set.
         "sum": The sum of the factors in `cell`.
-        "count": The number of factors in `cell` with the value `other`.
-        "alike", "rising": Whether the factors in `cell` are equal, or in ascending order.
     """
 
     kind: str
@@ -88,7 +79,7 @@ class RuleColumn(NamedTuple):
     @property
     def bits(self) -> float:
         """Price of a condition, in addition to the choice among all conditions."""
-        return RELATION_BITS * (self.kind in ("gap", *RUN_KINDS))
+        return RELATION_BITS * (self.kind in ("gap", "sum"))
 
 
 class FactoredTransitions(NamedTuple):
@@ -145,15 +136,8 @@ class FactoredTransitions(NamedTuple):
                 values = new[:, factor] - old[:, factor] + column.size // 2
             case "gap":
                 values = new[:, factor] - new[:, other] + column.size // 2
-            case "total" | "sum":
-                values = new[:, column.cell].sum(axis=1)
-            case "count":
-                values = np.count_nonzero(new[:, column.cell] == other, axis=1)
-            case "alike":
-                values = np.logical_not(np.diff(new[:, column.cell], axis=1).any(axis=1))
             case _:
-                falls = np.diff(new[:, column.cell], axis=1) < 0
-                values = np.logical_not(falls.any(axis=1))
+                values = new[:, column.cell].sum(axis=1)
         return values
 
 
@@ -248,9 +232,6 @@ class Sizes(NamedTuple):
                 columns = (RuleColumn(kind, -1, size, n) for n, size in enumerate(self.parts))
                 whole = [RuleColumn("action", -1, self.actions)]
                 yield from columns if len(self.parts) > 1 else whole
-            case "total":
-                flags = self.flags
-                yield from [RuleColumn(kind, -1, len(flags) + 1, cell=flags)] * bool(flags)
             case "at" | "goal":
                 yield from self._sites(goal=kind == "goal")
             case "run":
@@ -293,11 +274,6 @@ class Sizes(NamedTuple):
             radix, run = self.radices[first], tuple(range(first, end))
             if len(run) >= LEAST_RUN:
                 yield RuleColumn("sum", -1, len(run) * (radix - 1) + 1, cell=run)
-                yield RuleColumn("alike", -1, 2, cell=run)
-                if radix > FLAG:
-                    yield RuleColumn("rising", -1, 2, cell=run)
-                    for value in range(min(radix, MOST_COUNTED)):
-                        yield RuleColumn("count", -1, len(run) + 1, value, run)
 
     def _sites(self, *, goal: bool) -> Iterator[RuleColumn]:
         """Yield columns that compare the current cell with the cells of factors.

@@ -48,7 +48,7 @@ MISS_BITS = 25.0
 """Price of a row with a wrong reward or end: these are often rare, but matter most."""
 
 COLUMNS = (
-    *("new", "part", "old", "aimed", "same", "goal", "total"),
+    *("new", "part", "old", "aimed", "same", "goal"),
     *("change", "gap", "run"),
 )
 """Kinds of columns that rules use, the simplest first."""

@@ -23,7 +23,7 @@ from cwm_induction.discrete.expressions import (
     part_of_action,
     state_lines,
 )
-from cwm_induction.discrete.features import FLAG, RUN_KINDS, RuleColumn
+from cwm_induction.discrete.features import FLAG, RuleColumn
 from cwm_induction.discrete.outcomes import Outcomes, RewardFormula
 from cwm_induction.discrete.transitions import IntegerEncoding, Transitions, join
 
@@ -274,7 +274,7 @@ class RuleWriter:
             return f"{self._value_at()}.get({self._cell()}) == {self.names[column.factor]}"
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
-        if column.kind in ("change", "gap", *RUN_KINDS):
+        if column.kind in ("change", "gap", "sum"):
             return self._comparison_text(column)
         if column.factor < 0:
             paid = "bonus" if self.model.formula else "reward"
@@ -287,15 +287,9 @@ class RuleWriter:
 
     def _comparison_text(self, column: RuleColumn) -> str:
         """Write the expression of a column about several factors, or the change of one factor."""
-        if column.kind in RUN_KINDS:
+        if column.kind == "sum":
             names = [self.spell(RuleColumn("new", factor, 0)) for factor in column.cell]
-            values = f"[{listed(names)}]"
-            return {
-                "rising": f"sorted({values}) == {values}",
-                "alike": f"len({{{listed(names)}}}) == 1",
-                "sum": f"sum({values})",
-                "count": f"{values}.count({column.other})",
-            }[column.kind]
+            return f"sum([{listed(names)}])"
         name = self.spell(RuleColumn("new", column.factor, 0))
         if column.kind == "change":
             return f"{name} - {self.names[column.factor]}"
