@@ -47,6 +47,9 @@ DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 6
 MISS_BITS = 25.0
 """Price of a row with a wrong reward or end: these are often rare, but matter most."""
 
+RARE_MISS_BITS = 2.0
+"""Price of such a row while rules are extended, so that the search reaches rare rewards."""
+
 COLUMNS = (
     *("new", "part", "old", "aimed", "same", "goal"),
     *("change", "gap", "run"),
@@ -87,7 +90,7 @@ def fit_outcomes(
     seen: Transitions, factored: FactoredTransitions, sizes: Sizes, spend: Spend
 ) -> Outcomes:
     """Fit both rules in the order with the shorter description."""
-    search = CaseSearch(sizes, spend, MISS_BITS)
+    search = CaseSearch(sizes, spend, MISS_BITS, RARE_MISS_BITS)
 
     def fit(factored: FactoredTransitions, labels: np.ndarray, *more: str) -> CaseList:
         correct = labels[:, None] == np.arange(max(2, labels.max(initial=0) + 1))

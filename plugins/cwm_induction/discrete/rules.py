@@ -29,11 +29,15 @@ class CaseList(NamedTuple):
 
 
 class CaseSearch(NamedTuple):
-    """A search for decision lists about transitions; `error_bits` is the price of a wrong row."""
+    """A search for decision lists about transitions.
+
+    `error_bits` is the price of a wrong row, `search_error_bits` that while rules are extended.
+    """
 
     sizes: Sizes
     spend: Spend
     error_bits: float
+    search_error_bits: float | None = None
 
     def learn(
         self,
@@ -59,7 +63,9 @@ class CaseSearch(NamedTuple):
             for values in [factored.column(column, self.sizes)]
         ]
         kinds = correct.shape[1]
-        bias = Bias(self.error_bits, effect_bits, default=0)
+        bias = Bias(
+            self.error_bits, effect_bits, default=0, search_error_bits=self.search_error_bits
+        )
         found = learn(features, correct[chosen], self.spend, bias)
         values = {feature.name: feature.values for feature in features}
         labels = found.effects(values, len(chosen))
