@@ -48,7 +48,7 @@ MISS_BITS = 25.0
 """Price of a row with a wrong reward or end: these are often rare, but matter most."""
 
 RARE_MISS_BITS = 2.0
-"""Price of such a row while rules are extended, so that the search reaches rare rewards."""
+"""Price of a wrong reward while rules are extended, so that the search reaches rare rewards."""
 
 COLUMNS = (
     *("new", "part", "old", "aimed", "same", "goal"),
@@ -90,18 +90,22 @@ def fit_outcomes(
     seen: Transitions, factored: FactoredTransitions, sizes: Sizes, spend: Spend
 ) -> Outcomes:
     """Fit both rules in the order with the shorter description."""
-    search = CaseSearch(sizes, spend, MISS_BITS, RARE_MISS_BITS)
+    of_end = CaseSearch(sizes, spend, MISS_BITS)
+    of_reward = of_end._replace(search_error_bits=RARE_MISS_BITS)
 
-    def fit(factored: FactoredTransitions, labels: np.ndarray, *more: str) -> CaseList:
+    def fit(
+        search: CaseSearch, factored: FactoredTransitions, labels: np.ndarray, *more: str
+    ) -> CaseList:
         correct = labels[:, None] == np.arange(max(2, labels.max(initial=0) + 1))
         return search.learn(factored, sizes.columns(factored, *COLUMNS, *more), correct)
 
     always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
-    done, reward = fit(factored, labels), fit(factored, seen.codes)
+    done, reward = fit(of_end, factored, labels), fit(of_reward, factored, seen.codes)
     ended = factored._replace(done=done.labels(factored, sizes) ^ int(always))
     paid = factored._replace(reward=reward.labels(factored, sizes))
-    after_done, after_reward = fit(ended, seen.codes, "done"), fit(paid, labels, "reward")
+    after_done = fit(of_reward, ended, seen.codes, "done")
+    after_reward = fit(of_end, paid, labels, "reward")
     if done.bits + after_done.bits <= reward.bits + after_reward.bits:
         return Outcomes(always, done, after_done, reward_first=False)
     return Outcomes(always, after_reward, reward, reward_first=True)
