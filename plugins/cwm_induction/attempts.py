@@ -152,10 +152,9 @@ class RuleAttempt:
         return ProgramProposal(program, judged=self._written(task.data[~task.held_back], task))
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
-        view, rng = readable(data), np.random.default_rng(task.seed)
+        view = readable(data)
         known = task.known if data is task.data else None
-        flat = view.flat(data)
-        return view.nested(discrete.induce(flat, variant=task.step, rng=rng, known=known))
+        return view.nested(discrete.induce(view.flat(data), known))
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class ChanceAttempt:
     """Fits outcome probabilities on whole numbers, and rules for the outcomes."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program for all rows, and a judged one; the rules vary with the task's step."""
+        """Write a program for all rows, and a judged one."""
         task.effort.tell("fitting outcome probabilities")
         program = self._written(task.data, task)
         if task.data.observation_space.kind in ("discrete", "tuple"):
@@ -190,7 +189,7 @@ class ChanceAttempt:
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view = readable(data)
         known = task.known if data is task.data else None
-        return view.nested(discrete.induce_chances(view.flat(data), variant=task.step, known=known))
+        return view.nested(discrete.induce_chances(view.flat(data), known))
 
 
 @dataclass(frozen=True)
@@ -211,9 +210,9 @@ class ObjectAttempt:
     """Fits rules on relations between objects."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write rules for effects of actions and for rewards; they vary with the task's step."""
+        """Write rules for effects of actions and for rewards."""
         task.effort.tell("fitting rules on objects")
-        return ProgramProposal(objects.induce(task.data, variant=task.step))
+        return ProgramProposal(objects.induce(task.data))
 
 
 @dataclass(frozen=True)
@@ -303,14 +302,14 @@ class CounterAttempt:
         return ProgramProposal(program, judged=self._written(task.data[~task.held_back], task))
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
-        view, rng = readable(data), np.random.default_rng(task.seed)
+        view = readable(data)
         flat = view.flat(data)
         quantities = chosen_quantities(
             RecordedHistory.of(flat, np.zeros(len(data), bool)), task.effort
         )
         if not quantities:
             return ""
-        program = discrete.induce(with_quantities(flat, quantities), variant=task.step, rng=rng)
+        program = discrete.induce(with_quantities(flat, quantities))
         return remembering(program, quantities, view.observations, view.actions)
 
 

@@ -24,12 +24,11 @@ EARLY = 40
 class KnownStructure:
     """The structure found so far; empty if there is none.
 
-    `rows` is the number of rows at the last search, `thorough` at the last full search. `layouts`
-    are interpretations of whole numbers, `mechanics` is a mechanism.
+    `rows` is the number of rows at the last search. `layouts` are interpretations of whole numbers,
+    `mechanics` is a mechanism.
     """
 
     rows: int = 0
-    thorough: int = 0
     layouts: tuple[Layout, ...] = ()
     mechanics: Mechanics | None = None
 

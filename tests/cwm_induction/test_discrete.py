@@ -18,13 +18,13 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_induction import discrete
-from cwm_induction.discrete import dynamics, moves
+from cwm_induction.decision_list import RelationList
 from cwm_induction.discrete.dynamics import FactorDynamics
 from cwm_induction.discrete.features import Sizes
-from cwm_induction.discrete.moves import FactorMove, Fit
-from cwm_induction.discrete.outcomes import Outcomes, Rule
+from cwm_induction.discrete.moves import FactorMove
+from cwm_induction.discrete.outcomes import Outcomes
 from cwm_induction.discrete.program_text import DiscreteModel, write_program
-from cwm_induction.discrete.rules import DecisionList
+from cwm_induction.discrete.rules import CaseList
 from cwm_induction.discrete.transitions import Transitions
 
 
@@ -46,10 +46,9 @@ def collect(env: gym.Env[Any, Any], seed: int, *, train: int = 10, test: int = 1
     return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
 
 
-def induce(dataset: Dataset, variant: int = 0) -> str:
+def induce(dataset: Dataset) -> str:
     """Induce from the part of the train rows that may be fitted to."""
-    fit = dataset.train[dataset.train.fitted]
-    return discrete.induce(fit, variant=variant, rng=np.random.default_rng(0))
+    return discrete.induce(dataset.train[dataset.train.fitted])
 
 
 def mistakes(program: str, dataset: Dataset) -> np.ndarray:
@@ -180,25 +179,15 @@ def test_walls_a_key_and_a_door_are_found() -> None:
     dataset = collect(KeyAndDoor(), 0, train=40)
     program = induce(dataset)
     assert mistakes(program, dataset.test).mean() < 0.01
-    assert "BLOCKED" in program
+    assert "new_row, new_column = row, column" in program
 
 
 def test_states_numbered_in_no_order_are_looked_up() -> None:
     dataset = collect(Twisted(), 0)
     fit = dataset.train[dataset.train.fitted]
     program = induce(dataset)
-    assert "STATE_AFTER" in program
+    assert "REMEMBERED" in program
     assert not mistakes(program, fit).any()
-
-
-def test_an_action_that_only_met_the_bounds_is_taken_for_the_missing_opposite() -> None:
-    moves = [(0, 0, 0), (0, 1, 1), (1, 1, 2), (2, 1, 3), (0, 0, 0)]
-    rows = [Transition(before, action, after, 0.0, False) for before, action, after in moves]
-    fit = numbered(rows, 9, 2)
-    program = discrete.induce(fit, variant=0, rng=np.random.default_rng(0))
-    there_and_back = [Transition(5, 0, 4, 0.0, False), Transition(5, 1, 6, 0.0, False)]
-    assert not mistakes(program, numbered(there_and_back, 9, 2)).any()
-    assert "Action 0 never changed anything in the data" in " ".join(program.split())
 
 
 class World(gym.Env[Any, Any]):
@@ -223,22 +212,6 @@ class World(gym.Env[Any, Any]):
         return np.array(self.state), float(reward), ends, False, {}
 
 
-def modular(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    number = (3 * state[0] + action) % 17
-    return [number], number == 0, False
-
-
-def swap(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    one, two, three = state
-    after = [[two, one, three], [one, three, two], [(one + 1) % 6, two, three]][action]
-    return after, 0.5 * after[0] - 0.2 * after[2], False
-
-
-def stock(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
-    left = min(max(state[0] + action - state[1], 0), 20)
-    return [left, (2 * state[1] + 1) % 5], 3 * state[1] - action - 0.1 * left, False
-
-
 def shop(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
     changes = [(1, 0), (5, 0), (-3, -1)][action]
     after = [value + change for value, change in zip(state, changes, strict=True)]
@@ -249,13 +222,6 @@ def shop(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]
 def lights(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
     after = [value ^ (abs(place - action) < 2) for place, value in enumerate(state)]
     return after, (sum(state) - sum(after)) / 6, not any(after)
-
-
-def machine(state: list[int], action: Any, _: Any) -> tuple[list[int], float, bool]:
-    operation, source, target = (int(part) for part in action)
-    after = list(state)
-    after[target] = [state[source], (state[target] + state[source]) % 8][operation]
-    return after, 0.0, False
 
 
 def errands(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
@@ -280,12 +246,8 @@ def ice(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
 
 
 WORLDS = {
-    "multiples that wrap": (World([17], 3, modular), "3 * state"),
-    "swaps and linear rewards": (World([6, 6, 6], 3, swap), ".get(action, "),
-    "differences that stop at bounds": (World([21, 5], 5, stock), " - value_1 + "),
     "moves that are refused": (World([13, 5], 3, shop), "if outside"),
     "neighbours that flip": (World([2] * 6, 6, lights), "total"),
-    "registers that an action names": (World([8] * 3, [2, 3, 3], machine), "2 * value_0"),
     "rewards for the target of a pointer": (World([5, *[2] * 5], 3, errands), ")[position]"),
     "slides": (World([6, 7], 4, ice, *WALLS), "while "),
 }
@@ -314,27 +276,26 @@ def delivery(state: list[int], action: int, _: Any) -> tuple[list[int], float, b
     return [row, column, parcel, goal], -10 if action > 3 else -1, False
 
 
-def test_places_that_symbols_stand_for_are_shared_and_guessed_where_unseen() -> None:
-    rows = [([0, 0, 0, 1], 4), ([0, 4, 4, 1], 5), ([4, 1, 2, 0], 4)]
-    rows += [([0, 0, 1, 2], 4), ([1, 1, 4, 3], 5), ([2, 3, 0, 3], 4), ([3, 3, 4, 0], 5)]
-    walk = [([row, column, 4, 2], a) for row in range(5) for column in range(5) for a in range(4)]
+def test_an_item_is_delivered_to_a_place_where_only_its_pick_up_was_seen() -> None:
+    cells = [(row, column) for row in range(5) for column in range(5)]
+    taken = [([*cell, parcel, goal], 4) for cell in cells for parcel in range(3) for goal in (1, 3)]
+    put = [([*cell, 4, goal], 5) for cell in cells for goal in (1, 2)]
+    walk = [([*cell, 4, 2], action) for cell in cells for action in range(4)]
     seen = []
-    for episode, (state, action) in enumerate([*rows, *walk]):
+    for episode, (state, action) in enumerate([*taken, *put, *walk]):
         after, reward, ends = delivery(state, action, None)
         seen.append(
             Transition(np.array(state), action, np.array(after), reward, ends, False, episode)
         )
     spaces = gym.spaces.MultiDiscrete([5, 5, 5, 4]), gym.spaces.Discrete(6)
     fit = Dataset.of(seen, observation_space=space_of(spaces[0]), action_space=space_of(spaces[1]))
-    program = discrete.induce(fit, variant=0, rng=np.random.default_rng(0))
+    program = discrete.induce(fit)
     exec(program, scope := {})
     model = scope["Environment"]()
-    for state in ([0, 0, 4, 0], [4, 1, 4, 2], [3, 4, 4, 3]):
-        model.set_state(np.array(state))
-        assert model.step(5)[1:] == (20.0, True)
+    model.set_state(np.array([0, 0, 4, 0]))
+    assert model.step(5)[1:] == (20.0, True)
     model.set_state(np.array([1, 1, 4, 3]))
     assert model.step(5)[1:] == (-10.0, False)
-    assert "was not observed" in " ".join(program.split())
 
 
 SPACES = {
@@ -376,18 +337,11 @@ def test_improved_programs_give_the_commonest_outcome_in_every_space() -> None:
     assert not wrong
 
 
-def test_every_variant_explains_what_it_was_fitted_to() -> None:
-    dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), 0)
-    fit = dataset.train[dataset.train.fitted]
-    variants = range(len(discrete.VARIANTS) + 1)
-    assert [v for v in variants if mistakes(induce(dataset, v), fit).any()] == []
-
-
 def test_a_long_observation_is_python_too() -> None:
     radices = (2,) * 9
     still = FactorMove(2, wraps=False, key=None, deltas=np.zeros((1, 1), dtype=np.int64))
-    dynamics = FactorDynamics((radices,), Sizes(radices, 1), (still,) * 9, None, (), (), 0.0)
-    nothing = Rule((), DecisionList((), 0.0))
+    dynamics = FactorDynamics((radices,), Sizes(radices, 1), (still,) * 9, None, (), 0.0)
+    nothing = CaseList((), RelationList((), 0), 0.0)
     seen = Transitions.of(numbered([Transition(300, 0, 300, 0.0, False)], 512, 1))
     outcomes = Outcomes(False, nothing, nothing, reward_first=False)
     program = write_program(DiscreteModel(seen.encoding, dynamics, outcomes, (0.0,)), seen)
@@ -398,30 +352,13 @@ def test_a_long_observation_is_python_too() -> None:
     assert model.step(0) == (301, 0.0, False)
 
 
-def test_moves_are_fitted_once_for_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted: list[int] = []
-
-    def fit_moves(*things: Any) -> list[Fit]:
-        fitted.append(len(things))
-        return moves.fit_moves(*things)
-
-    monkeypatch.setattr(dynamics, "fit_moves", fit_moves)
-    dataset = collect(KeyAndDoor(), 57)
-    induce(dataset)
-    first = len(fitted)
-    assert first > 0
-    for variant in (1, 2, 4):
-        induce(dataset, variant)
-    assert len(fitted) == first
-
-
 def test_the_text_depends_on_nothing_but_the_data(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     collect(KeyAndDoor(), 0).save(path)
     script = (
-        "import sys, numpy, pathlib; from cwm_cli.data.dataset import Dataset;"
+        "import sys, pathlib; from cwm_cli.data.dataset import Dataset;"
         "from cwm_induction import discrete; fit = Dataset.load(pathlib.Path(sys.argv[1]));"
-        "print(discrete.induce(fit, variant=5, rng=numpy.random.default_rng(0)))"
+        "print(discrete.induce(fit))"
     )
     texts = {
         subprocess.run(
@@ -452,9 +389,9 @@ def random_transitions(draw: st.DrawFn) -> Dataset:
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@given(random_transitions(), st.integers(0, 6))
-def test_every_seen_transition_is_right_after_improving(fit: Dataset, variant: int) -> None:
-    program = discrete.induce(fit, variant=variant, rng=np.random.default_rng(0))
+@given(random_transitions())
+def test_every_seen_transition_is_right_after_improving(fit: Dataset) -> None:
+    program = discrete.induce(fit)
     improved = discrete.improve(program, fit, mistakes(program, fit))
     assert not mistakes(improved, fit).any()
 
@@ -462,29 +399,12 @@ def test_every_seen_transition_is_right_after_improving(fit: Dataset, variant: i
 def test_improving_twice_keeps_what_was_remembered_first() -> None:
     rows = [Transition(state, 0, 7 * state % 11, float(state % 3), False) for state in range(11)]
     fit = numbered(rows, 11, 1)
-    program = discrete.induce(fit[np.arange(2)], variant=0, rng=np.random.default_rng(0))
+    program = discrete.induce(fit[np.arange(2)])
     wrong = mistakes(program, fit)
     first = wrong & (np.arange(11) < 6)
     twice = discrete.improve(discrete.improve(program, fit, first), fit, wrong & ~first)
     assert not mistakes(twice, fit).any()
     assert twice.count("REMEMBERED = ") == 1
-
-
-def test_every_second_variant_guesses_about_one_state_never_seen():
-    walk = [(0, 1, 1), (1, 0, 0), (0, 1, 1), (1, 1, 2), (2, 0, 1)] * 3
-    rows = [Transition(s, a, n, 0.0, False) for s, a, n in walk]
-    dataset = numbered(rows, 6, 2)
-    rng = np.random.default_rng(0)
-    plain, guessed = (discrete.induce(dataset, variant=v, rng=rng) for v in (0, 1))
-    assert "is a guess" in guessed
-    assert "is a guess" not in plain
-    ends = {}
-    for name, program in (("plain", plain), ("guessed", guessed)):
-        exec(program, scope := {})
-        environment = scope["Environment"]()
-        environment.set_state(2)
-        ends[name] = environment.step(1)
-    assert ends == {"plain": (3, 0.0, False), "guessed": (3, 0.0, True)}
 
 
 class Heaps(gym.Env[np.ndarray, int]):

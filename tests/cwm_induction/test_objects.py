@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.objects import ObjectField, ObjectSchema, relations
-from cwm_induction.objects import Experience, composed, reward_program, transition_program
+from cwm_induction.objects import Experience, program_of
 from cwm_learn.learn import learn
 
 COLORS = ("none", "red", "blue")
@@ -115,8 +115,7 @@ def wrong(program: str, rows: list[tuple[str, np.ndarray, int, np.ndarray, float
 def test_keys_and_doors_are_understood_from_rows() -> None:
     """A door opens to the key of its colour: rules say so, and hold in rooms never seen."""
     rows = Doors(np.random.default_rng(0)).rows(800)
-    seen = Experience.read(SCHEMA, rows)
-    program = composed(seen, transition_program(seen), reward_program(seen))
+    program = program_of(Experience.read(SCHEMA, rows))
     assert wrong(program, rows) == 0
     assert "RECALLED" not in program
     assert wrong(program, Doors(np.random.default_rng(1)).rows(800)) <= 2, program

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from cwm_induction.discrete.rules import Box, ColumnBound, DecisionList, DecisionTable, RuleColumn
+from cwm_induction.decision_list import RelationCondition
+from cwm_induction.discrete.features import RuleColumn
+from cwm_induction.discrete.rules import CaseList
 from cwm_induction.discrete.transitions import IntegerEncoding, Layout
 from cwm_induction.writing.finishing import split_outside
 
@@ -24,8 +26,8 @@ MOST_ASSIGNED = 80
 """Width of a line that assigns several names, in characters."""
 
 
-class Condition(NamedTuple):
-    """A label and the expression of its rows; later conditions take precedence."""
+class WrittenCase(NamedTuple):
+    """The expression of the rows of a label; earlier cases take precedence."""
 
     expression: str
     label: int
@@ -53,99 +55,67 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class ConditionWriter:
+class CaseWriter:
     """A writer of conditions; `spell` returns the expression of a column."""
 
-    constants: Constants
     spell: Callable[[RuleColumn], str]
     rewards: tuple[str, ...]
 
-    def spelled(self, column: RuleColumn, value: int) -> str:
-        """Write a value of a column."""
-        if column.kind == "reward":
-            return self.rewards[value]
-        if column.is_signed:
-            return str(value - column.size // 2)
-        return str(bool(value)) if column.is_truth else str(value)
+    def cases(self, rules: CaseList) -> list[WrittenCase]:
+        """Return the cases of rules; neighbours with one label become one case."""
+        cases: list[WrittenCase] = []
+        for rule in rules.found.rules:
+            case = WrittenCase(self._conjunction(rules.columns, rule.conditions), rule.effect)
+            if cases and cases[-1].label == case.label:
+                case = WrittenCase(_either(cases.pop().expression, case.expression), case.label)
+            cases.append(case)
+        return cases
 
-    def conditions(self, rules: DecisionList, name: str) -> list[Condition]:
-        """Return the conditions of all layers."""
-        found: list[Condition] = []
-        for layer in rules.layers:
-            if isinstance(layer, Box):
-                parts = [part for bound in layer.bounds for part in self._bound_tests(bound)]
-                found.append(Condition(" and ".join(parts) or "True", layer.label))
-            else:
-                for label in sorted(set(layer.labels.values())):
-                    found.append(Condition(self._membership(layer, label, name), label))
-        return found
-
-    def either(self, rules: DecisionList, name: str) -> str:
-        """Join the conditions of a boolean rule into one expression."""
+    def condition(self, rules: CaseList, *, opposite: bool = False) -> str:
+        """Join the cases of a boolean rule into one expression, or write its opposite."""
         expression = ""
-        for condition, label in self.conditions(rules, name):
-            if not expression:
-                expression = condition if label else ""
-            elif label:
-                inner = f"({condition})" if " and " in condition else condition
-                expression = f"{expression} or {inner}"
-            else:
-                expression = f"({expression}) and not ({condition})"
+        for case, label in reversed(self.cases(rules)):
+            if label:
+                expression = _either(case, expression) if expression else case
+            elif expression:
+                expression = f"not ({case}) and ({expression})"
+        if opposite:
+            return f"not ({expression})" if expression else "True"
         return expression or "False"
 
-    def ends(self, rules: DecisionList, *, always: bool) -> str:
-        """Write the condition of the end of an episode; `always` is the usual case."""
-        ends = self.either(rules, "TERMINAL")
-        if not always:
-            return ends
-        return "True" if ends == "False" else f"not ({ends})"
+    def _conjunction(
+        self, columns: tuple[RuleColumn, ...], conditions: tuple[RelationCondition, ...]
+    ) -> str:
+        """Write conditions; two bounds of a column become one comparison."""
+        texts: list[str] = []
+        for name in dict.fromkeys(condition.feature for condition in conditions):
+            column = columns[int(name)]
+            found = {c.operator: c.value for c in conditions if c.feature == name}
+            excluded = [c.value for c in conditions if (c.feature, c.operator) == (name, "!=")]
+            if ">=" in found and "<=" in found:
+                low, high = (self._value(column, found.pop(side)) for side in (">=", "<="))
+                texts.append(f"{low} <= {self.spell(column)} <= {high}")
+            found.pop("!=", None)
+            texts += [self._comparison(column, *pair) for pair in found.items()]
+            texts += [self._comparison(column, "!=", value) for value in excluded]
+        return " and ".join(texts)
 
-    def lookup(self, table: DecisionTable, values: dict[int, str], name: str, default: str) -> str:
-        """Return an expression that looks up a value by key."""
-        entries = [
-            f"{self._key(key, table.columns)}: {values[label]}"
-            for key, label in sorted(table.labels.items())
-        ]
-        subject = as_one([self.spell(column) for column in table.columns])
-        constant = self.constants.add(name, "{" + ", ".join(entries) + "}", f"by {subject}")
-        return f"{constant}.get({subject}, {default})"
-
-    def _membership(self, table: DecisionTable, label: int, name: str) -> str:
-        """Write the test that the columns match a key with a label."""
-        keys = sorted(key for key, value in table.labels.items() if value == label)
-        subject = as_one([self.spell(column) for column in table.columns])
-        if len(keys) == 1:
-            return " and ".join(map(self._equality, table.columns, keys[0]))
-        values = "{" + ", ".join(self._key(key, table.columns) for key in keys) + "}"
-        return f"{subject} in {self.constants.add(name, values, f'set of {subject}')}"
-
-    def _key(self, key: tuple[int, ...], columns: tuple[RuleColumn, ...]) -> str:
-        """Write a key of a lookup."""
-        return as_one(list(map(self.spelled, columns, key)))
-
-    def _equality(self, column: RuleColumn, value: int) -> str:
-        """Write the test that a column has a value."""
+    def _comparison(self, column: RuleColumn, operator: str, value: int) -> str:
         name = self.spell(column)
-        if not column.is_truth:
-            return f"{name} == {self.spelled(column, value)}"
-        opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
-        return name if value else opposite
+        if operator:
+            return f"{name} {operator} {self._value(column, value)}"
+        return name if value else f"not {name}"
 
-    def _bound_tests(self, bound: ColumnBound) -> Iterator[str]:
-        """Write the test that a column is within a bound, as one comparison if possible."""
-        name, last = self.spell(bound.column), bound.column.size - 1
-        low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
-        if bound.low == bound.high:
-            yield self._equality(bound.column, bound.low)
-        elif bound.low > 0 and bound.high < last:
-            yield f"{low} <= {name} <= {high}"
-        elif bound.low > 0:
-            yield f"{name} >= {low}"
-        elif bound.high < last:
-            yield f"{name} <= {high}"
-        for value in bound.excluded:
-            if bound.low <= value <= bound.high:
-                yield f"{name} != {self.spelled(bound.column, value)}"
+    def _value(self, column: RuleColumn, value: int) -> str:
+        if column.kind == "reward":
+            return self.rewards[value]
+        return str(value - column.size // 2 if column.is_signed else value)
+
+
+def _either(one: str, other: str) -> str:
+    """Join two expressions by `or`."""
+    grouped = f"({other})" if " and " in other and not other.startswith("(") else other
+    return f"{one} or {grouped}"
 
 
 def bracketed(start: str, expression: str, end: str = "") -> list[str]:
@@ -223,17 +193,15 @@ def assignments(left: str, right: str, names: list[str]) -> Iterator[str]:
 
 
 def chain(
-    conditions: list[Condition], target: str, values: dict[int, str], default: str | None
+    cases: list[WrittenCase], target: str, values: dict[int, str], default: str | None
 ) -> list[str]:
-    """Write an assignment by the last true condition, or of the default if there is one."""
+    """Write an assignment by the first true case, or of the default if there is one."""
     lines: list[str] = [] if default is None else [f"{target} = {default}"]
-    word = "if"
-    for number, condition in reversed(list(enumerate(conditions))):
-        if condition.label or number:
-            value = values.get(condition.label)
-            assign = "pass" if value is None else f"{target} = {value}"
-            lines += [*bracketed(f"{word} ", condition.expression, ":"), f"    {assign}"]
-            word = "elif"
+    while cases and not cases[-1].label:
+        cases = cases[:-1]
+    for number, case in enumerate(cases):
+        assign = f"{target} = {values[case.label]}" if case.label else "pass"
+        lines += [*bracketed("elif " if number else "if ", case.expression, ":"), f"    {assign}"]
     return lines
 
 

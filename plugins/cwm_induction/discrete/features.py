@@ -5,21 +5,16 @@ destination.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
-
-from cwm_induction.discrete.rules import RuleColumn, RuleInputs
 
 FLAG = 2
 """Number of values of a boolean factor."""
 
 LEAST_FLAGS = 4
 """Rules may count flags if there are at least this many."""
-
-LEAST_MEETING = 4
-"""Test factors for equality only if they have at least this many values."""
 
 LEAST_PICKED = 3
 """A factor may select one of n other factors if it has n values, at least this many."""
@@ -30,23 +25,61 @@ LEAST_RUN = 3
 MOST_GAPS = 60
 """Skip differences of factors if there are more pairs than this, to save time."""
 
-MOST_COUNTED = 16
-"""Count the factors of a run with a value for this many values only."""
-
-RUN_KINDS = ("sum", "count", "alike", "rising")
-"""Kinds of columns about a run of neighbouring factors of one size."""
-
 LEAST_SYMBOLS = 3
 """Values may represent places if a factor has at least this many; two are rather a flag."""
 
 LEAST_SITES = 2
 """Number of places that must have been observed with one value each; one may be chance."""
 
-RARELY = 0.02
-"""Predict rewards that are rarer than this share of deliveries in all cells not ruled out."""
+TRUTHS = ("same", "done", "at", "site", "outside")
+"""Kinds of columns with boolean values."""
+
+RELATION_BITS = 3.0
+"""Price of a comparison of several factors, as there are many pairs and runs."""
 
 Cell = tuple[int, ...]
 """Values of the factors that determine a place."""
+
+
+class RuleColumn(NamedTuple):
+    """An input of rules with `size` values: the action, or a property of factors.
+
+    Kinds with further fields:
+        "part": The part `other` of the action.
+        "at": Whether `factor` represents the current cell, which the factors in `cell` determine.
+        "site": Whether any value represents the current cell.
+        "change": The increase of `factor`, plus `size // 2`.
+        "gap": The difference of `factor` and `other`, plus `size // 2`.
+        "sum": The sum of the factors in `cell`.
+    """
+
+    kind: str
+    factor: int
+    size: int
+    other: int = -1
+    cell: tuple[int, ...] = ()
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether the values are boolean."""
+        return self.kind in TRUTHS
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the values start at `-(size // 2)`."""
+        return self.kind in ("change", "gap")
+
+    @property
+    def order(self) -> str:
+        """How conditions compare the values: as a flag, a code or a number."""
+        if self.is_truth:
+            return "flag"
+        return "code" if self.kind in ("action", "reward") else "number"
+
+    @property
+    def bits(self) -> float:
+        """Price of a condition, in addition to the choice among all conditions."""
+        return RELATION_BITS * (self.kind in ("gap", "sum"))
 
 
 class FactoredTransitions(NamedTuple):
@@ -85,8 +118,8 @@ class FactoredTransitions(NamedTuple):
                 values = getattr(self, kind)[:, factor]
             case "site" if landmarks:
                 values = landmarks.here(self.old) >= 0
-            case "at" | "perhaps" as kind if landmarks:
-                values = getattr(landmarks, kind)(self.old, factor)
+            case "at" if landmarks:
+                values = landmarks.at(self.old, factor)
             case _:
                 values = self._relation(column)
         result: np.ndarray = values.astype(np.int64)
@@ -99,49 +132,27 @@ class FactoredTransitions(NamedTuple):
         match column.kind:
             case "same":
                 values = (new == old).all(axis=1)
-            case "pick":
-                values = pick(old, factor, column.cell)
-            case "meets":
-                values = new[:, factor] == new[:, other]
             case "change":
                 values = new[:, factor] - old[:, factor] + column.size // 2
             case "gap":
                 values = new[:, factor] - new[:, other] + column.size // 2
-            case "total" | "sum":
-                values = new[:, column.cell].sum(axis=1)
-            case "count":
-                values = np.count_nonzero(new[:, column.cell] == other, axis=1)
-            case "alike":
-                values = np.logical_not(np.diff(new[:, column.cell], axis=1).any(axis=1))
             case _:
-                falls = np.diff(new[:, column.cell], axis=1) < 0
-                values = np.logical_not(falls.any(axis=1))
+                values = new[:, column.cell].sum(axis=1)
         return values
-
-    def inputs(self, columns: tuple[RuleColumn, ...], sizes: "Sizes") -> RuleInputs:
-        """Collect the values of columns as inputs of rules."""
-        values = np.stack([self.column(column, sizes) for column in columns], axis=1)
-        varying = np.flatnonzero((self.old != self.old[:1]).any(axis=0)).tolist()
-        factors = {factor: sizes.radices[factor] for factor in varying}
-        return RuleInputs(columns, values, factors, sizes.actions)
 
 
 class Landmarks(NamedTuple):
     """The cells that the values of the factor `item` represent.
 
     Each value except `held` represents a cell, given by the factors `places`. `sites` maps
-    values to observed cells. `possible` maps all other values to the cells that no attempt
-    rules out. `optimistic` is set if a reward for a delivery is so rare that it should be
-    predicted in all possible cells. The factor `target` is the destination, if every item is
-    put down there.
+    values to observed cells. The factor `target` is the destination, if every item is put down
+    there.
     """
 
     item: int
     held: int
     places: tuple[int, ...]
     sites: Mapping[int, Cell]
-    possible: Mapping[int, tuple[Cell, ...]]
-    optimistic: bool
     target: int | None
 
     @property
@@ -159,14 +170,6 @@ class Landmarks(NamedTuple):
         result: np.ndarray = self.here(factors) == factors[:, factor]
         return result
 
-    def perhaps(self, factors: np.ndarray, factor: int) -> np.ndarray:
-        """Return a mask of the rows whose current cell may be represented by a factor."""
-        cells = map(tuple, factors[:, self.places].tolist())
-        pairs = zip(factors[:, factor].tolist(), cells, strict=True)
-        maybe = np.array([cell in self.possible.get(value, ()) for value, cell in pairs])
-        either: np.ndarray = self.at(factors, factor) | maybe.astype(bool)
-        return either
-
     def goals(self, radices: tuple[int, ...]) -> list[int]:
         """List the factors that may be the destination; only `target`, if it is known."""
         others = [other for other in self.companions(radices) if other != self.item]
@@ -180,16 +183,12 @@ class Landmarks(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The radix of each factor, the number of actions, and landmarks.
-
-    If factors are not `named`, programs cannot express relations of several factors.
-    """
+    """The radix of each factor, the number of actions, landmarks, and the parts of an action."""
 
     radices: tuple[int, ...]
     actions: int
     landmarks: Landmarks | None = None
     parts: tuple[int, ...] = ()
-    named: bool = True
 
     @property
     def picks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -212,9 +211,11 @@ class Sizes(NamedTuple):
         """List the informative columns of the given kinds.
 
         The new values of a factor are listed only if they differ from the old ones, its aimed
-        values only if they differ from both, and its edges only if it moves.
+        values only if they differ from both, and its edges only if it moves. The kind "part" is
+        the action itself if actions have one part.
         """
-        return tuple(column for kind in kinds for column in self._of_kind(factored, kind))
+        columns = (column for kind in kinds for column in self._of_kind(factored, kind))
+        return tuple(dict.fromkeys(columns))
 
     def _of_kind(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
         """Yield the columns of one kind."""
@@ -228,20 +229,15 @@ class Sizes(NamedTuple):
             case "reward":
                 yield RuleColumn(kind, -1, int(factored.reward.max(initial=0)) + 1)
             case "part":
-                parts = self.parts if len(self.parts) > 1 else ()
-                yield from (RuleColumn(kind, -1, size, n) for n, size in enumerate(parts))
-            case "pick":
-                picks = ((p, self.radices[cell[0]], cell) for p, cell in self.picks)
-                yield from (RuleColumn(kind, p, size, cell=cell) for p, size, cell in picks)
-            case "total":
-                flags = self.flags
-                yield from [RuleColumn(kind, -1, len(flags) + 1, cell=flags)] * bool(flags)
+                columns = (RuleColumn(kind, -1, size, n) for n, size in enumerate(self.parts))
+                whole = [RuleColumn("action", -1, self.actions)]
+                yield from columns if len(self.parts) > 1 else whole
             case "at" | "goal":
                 yield from self._sites(goal=kind == "goal")
             case "run":
                 yield from self._of_runs()
-            case "meets" | "gap":
-                yield from self._of_pairs(factored, kind)
+            case "gap":
+                yield from self._of_pairs()
             case _:
                 yield from self._of_factors(factored, kind)
 
@@ -264,22 +260,13 @@ class Sizes(NamedTuple):
                 signed = kind in ("edge", "change")
                 yield RuleColumn(kind, factor, radix * 2 - 1 if signed else radix)
 
-    def _of_pairs(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
-        """Yield equality tests of factor pairs, or differences unless there are many pairs.
-
-        A pair has an equality test if its ranges differ by at most one value and its values
-        are equal in some rows, but not in all.
-        """
-        least = FLAG + 1 if kind == "gap" else LEAST_MEETING
-        numbers = [n for n, radix in enumerate(self.radices) if radix >= least]
+    def _of_pairs(self) -> Iterator[RuleColumn]:
+        """Yield differences of factors, unless there are many pairs."""
+        numbers = [n for n, radix in enumerate(self.radices) if radix > FLAG]
         pairs = list(combinations(numbers, 2))
-        for one, other in pairs if kind == "meets" or len(pairs) <= MOST_GAPS else ():
-            sizes = self.radices[one], self.radices[other]
-            met = factored.new[:, one] == factored.new[:, other]
-            if kind == "gap":
-                yield RuleColumn(kind, one, 2 * max(sizes) - 1, other)
-            elif abs(sizes[0] - sizes[1]) < 2 and 0 < met.sum() < len(met):
-                yield RuleColumn(kind, one, 2, other)
+        for one, other in pairs if len(pairs) <= MOST_GAPS else ():
+            size = 2 * max(self.radices[one], self.radices[other]) - 1
+            yield RuleColumn("gap", one, size, other)
 
     def _of_runs(self) -> Iterator[RuleColumn]:
         """Yield columns about runs of neighbouring factors of one size."""
@@ -287,11 +274,6 @@ class Sizes(NamedTuple):
             radix, run = self.radices[first], tuple(range(first, end))
             if len(run) >= LEAST_RUN:
                 yield RuleColumn("sum", -1, len(run) * (radix - 1) + 1, cell=run)
-                yield RuleColumn("alike", -1, 2, cell=run)
-                if radix > FLAG:
-                    yield RuleColumn("rising", -1, 2, cell=run)
-                    for value in range(min(radix, MOST_COUNTED)):
-                        yield RuleColumn("count", -1, len(run) + 1, value, run)
 
     def _sites(self, *, goal: bool) -> Iterator[RuleColumn]:
         """Yield columns that compare the current cell with the cells of factors.
@@ -305,8 +287,7 @@ class Sizes(NamedTuple):
                 yield RuleColumn("at", item, 2, cell=cell)
             for factor in self.landmarks.companions(self.radices):
                 if factor != item:
-                    kind = "perhaps" if self.landmarks.optimistic else "at"
-                    yield RuleColumn(kind, factor, 2, cell=cell)
+                    yield RuleColumn("at", factor, 2, cell=cell)
 
 
 def _runs(radices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -327,7 +308,6 @@ class Trials(NamedTuple):
     old: np.ndarray
     action: np.ndarray
     after: np.ndarray
-    codes: np.ndarray
     places: tuple[int, ...]
     radices: tuple[int, ...]
 
@@ -353,14 +333,8 @@ class Trials(NamedTuple):
         sites = dict(sorted(seen))
         if len(seen) < LEAST_SITES or not len(seen) == len(sites) == len(set(sites.values())):
             return None
-        possible = {
-            symbol: tuple(self._possible(item, symbol, value, set(sites.values())))
-            for symbol in range(self.radices[item])
-            if symbol not in sites and symbol != value
-        }
+        landmarks = Landmarks(item, value, self.places, sites, None)
         put = changed & (pairs[:, 0] == value)
-        share = np.bincount(self.codes)[self.codes[put]].min(initial=len(put)) / len(put)
-        landmarks = Landmarks(item, value, self.places, sites, possible, bool(share < RARELY), None)
         return landmarks._replace(target=next(self._targets(landmarks, put), None))
 
     def _targets(self, found: Landmarks, put: np.ndarray) -> Iterator[int]:
@@ -369,15 +343,3 @@ class Trials(NamedTuple):
             same = self.old[put, other] == self.after[put, found.item]
             if other != found.item and len(same) and same.all():
                 yield other
-
-    def _possible(self, item: int, symbol: int, held: int, taken: set[Cell]) -> Iterator[Cell]:
-        """Yield the cells of a value that no attempt without effect rules out."""
-        values, changed = self.old[:, item], self.old[:, item] != self.after[:, item]
-        failed = np.zeros(len(values), dtype=bool)
-        for value, source in ((symbol, values != held), (held, values == held)):
-            actions = np.unique(self.action[changed & source])
-            failed |= ~changed & (values == value) & np.isin(self.action, actions)
-        excluded = taken | set(map(tuple, self.old[failed][:, self.places].tolist()))
-        for cell in product(*(range(self.radices[place]) for place in self.places)):
-            if cell not in excluded:
-                yield cell

@@ -4,22 +4,15 @@ A sum counts or adds factors of the state. A rule gives the difference to the re
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.dynamics import FactorDynamics
+from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.expressions import bracketed, part_of_action, picked
 from cwm_induction.discrete.features import FactoredTransitions, Sizes, pick
-from cwm_induction.discrete.rule_search import (
-    MOST_WEIGHT,
-    RuleVariant,
-    choose_rules,
-    general_rules,
-)
-from cwm_induction.discrete.rules import DecisionList, LabelledRows, RuleColumn, error_bits
-from cwm_induction.discrete.transitions import Transitions, split
+from cwm_induction.discrete.rules import CaseList, CaseSearch
+from cwm_induction.discrete.transitions import Transitions
 
 LEAST_REWARDS = 4
 """Search for a sum only with at least this many rewards; rules describe fewer as shortly."""
@@ -51,34 +44,17 @@ PLAIN_TERM = 0.9
 DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 64, 100, 1000, 10000)
 """Denominators of the weights in a program, the simplest first."""
 
-RARITY = 0.4
-"""Weight of a label per bit of its rarity; the weight is at least 1."""
+MISS_BITS = 25.0
+"""Price of a row with a wrong reward or end: these are often rare, but matter most."""
 
-RARE = 0.005
-"""If a label is rarer than this, missing it is worse than predicting it too often."""
+RARE_MISS_BITS = 2.0
+"""Price of a wrong reward while rules are extended, so that the search reaches rare rewards."""
 
-BOLD = 0.05
-"""Share of the price for ignored factors in rules about such rare labels."""
-
-SEEN = ("new", "action", "part", "old", "aimed", "same", "meets", "goal", "total", "pick")
+COLUMNS = (
+    *("new", "part", "old", "aimed", "same", "goal"),
+    *("change", "gap", "run"),
+)
 """Kinds of columns that rules use, the simplest first."""
-
-CLAIMED = ("change", "gap", "run")
-"""Additional kinds of columns for general claims."""
-
-MOST_KINDS = 16
-"""Skip general claims if there are more labels than this; each label needs a search."""
-
-
-class Rule(NamedTuple):
-    """Rules and the columns that they use."""
-
-    columns: tuple[RuleColumn, ...]
-    rules: DecisionList
-
-    def predict(self, factored: FactoredTransitions, sizes: Sizes) -> np.ndarray:
-        """Return the label of every row."""
-        return self.rules.apply(factored.inputs(self.columns, sizes))
 
 
 class Outcomes(NamedTuple):
@@ -89,85 +65,50 @@ class Outcomes(NamedTuple):
     """
 
     always: bool
-    done: Rule
-    reward: Rule
+    done: CaseList
+    reward: CaseList
     reward_first: bool
 
     @property
     def bits(self) -> float:
         """Description length."""
-        return self.done.rules.bits + self.reward.rules.bits
+        return self.done.bits + self.reward.bits
 
     def predict(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
         """Predict the end and the reward of transitions with known next states."""
         for what in ("reward", "done") if self.reward_first else ("done", "reward"):
             if what == "done":
                 factored = factored._replace(
-                    done=self.done.predict(factored, sizes) ^ int(self.always)
+                    done=self.done.labels(factored, sizes) ^ int(self.always)
                 )
             else:
-                factored = factored._replace(reward=self.reward.predict(factored, sizes))
+                factored = factored._replace(reward=self.reward.labels(factored, sizes))
         return factored
 
 
-def known_steps(seen: Transitions, dynamics: FactorDynamics) -> tuple[FactoredTransitions, float]:
-    """Return transitions as inputs of outcome rules, and the rate of different outcomes.
-
-    The next states are the observed ones, or the predicted ones if transitions are noisy.
-    """
-    factored = dynamics.predict(seen.before, seen.action)
-    if not seen.is_noisy:
-        factored = factored._replace(new=split(seen.after, dynamics.layout))
-    return factored, seen.disagreement(after=not seen.is_noisy)
-
-
 def fit_outcomes(
-    seen: Transitions,
-    factored: FactoredTransitions,
-    sizes: Sizes,
-    variant: RuleVariant,
-    noise: float,
+    seen: Transitions, factored: FactoredTransitions, sizes: Sizes, spend: Spend
 ) -> Outcomes:
     """Fit both rules in the order with the shorter description."""
-    fitting = _RuleFitter(seen, sizes, variant, noise)
+    of_end = CaseSearch(sizes, spend, MISS_BITS)
+    of_reward = of_end._replace(search_error_bits=RARE_MISS_BITS)
+
+    def fit(
+        search: CaseSearch, factored: FactoredTransitions, labels: np.ndarray, *more: str
+    ) -> CaseList:
+        correct = labels[:, None] == np.arange(max(2, labels.max(initial=0) + 1))
+        return search.learn(factored, sizes.columns(factored, *COLUMNS, *more), correct)
+
     always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
-    done, reward = fitting.rule(factored, labels), fitting.rule(factored, seen.codes)
-    ended = factored._replace(done=done.predict(factored, sizes) ^ int(always))
-    paid = factored._replace(reward=reward.predict(factored, sizes))
-    after_done = fitting.rule(ended, seen.codes, "done")
-    after_reward = fitting.rule(paid, labels, "reward")
-    if done.rules.bits + after_done.rules.bits <= reward.rules.bits + after_reward.rules.bits:
+    done, reward = fit(of_end, factored, labels), fit(of_reward, factored, seen.codes)
+    ended = factored._replace(done=done.labels(factored, sizes) ^ int(always))
+    paid = factored._replace(reward=reward.labels(factored, sizes))
+    after_done = fit(of_reward, ended, seen.codes, "done")
+    after_reward = fit(of_end, paid, labels, "reward")
+    if done.bits + after_done.bits <= reward.bits + after_reward.bits:
         return Outcomes(always, done, after_done, reward_first=False)
     return Outcomes(always, after_reward, reward, reward_first=True)
-
-
-@dataclass(frozen=True)
-class _RuleFitter:
-    """The data and the settings of a fit of rules."""
-
-    seen: Transitions
-    sizes: Sizes
-    variant: RuleVariant
-    noise: float
-
-    def rule(self, factored: FactoredTransitions, labels: np.ndarray, *more: str) -> Rule:
-        """Fit rules; rare labels weigh more, as in the score."""
-        weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
-        counts = np.bincount(labels, weights=self.seen.count)
-        rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
-        columns = self.sizes.columns(factored, *SEEN, *more)
-        price = error_bits(self.noise, max(2, len(counts)))
-        rare = counts[counts > 0].min() < RARE * counts.sum()
-        inputs = replace(factored.inputs(columns, self.sizes), caution=BOLD if rare else 1.0)
-        examples = LabelledRows(inputs, labels, weights * rarity[labels], price)
-        usual = choose_rules(examples, self.variant)
-        if not self.variant.shapes or not labels.any() or examples.kinds > MOST_KINDS:
-            return Rule(columns, usual)
-        more_columns = self.sizes.columns(factored, *CLAIMED) if self.sizes.named else ()
-        wider = columns + more_columns
-        claims = general_rules(examples, usual, factored.inputs(wider, self.sizes))
-        return Rule(wider, claims) if claims else Rule(columns, usual)
 
 
 class RewardTerm(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from cwm_induction.discrete.dynamics import Effect, FactorChange, FactorDynamics
 from cwm_induction.discrete.expressions import (
     WIDTH,
-    ConditionWriter,
+    CaseWriter,
     Constants,
     action_lines,
     assignments,
@@ -21,12 +21,10 @@ from cwm_induction.discrete.expressions import (
     method,
     observation_expression,
     part_of_action,
-    picked,
     state_lines,
 )
-from cwm_induction.discrete.features import FLAG, RUN_KINDS
+from cwm_induction.discrete.features import FLAG, RuleColumn
 from cwm_induction.discrete.outcomes import Outcomes, RewardFormula
-from cwm_induction.discrete.rules import DecisionTable, RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Transitions, join
 
 MOST_LISTED = 8
@@ -147,7 +145,7 @@ class RuleWriter:
         self.moving = [i for i, move in enumerate(moves) if move.moves]
         self.known = set(self.moving)
         self.rewards = tuple(repr(reward) for reward in model.rewards)
-        self.writer = ConditionWriter(self.constants, self.spell, self.rewards)
+        self.writer = CaseWriter(self.spell, self.rewards)
 
     def step(self) -> list[str]:
         """Write `step`: moves, exceptions, outcomes, and the next state."""
@@ -182,7 +180,7 @@ class RuleWriter:
             for factor, move in zip(self.moving, nominal, strict=True)
         ]
         block = self.dynamics.block
-        blocked = self.writer.either(block.rules, "BLOCKED") if block else "False"
+        blocked = self.writer.condition(block) if block else "False"
         cut = mentions(blocked, "outside")
         moves = []
         for move, name, target in zip(nominal, moving, targets, strict=True):
@@ -207,13 +205,8 @@ class RuleWriter:
         """Write the exceptions of one factor."""
         name, known = self.names[change.factor], change.factor in self.known
         values = {n: self._effect(e, change.factor) for n, e in enumerate(change.effects, 1)}
-        layers, constant = change.rules.layers, f"{name.upper()}_AFTER"
-        settled = all(effect.kind == "set" for effect in change.effects)
-        if settled and len(layers) == 1 and isinstance(layers[0], DecisionTable):
-            default = f"new_{name}" if known else name
-            return [f"new_{name} = {self.writer.lookup(layers[0], values, constant, default)}"]
-        conditions = self.writer.conditions(change.rules, constant)
-        return chain(conditions, f"new_{name}", values, default=None if known else name)
+        cases = self.writer.cases(change.rules)
+        return chain(cases, f"new_{name}", values, default=None if known else name)
 
     def _effect(self, effect: Effect, factor: int) -> str:
         """Write the next value of a factor by an effect."""
@@ -226,7 +219,7 @@ class RuleWriter:
             aimed = f"new_{name}" if factor in self.known else name
             return f"min(max({aimed} + {effect.value}, 0), {last})".replace("+ -", "- ")
         if effect.kind == "site":
-            return f"{self._value_at()}[{self._cell()}]"
+            return f"{self._value_at()}.get({self._cell()}, {name})"
         return name if effect.kind == "keep" else self.names[effect.value]
 
     def _unchanged(self) -> list[str]:
@@ -239,7 +232,7 @@ class RuleWriter:
     def _outcomes(self) -> list[str]:
         """Write the end of the episode and the reward, in the order of the model."""
         outcomes = self.model.outcomes
-        ends = self.writer.ends(outcomes.done.rules, always=outcomes.always)
+        ends = self.writer.condition(outcomes.done, opposite=outcomes.always)
         parts = [bracketed("terminated = ", ends), self._reward()]
         if outcomes.reward_first:
             parts.reverse()
@@ -264,27 +257,24 @@ class RuleWriter:
 
     def _reward_rule(self, target: str) -> list[str]:
         """Write the rule that gives a reward or bonus."""
-        rules, values = self.model.outcomes.reward.rules, dict(enumerate(self.rewards))
-        if len(rules.layers) == 1 and isinstance(rules.layers[0], DecisionTable):
-            table = rules.layers[0]
-            if len(set(table.labels.values())) > 1:
-                lookup = self.writer.lookup(table, values, target.upper(), values[0])
-                return [f"{target} = {lookup}"]
-        conditions = self.writer.conditions(rules, "REWARDED")
-        if len(conditions) == 1:
-            expression, label = conditions[0]
+        values = dict(enumerate(self.rewards))
+        cases = self.writer.cases(self.model.outcomes.reward)
+        if len(cases) == 1:
+            [(expression, label)] = cases
             line = f"{target} = {values[label]} if {expression} else {values[0]}"
             if len(line) <= WIDTH:
                 return [line]
-        return chain(conditions, target, values, default=values[0])
+        return chain(cases, target, values, default=values[0])
 
     def spell(self, column: RuleColumn) -> str:
         """Write the expression of a column."""
-        if column.kind in ("at", "perhaps", "site"):
-            return self._at_site(column)
+        if column.kind == "site":
+            return f"{self._cell()} in {self._value_at()}"
+        if column.kind == "at":
+            return f"{self._value_at()}.get({self._cell()}) == {self.names[column.factor]}"
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
-        if column.kind in ("pick", "meets", "change", "gap", *RUN_KINDS):
+        if column.kind in ("change", "gap", "sum"):
             return self._comparison_text(column)
         if column.factor < 0:
             paid = "bonus" if self.model.formula else "reward"
@@ -297,22 +287,14 @@ class RuleWriter:
 
     def _comparison_text(self, column: RuleColumn) -> str:
         """Write the expression of a column about several factors, or the change of one factor."""
-        if column.kind == "pick":
-            return picked([self.names[cell] for cell in column.cell], self.names[column.factor])
-        if column.kind in RUN_KINDS:
+        if column.kind == "sum":
             names = [self.spell(RuleColumn("new", factor, 0)) for factor in column.cell]
-            values = f"[{listed(names)}]"
-            return {
-                "rising": f"sorted({values}) == {values}",
-                "alike": f"len({{{listed(names)}}}) == 1",
-                "sum": f"sum({values})",
-                "count": f"{values}.count({column.other})",
-            }[column.kind]
+            return f"sum([{listed(names)}])"
         name = self.spell(RuleColumn("new", column.factor, 0))
         if column.kind == "change":
             return f"{name} - {self.names[column.factor]}"
         other = self.spell(RuleColumn("new", column.other, 0))
-        return f"{name} {'==' if column.kind == 'meets' else '-'} {other}"
+        return f"{name} - {other}"
 
     def _after(self, factor: int) -> str:
         """Return the variable of the value of a factor after the step."""
@@ -337,23 +319,6 @@ class RuleWriter:
         comment = f"{name} located at {self._cell()}, or delivered there"
         return self.constants.add(f"{name.upper()}_AT", "{" + ", ".join(entries) + "}", comment)
 
-    def _at_site(self, column: RuleColumn) -> str:
-        """Write the test whether the current cell is one that a factor represents."""
-        landmarks, cell = self.dynamics.sizes.landmarks, self._cell()
-        if landmarks is None or column.kind == "site":
-            return f"{cell} in {self._value_at()}"
-        name = self.names[column.factor]
-        if column.kind == "at":
-            return f"{self._value_at()}.get({cell}) == {name}"
-        cells = {**landmarks.possible, **{value: (at,) for value, at in landmarks.sites.items()}}
-        entries = [f"{value}: {{{str(cells[value])[1:-1].rstrip(',')}}}" for value in sorted(cells)]
-        comment = (
-            f"cells that {name} may mean: the observed one, or all that the data do not rule out"
-        )
-        display = "{" + ", ".join(entries) + "}"
-        constant = self.constants.add(f"{name.upper()}_CELLS", display, comment)
-        return f"{cell} in {constant}.get({name}, ())"
-
 
 def _title(names: list[str], radices: tuple[int, ...]) -> str:
     """Describe the factors of the state in one line."""
@@ -376,19 +341,6 @@ def _summary(
     sentences = _data_summary(seen)
     if seen.contradicts and certain:
         sentences.append("Equal inputs had different outcomes: the most common one is predicted.")
-    first = seen.encoding.action_lows[0] if seen.encoding.action_space.kind == "discrete" else 0
-    for action, factor in model.dynamics.assumed:
-        sentences.append(
-            f"Action {first + action} never changed anything in the data; it is assumed to be the "
-            f"opposite of the other action that moves {names[factor]}."
-        )
-    landmarks = model.dynamics.sizes.landmarks
-    if landmarks and landmarks.possible and landmarks.optimistic:
-        values = _enumerate([str(value) for value in landmarks.possible])
-        sentences.append(
-            f"The cell of {names[landmarks.item]} {values} was not observed: a delivery to it "
-            "counts in every cell that the data do not rule out."
-        )
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 
 

@@ -5,9 +5,8 @@ radices of the digits of each component of an observation.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from math import inf, log2, prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import Self
 
 import numpy as np
@@ -39,17 +38,11 @@ MAX_DIGITS = 4
 FEWER_DIGITS_ABOVE = 2_000
 """Components with more values have one digit fewer, as they have many factorisations."""
 
-ANY_WIDTH_BELOW = 200
-"""Below this number of values, the higher of two digits need not use its whole range."""
-
 SPLIT_FROM = 48
 """Divide one of several components into digits if it has at least this many values."""
 
 DIGIT_BITS = 3.0
 """Price of a digit of a layout."""
-
-ODD_WIDTH_BITS = 4.0
-"""Price of a width that does not divide a number, in addition to the price of the width."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class IntegerEncoding:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """The distinct transitions of a dataset with their counts, comparable by content.
+    """The distinct transitions of a dataset with their counts.
 
     `before` and `after` have a column per component. `rewards` lists the distinct rewards, the
     most frequent first, and `codes` has the index of the reward of each transition. `rows` maps
@@ -121,25 +114,15 @@ class Transitions:
             len(np.unique(dataset.columns["episodes"])),
         )
 
-    @cached_property
-    def _content(self) -> tuple[object, ...]:
-        """All fields as hashable values, for comparisons."""
-        parts = [getattr(self, field.name) for field in fields(self)]
-        return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Transitions) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    def part(self, mask: np.ndarray) -> Self:
-        """Return the transitions of some rows of the dataset, with `rows` unchanged."""
-        count = np.bincount(self.rows[mask], minlength=len(self.count))
-        used = count > 0
-        names = ("before", "action", "after", "codes", "done")
-        columns = {name: getattr(self, name)[used] for name in names}
-        return replace(self, count=count[used], **columns)
+    @property
+    def usual(self) -> Self:
+        """The most common outcome of each situation, with `rows` unchanged."""
+        situations = np.column_stack([self.before, self.action])
+        group = np.unique(situations, axis=0, return_inverse=True)[1].reshape(-1)
+        order = np.lexsort((-self.count, group))
+        kept = np.sort(order[np.unique(group[order], return_index=True)[1]])
+        names = ("before", "action", "after", "codes", "done", "count")
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     @property
     def layouts(self) -> list[tuple[Layout, float]]:
@@ -292,21 +275,11 @@ def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[Layout, float]]:
     for component, size in enumerate(sizes):
         if len(sizes) > 1 and size < SPLIT_FROM:
             continue
-        for radices, bits in _digits(size):
-            layout = (*plain[:component], radices, *plain[component + 1 :])
-            yield layout, DIGIT_BITS * (len(sizes) - 1 + len(radices)) + bits
-
-
-def _digits(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield the ordered factorisations of a number, then two digits of any width."""
-    digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
-    for radices in _factorisations(size, digits):
-        if len(radices) > 1:
-            yield radices, 0.0
-    if size < ANY_WIDTH_BELOW:
-        for width in range(3, size // 2 + 1):
-            if size % width:
-                yield (-(-size // width), width), ODD_WIDTH_BITS + log2(size)
+        digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
+        for radices in _factorisations(size, digits):
+            if len(radices) > 1:
+                layout = (*plain[:component], radices, *plain[component + 1 :])
+                yield layout, DIGIT_BITS * (len(sizes) - 1 + len(radices))
 
 
 def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:

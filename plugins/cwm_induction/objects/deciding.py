@@ -1,22 +1,28 @@
-"""Find the shortest condition that separates the rows of a rule from all other rows.
+"""Conditions that separate the rows of a rule from all other rows.
 
 A condition is a disjunction of conjunctions of tests, such as `front.kind == "door"`. This module
-uses the names of Boolean algebra: a product is a conjunction, a literal is a test.
+uses the names of Boolean algebra: a product is a conjunction.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_induction.decision_list import (
+    Bias,
+    RelationCondition,
+    RelationFeature,
+    Spend,
+    learn,
+)
+
 Array = np.ndarray
 
-NEGATION_COST = 0.6
-"""Extra cost of `!=` compared with `==`, because `!=` also holds for values without data."""
-
-MAX_PAIRS = 14
-"""Maximum number of pairs of literals that are extended by a third literal."""
+MISS_BITS = 60.0
+"""Price of a wrong row: even one row justifies a product of several tests."""
 
 MAX_PRODUCTS = 8
 """Maximum number of products of a condition; more products would overfit single rows."""
@@ -44,8 +50,6 @@ class PropertyTest(NamedTuple):
 
 
 Product = tuple[PropertyTest, ...]
-Scored = tuple[tuple[int, ...], float, float]
-"""Indices of literals, number of wanted rows that they cover, and cost."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class DecidingCondition:
     """A disjunction of products; a product without literals always holds."""
 
     products: tuple[Product, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of products and tests."""
+        return sum(1 + len(product) for product in self.products)
 
     def __str__(self) -> str:
         """Return the shortest source text of the condition, or "" if it always holds."""
@@ -74,42 +83,34 @@ class DecidingCondition:
 class DecidingCases:
     """Properties of rows, and a search for conditions that separate two groups of rows."""
 
-    def __init__(self, columns: Mapping[Property, Sequence[Any]], rank: int = 0) -> None:
-        self.rank = rank
-        self.literals: list[PropertyTest] = []
+    def __init__(self, columns: Mapping[Property, Sequence[Any]], spend: Spend) -> None:
+        self.spend = spend
         self.values = {each.text: np.array(column, object) for each, column in columns.items()}
-        masks, costs = [], []
+        self.kinds = {each.text: sorted(set(column), key=str) for each, column in columns.items()}
+        self.features: list[RelationFeature] = []
         for each, column in columns.items():
-            array = self.values[each.text]
-            different = sorted(set(column), key=str)
-            if len(different) < 2:
-                continue
-            for value in different if not isinstance(different[0], bool) else [True]:
-                mask = np.array(array == value, np.bool_)
-                for holds in (True, False):
-                    self.literals.append(PropertyTest(each.text, value, holds))
-                    masks.append(mask if holds else ~mask)
-                    costs.append(each.cost + (0 if holds else NEGATION_COST))
-        size = len(next(iter(columns.values()))) if columns else 0
-        self.masks = np.array(masks, np.bool_).reshape(len(masks), size)
-        self.costs = np.array(costs)
+            codes = np.array([self.kinds[each.text].index(value) for value in column])
+            kind = "flag" if isinstance(column[0], bool) else "code"
+            if kind == "flag":
+                codes = np.array(column, int)
+            self.features.append(RelationFeature(each.text, kind, codes, each.cost))
 
     def condition(
         self, wanted: Array, refused: Array, keys: Sequence[tuple[str, ...]] = ()
-    ) -> tuple[DecidingCondition, float]:
-        """Return a condition that holds in wanted rows but in no refused row, and its cost.
+    ) -> DecidingCondition:
+        """Return a condition that holds in wanted rows but in no refused row.
 
         Args:
             wanted: Mask of the rows to cover; the greedy search covers the most at each step.
             refused: Mask of the rows that the condition must not cover.
             keys: Groups of properties. Each product then begins with a test of all properties of
                 one group, so that the condition does not hold for values that no wanted row has.
-                The group that leaves the fewest wanted rows is chosen, then the cheapest one.
+                The group that leaves the fewest wanted rows is chosen, then the shortest one.
         """
         if not keys:
             return self._products(wanted, refused)
         candidates = [self._keyed(key, wanted, refused) for key in keys]
-        return min(candidates, key=lambda each: (self._uncovered(each[0], wanted), each[1]))
+        return min(candidates, key=lambda each: (self._uncovered(each, wanted), each.size))
 
     def holds(self, condition: DecidingCondition, rows: int) -> Array:
         """Return a mask that is true for each row if the condition holds."""
@@ -124,71 +125,34 @@ class DecidingCases:
     def _uncovered(self, condition: DecidingCondition, wanted: Array) -> int:
         return int((wanted & ~self.holds(condition, len(wanted))).sum())
 
-    def _keyed(
-        self, keys: tuple[str, ...], wanted: Array, refused: Array
-    ) -> tuple[DecidingCondition, float]:
+    def _keyed(self, keys: tuple[str, ...], wanted: Array, refused: Array) -> DecidingCondition:
         """Return a condition whose products begin with tests of the key properties."""
-        columns, products, cost = [self.values[key] for key in keys], [], 0.0
+        columns, products = [self.values[key] for key in keys], list[Product]()
         for values in sorted(set(zip(*(each[wanted] for each in columns), strict=True)), key=str):
             parts = [column == value for column, value in zip(columns, values, strict=True)]
             mask = np.array(np.logical_and.reduce(parts), np.bool_)
-            condition, more = self._products(wanted & mask, refused & mask)
+            condition = self._products(wanted & mask, refused & mask)
             first = tuple(map(PropertyTest, keys, values))
             products += [(*first, *each) for each in condition.products]
-            cost += 1 + more
-        return DecidingCondition(tuple(products)), cost
+        return DecidingCondition(tuple(products))
 
-    def _products(self, wanted: Array, refused: Array) -> tuple[DecidingCondition, float]:
-        """Return products that cover the wanted rows greedily, the largest share first."""
+    def _products(self, wanted: Array, refused: Array) -> DecidingCondition:
+        """Return products that cover the wanted rows and no refused row."""
         if not refused.any():
-            return DecidingCondition(((),)), 0.0
-        products: list[Product] = []
-        left, cost = wanted.copy(), 0.0
-        while left.any() and len(products) < MAX_PRODUCTS:
-            best = self._product(left, refused)
-            if best is None:
-                break
-            chosen, price = best
-            products.append(tuple(self.literals[index] for index in chosen))
-            left &= ~self.masks[list(chosen)].all(0)
-            cost += price + 1
-        return DecidingCondition(tuple(products)), cost
+            return DecidingCondition(((),))
+        rows = np.flatnonzero(wanted | refused)
+        features = [each._replace(values=each.values[rows]) for each in self.features]
+        correct = np.stack([~wanted[rows], wanted[rows]], axis=1)
+        # Only the second effect is allowed, so that all rules together are a disjunction.
+        bias = Bias(MISS_BITS, (inf, 0.0), MAX_PRODUCTS, default=0)
+        found = learn(features, correct, self.spend, bias)
+        return DecidingCondition(
+            tuple(tuple(map(self._test, rule.conditions)) for rule in found.rules)
+        )
 
-    def _product(self, wanted: Array, refused: Array) -> tuple[tuple[int, ...], float] | None:
-        """Return the product of up to three literals that covers most wanted rows.
-
-        The product covers no refused row. Equal products are sorted by cost; `rank` selects one.
-        """
-        good = self.masks[:, wanted].astype(np.float32)
-        bad = self.masks[:, refused].astype(np.float32)
-        hits, misses = good.sum(1), bad.sum(1)
-        alone = np.flatnonzero((misses == 0) & (hits > 0)).tolist()
-        candidates: list[Scored] = [((i,), float(hits[i]), float(self.costs[i])) for i in alone]
-        most = hits.max(initial=0)
-        if not any(count == most for _, count, _ in candidates):
-            both, wrong = good @ good.T, bad @ bad.T
-            price = self.costs[:, None] + self.costs
-            pairs = np.argwhere(np.triu((wrong == 0) & (both > 0), 1))
-            candidates += [((i, j), float(both[i, j]), price[i, j]) for i, j in pairs.tolist()]
-            if not any(count == most for _, count, _ in candidates):
-                candidates += self._triples(good, bad, both, wrong)
-        if not candidates:
-            return None
-        candidates.sort(key=lambda each: (-each[1], each[2]))
-        alike = [each for each in candidates if each[1] == candidates[0][1]]
-        indices, _, cost = alike[min(self.rank, len(alike) - 1)]
-        return indices, cost
-
-    def _triples(self, good: Array, bad: Array, both: Array, wrong: Array) -> list[Scored]:
-        """Return products of three literals, built from the pairs with the fewest refused rows."""
-        order = np.lexsort((wrong.ravel(), -both.ravel()))
-        triples: list[Scored] = []
-        firsts = [divmod(int(index), len(both)) for index in order[: 40 * MAX_PAIRS]]
-        firsts = sorted((pair for pair in firsts if pair[0] < pair[1]), key=lambda p: wrong[p])
-        for i, j in firsts[:MAX_PAIRS]:
-            hits = good @ (good[i] * good[j])
-            misses = bad @ (bad[i] * bad[j])
-            for k in np.flatnonzero((misses == 0) & (hits > 0)).tolist():
-                cost = self.costs[i] + self.costs[j] + self.costs[k]
-                triples.append(((i, j, k), float(hits[k]), float(cost)))
-        return triples
+    def _test(self, condition: RelationCondition) -> PropertyTest:
+        """Convert a condition on a code or flag."""
+        if not condition.operator:
+            return PropertyTest(condition.feature, True, bool(condition.value))
+        value = self.kinds[condition.feature][condition.value]
+        return PropertyTest(condition.feature, value, condition.operator == "==")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_induction.decision_list import Spend
 from cwm_induction.objects.deciding import DecidingCases, DecidingCondition, Product
 from cwm_induction.objects.experience import Experience, compiled
 from cwm_induction.objects.words import Language
@@ -15,7 +16,7 @@ from cwm_induction.objects.words import Language
 PLACE = ("x", "y")
 
 KEYS = (("front.kind",), ("here.kind",), ("held.kind",))
-"""Properties that a careful rule tests first; objects of kinds without data stay unchanged."""
+"""Properties that a rule tests first; objects of kinds without data stay unchanged."""
 
 STEP_KEYS = {"front": (("front.kind", "beyond.kind"),)}
 """First properties for an object that moves one step: they include the kind at its target."""
@@ -49,14 +50,8 @@ class EffectGroup(NamedTuple):
     situations: DecidingCases
 
 
-def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[ObjectRule]:
-    """Fit rules for the changes of objects.
-
-    Args:
-        seen: The transitions to explain.
-        careful: Whether rules apply only to kinds of objects that occur in the data.
-        rank: Among conditions that fit equally well, take the cheapest (0), the next (1), ...
-    """
+def fit_rules(seen: Experience, spend: Spend) -> list[ObjectRule]:
+    """Fit rules for the changes of objects."""
     rules: list[ObjectRule] = []
     scenes = seen.scenes()
     moving = tuple(sorted(seen.moves))
@@ -68,13 +63,13 @@ def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[
         if not any(changes):
             continue
         chosen = [scenes[n] for n in rows]
-        situations = DecidingCases(seen.columns(seen.of_situations(), chosen), rank)
+        situations = DecidingCases(seen.columns(seen.of_situations(), chosen), spend)
         group = EffectGroup(actions, rows, chosen, situations)
         group_rules: list[ObjectRule] = []
         # The agent comes last: its target depends on the objects that move out of its path.
         changing = _changing_roles(seen, group, changes)
         for role, mask in sorted(changing, key=lambda one: one[0] == "agent"):
-            group_rules += _fit_role(seen, group, role, mask, others=group_rules, careful=careful)
+            group_rules += _fit_role(seen, group, role, mask, group_rules)
         rules += group_rules
     return rules
 
@@ -143,9 +138,7 @@ def _fit_role(
     group: EffectGroup,
     role: str,
     mask: np.ndarray,
-    *,
     others: Sequence[ObjectRule],
-    careful: bool,
 ) -> list[ObjectRule]:
     """Return the rules for objects in a role; conditions of the `others` are tried first."""
     before = [scene[role] for scene in group.scenes]
@@ -176,8 +169,8 @@ def _fit_role(
             condition = _reused(group.situations, [*rules, *others], must, never)
             rest = must & ~group.situations.holds(condition, len(must))
             if rest.any():
-                keys = _keys(effect, bool(never.any())) if careful else ()
-                more = group.situations.condition(rest, never, keys)[0]
+                keys = _keys(effect, bool(never.any()))
+                more = group.situations.condition(rest, never, keys)
                 condition = DecidingCondition((*more.products, *condition.products))
             if condition.products:
                 rules.append(ObjectRule(group.actions, condition, effect))
@@ -203,7 +196,7 @@ def _reused(
 
 
 def _keys(effect: ObjectEffect, refused: bool) -> Sequence[tuple[str, ...]]:
-    """Return the groups of properties that a careful rule tests first."""
+    """Return the groups of properties that a rule tests first."""
     if any("dx" in value for value in effect.values):
         return STEP_KEYS.get(effect.role, KEYS[:1])
     if effect.fields == PLACE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -10,12 +11,13 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import MISSION, OBJECTS
+from cwm_induction.effort import Effort
 from cwm_induction.objects.effects import fit_rules, write_transition
 from cwm_induction.objects.experience import Experience
 from cwm_induction.objects.rewards import fit_outcomes, write_reward
 
-RANKS = 3
-"""Number of equally good conditions that variants choose from."""
+UNITS = 4_000
+"""Work units for the rules of one program, about 20 seconds of one core."""
 
 MOST_KNOWN = 4000
 """Maximum number of states in a program's cache: a few megabytes."""
@@ -97,20 +99,20 @@ def supports(data: Dataset) -> bool:
     return {"x", "y"} <= fields and data.action_space.kind == "discrete"
 
 
-def induce(data: Dataset, *, variant: int = 0) -> str:
-    """Return a program that explains transitions of a dataset that `supports` accepts.
+def induce(data: Dataset) -> str:
+    """Return a program that explains transitions of a dataset that `supports` accepts."""
+    return program_of(Experience.of(data))
 
-    Rules of even variants apply only to kinds of objects that occur in the data; rules of odd
-    variants generalise unless a row contradicts them. Higher variants take costlier conditions.
+
+def program_of(seen: Experience) -> str:
+    """Return a program of rules for effects, rewards and ends.
+
+    Rules apply only to kinds of objects that occur in the data. A table contains the transitions
+    that the rules predict wrongly.
     """
-    seen = Experience.of(data)
-    careful, rank = variant % 2 == 0, (variant // 2) % RANKS
-    transition = write_transition(seen, fit_rules(seen, careful=careful, rank=rank))
-    return composed(seen, transition, write_reward(seen, fit_outcomes(seen, rank=rank)))
-
-
-def composed(seen: Experience, transition: str, reward: str) -> str:
-    """Return a program with two functions, and a table of their wrongly predicted transitions."""
+    spend = Effort(UNITS, inf).spend
+    transition = write_transition(seen, fit_rules(seen, spend))
+    reward = write_reward(seen, fit_outcomes(seen, spend))
     about = f"Rules over objects, induced from {len(seen.rows)} transitions."
     world = ENVIRONMENT.format(about=about, most=MOST_KNOWN)
     moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""
@@ -126,16 +128,6 @@ def composed(seen: Experience, transition: str, reward: str) -> str:
 def forgetful(program: str) -> str:
     """Return a program without its table of transitions that no rule explains."""
     return program.partition(TABLE_START)[0]
-
-
-def transition_program(seen: Experience, *, careful: bool = True, rank: int = 0) -> str:
-    """Return the source text of the function `transition(state, action)`."""
-    return write_transition(seen, fit_rules(seen, careful=careful, rank=rank))
-
-
-def reward_program(seen: Experience, *, rank: int = 0) -> str:
-    """Return the source text of the function `reward(mission, state, action, after)`."""
-    return write_reward(seen, fit_outcomes(seen, rank=rank))
 
 
 def _used(prelude: str, rules: str) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.decision_list import Spend
 from cwm_induction.objects.deciding import DecidingCases, DecidingCondition
 from cwm_induction.objects.effects import needed
 from cwm_induction.objects.experience import Experience
@@ -26,7 +27,7 @@ class RewardRules(NamedTuple):
     otherwise: RewardAndEnd
 
 
-def fit_outcomes(seen: Experience, *, rank: int = 0) -> RewardRules:
+def fit_outcomes(seen: Experience, spend: Spend) -> RewardRules:
     """Return rules for rewards and ends, the rarest outcomes first.
 
     The rules test the state after a step and the objects that the mission names, so that they
@@ -36,11 +37,11 @@ def fit_outcomes(seen: Experience, *, rank: int = 0) -> RewardRules:
     [(otherwise, _), *others] = Counter(outcomes).most_common() or [(RewardAndEnd(0.0, False), 0)]
     if not others:
         return RewardRules([], otherwise)
-    situations = DecidingCases(seen.columns(seen.of_outcomes(), seen.scenes(after=True)), rank)
+    situations = DecidingCases(seen.columns(seen.of_outcomes(), seen.scenes(after=True)), spend)
     rules = []
     for outcome, _ in reversed(others):
         wanted = np.array([each == outcome for each in outcomes])
-        condition, _ = situations.condition(wanted, ~wanted)
+        condition = situations.condition(wanted, ~wanted)
         if condition.products:
             rules.append((condition, outcome))
     return RewardRules(rules, otherwise)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias
 from cwm_induction.relations.boards import (
     BoardModel,
     Loop,
@@ -23,7 +24,6 @@ from cwm_induction.relations.consequences import (
     ring_length,
     turned,
 )
-from cwm_induction.relations.decision_list import Bias
 from cwm_induction.relations.expressions import Boards, Names
 from cwm_induction.relations.layout import BoardLayout
 from cwm_induction.relations.model import PartRows

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
+from cwm_induction.decision_list import Bias
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.relations.consequences import StageConsequence, turned
-from cwm_induction.relations.decision_list import Bias
 from cwm_induction.relations.expressions import FUNCTIONS, Boards, Names
 from cwm_induction.relations.layout import BoardLayout, place_of
 from cwm_induction.relations.model import PartsModel, ProgramText, steps_of

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.decision_list import Bias
+from cwm_induction.decision_list import Bias
 from cwm_induction.relations.expressions import Names
 from cwm_induction.relations.rules import (
     MAX_EFFECTS,

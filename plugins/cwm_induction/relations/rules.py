@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.relations.decision_list import Bias, RelationFeature, RelationList, learn
+from cwm_induction.decision_list import Bias, RelationFeature, RelationList, learn
 from cwm_induction.relations.expressions import Names, evaluate
 
 Spend = Callable[[float], bool]

@@ -9,9 +9,9 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_induction import relations
+from cwm_induction.decision_list import Bias, RelationFeature, learn
 from cwm_induction.effort import Effort
 from cwm_induction.relations.consequences import StageConsequence
-from cwm_induction.relations.decision_list import Bias, RelationFeature, learn
 from cwm_induction.relations.payments import fit_payments
 from cwm_induction.relations.rules import plain_terms
 

@@ -43,6 +43,10 @@ MAX_CELLS = 25_000_000
 """Entries of the matrix of samples and conditions; more samples are thinned out."""
 
 
+Spend = Callable[[float], bool]
+"""Takes multiplications and returns whether more may be done."""
+
+
 class RelationCondition(NamedTuple):
     """A comparison of a feature with a constant; `operator` "" tests a flag."""
 
@@ -134,19 +138,21 @@ class Bias(NamedTuple):
 
     `error_bits` is the price of a sample that a rule predicts wrongly; low values tolerate noise.
     `effect_bits` are the prices of effects. `default` is the effect if no rule holds; None stands
-    for the effect that is correct most often.
+    for the effect that is correct most often. With `search_error_bits`, the search also extends
+    rules for other effects by this price of an error, which finds long rules about rare samples.
     """
 
     error_bits: float = 25.0
     effect_bits: Sequence[float] = ()
     max_rules: int = 40
     default: int | None = None
+    search_error_bits: float | None = None
 
 
 def learn(
     features: Sequence[RelationFeature],
     correct: Array,
-    spend: Callable[[float], bool],
+    spend: Spend,
     bias: Bias = Bias(),  # noqa: B008  # immutable
 ) -> RelationList:
     """Learn a decision list.
@@ -181,7 +187,7 @@ class _Learner:
         self,
         features: Sequence[RelationFeature],
         correct: Array,
-        spend: Callable[[float], bool],
+        spend: Spend,
         bias: Bias,
     ) -> None:
         conditions = [(c, f) for f in features for c in conditions_on(f)]
@@ -258,10 +264,18 @@ class _Learner:
             pure = [c for c in ranked if self.error_bits < PURE or not c.errors]
             if pure and (best is None or pure[0].worth(power) > best.worth(power) + 1e-6):
                 best = pure[0]
-            beam = [candidate.chosen for candidate in ranked[:BEAM] if candidate.errors]
+            promising = ranked[:BEAM] + self._rare(ranked[BEAM:], default)
+            beam = [candidate.chosen for candidate in promising if candidate.errors]
             if not beam:
                 break
         return best if best is not None and best.gain > 0 else None
+
+    def _rare(self, found: list[_Candidate], default: int) -> list[_Candidate]:
+        """Return the best candidates for other effects than the default, if errors cost less."""
+        if (price := self.bias.search_error_bits) is None:
+            return []
+        rest, others = self.error_bits - price, [c for c in found if c.effect != default]
+        return sorted(others, key=lambda c: (-c.gain - rest * c.errors, c.chosen))[:BEAM]
 
     def _extended(
         self, chosen: tuple[int, ...], rows: Array, total: tuple[int, float], default: int
@@ -288,6 +302,11 @@ class _Learner:
         gain = gain - 1e-9 * np.arange(gain.size).reshape(gain.shape)
         flat = np.argpartition(-gain.ravel(), min(BEAM, gain.size - 1))[:BEAM].tolist()
         flat.append(int(np.where(errors == 0, gain, -np.inf).argmax()))
+        if (cheap := self.bias.search_error_bits) is not None:
+            worth = gain + (self.error_bits - cheap) * errors
+            worth[:, default] = -np.inf
+            more = np.argpartition(-worth.ravel(), min(BEAM, gain.size - 1))[:BEAM]
+            flat = list(dict.fromkeys([*flat, *more.tolist()]))
         pairs = [divmod(int(index), gain.shape[1]) for index in flat]
         return [
             _Candidate(float(gain[c, e]), (*chosen, c), e, float(errors[c, e]))
