@@ -20,11 +20,10 @@ from cwm_cli.envs.spec import space_of
 from cwm_induction import discrete
 from cwm_induction.decision_list import RelationList
 from cwm_induction.discrete.dynamics import FactorDynamics
-from cwm_induction.discrete.features import Sizes
+from cwm_induction.discrete.features import CaseList, Sizes
 from cwm_induction.discrete.moves import FactorMove
 from cwm_induction.discrete.outcomes import Outcomes
 from cwm_induction.discrete.program_text import DiscreteModel, write_program
-from cwm_induction.discrete.rules import CaseList
 from cwm_induction.discrete.transitions import Transitions
 
 

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.bodies.layout import FittedLayout, fit_layout
+from cwm_induction.bodies.layout import FittedLayout, find_readings, fit_layout
 from cwm_induction.bodies.mechanism import FIELDS, FORCE_FIELDS, BodySimulation, StepRows
 from cwm_induction.bodies.payoff import ExplainedSteps, fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
-from cwm_induction.bodies.readings import find_readings
 
 MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""

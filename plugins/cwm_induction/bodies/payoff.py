@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.bodies.layout import FittedLayout
+from cwm_induction.bodies.layout import FittedLayout, Point, points_of
 from cwm_induction.bodies.mechanism import BodySimulation, SimulatedSteps, StepRows, is_right
-from cwm_induction.bodies.readings import Point, points_of
 from cwm_induction.continuous.least_squares import shortened
 from cwm_induction.continuous.samples import Array
 from cwm_induction.rules import Feature, ThresholdRule, learn_rule

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from cwm_induction.bodies.layout import FittedLayout
+from cwm_induction.bodies.layout import ArrayElement, FittedLayout
 from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation
 from cwm_induction.bodies.payoff import FittedReward
-from cwm_induction.bodies.readings import ArrayElement
 from cwm_induction.rules import Feature, Threshold, ThresholdRule
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal

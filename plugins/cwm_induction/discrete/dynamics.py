@@ -12,15 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.decision_list import Spend
-from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
+from cwm_induction.discrete.features import (
+    FLAG,
+    CaseList,
+    CaseSearch,
+    FactoredTransitions,
+    Landmarks,
+    Sizes,
+    Trials,
+)
 from cwm_induction.discrete.moves import (
     CHANGE_BITS,
     FactorMove,
     Fit,
+    Slide,
     fit_moves,
+    fit_slide,
 )
-from cwm_induction.discrete.rules import CaseList, CaseSearch
-from cwm_induction.discrete.slides import Slide, fit_slide
 from cwm_induction.discrete.transitions import Layout, Transitions, split
 
 MISS_BITS = 10.0

@@ -8,8 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from cwm_induction.decision_list import RelationCondition
-from cwm_induction.discrete.features import RuleColumn
-from cwm_induction.discrete.rules import CaseList
+from cwm_induction.discrete.features import CaseList, RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Layout
 from cwm_induction.writing.finishing import split_outside
 

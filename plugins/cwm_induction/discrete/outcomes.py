@@ -10,8 +10,7 @@ import numpy as np
 
 from cwm_induction.decision_list import Spend
 from cwm_induction.discrete.expressions import bracketed, part_of_action, picked
-from cwm_induction.discrete.features import FactoredTransitions, Sizes, pick
-from cwm_induction.discrete.rules import CaseList, CaseSearch
+from cwm_induction.discrete.features import CaseList, CaseSearch, FactoredTransitions, Sizes, pick
 from cwm_induction.discrete.transitions import Transitions
 
 LEAST_REWARDS = 4

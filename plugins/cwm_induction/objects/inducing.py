@@ -12,9 +12,8 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import MISSION, OBJECTS
 from cwm_induction.effort import Effort
-from cwm_induction.objects.effects import fit_rules, write_transition
+from cwm_induction.objects.effects import fit_outcomes, fit_rules, write_reward, write_transition
 from cwm_induction.objects.experience import Experience
-from cwm_induction.objects.rewards import fit_outcomes, write_reward
 
 UNITS = 4_000
 """Work units for the rules of one program, about 20 seconds of one core."""
