@@ -9,7 +9,7 @@ import numpy as np
 from cwm_induction.continuous.regression import Formula, SearchLimits, exact
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
-from cwm_induction.continuous.variables import Variable, needed
+from cwm_induction.continuous.variables import Reads, Variable, needed
 from cwm_induction.effort import Share
 
 MOST_ROWS = 600
@@ -41,8 +41,8 @@ class _Attempt(NamedTuple):
 class Chains:
     """A search for formulas of the changes of variables, which may read other next values.
 
-    `level` is the largest library, 1 to 3 as in `terms.library`. Variables in
-    `elsewhere` already have another explanation.
+    `level` is the largest library, 1 to 3 as in `terms.library`. `others` has the names that
+    other explanations than formulas read, for every variable that they explain.
     """
 
     samples: Samples
@@ -51,7 +51,7 @@ class Chains:
     effort: Share
     level: int = 3
     formulas: dict[str, Formula] = field(default_factory=dict)
-    elsewhere: frozenset[str] = frozenset()
+    others: Reads = field(default_factory=dict)
     _loose: dict[str, Formula] = field(default_factory=dict)
     _bases: dict[tuple[int, bytes], Array] = field(default_factory=dict)
     _libraries: dict[tuple[int, frozenset[str]], list[Term]] = field(default_factory=dict)
@@ -102,14 +102,21 @@ class Chains:
         return True
 
     def _shorten(self) -> None:
-        """Replace formulas by cheaper ones that read next values."""
+        """Replace formulas by cheaper ones, or by equally cheap ones with smaller weights.
+
+        Large weights multiply rounding errors, such as the difference of a next value and its
+        own terms.
+        """
         for variable in self.variables:
             formula = self.formulas.get(variable.name)
             if formula is None or formula.cost <= 1.2:
                 continue
-            attempt = self._attempt(variable, 1, self._independent(variable, explained=True))
-            if attempt is not None and attempt.formula.cost < formula.cost:
-                self.formulas[variable.name] = attempt.formula
+            chain = self._independent(variable, explained=True)
+            fewer = [other for other in chain if other.next not in formula.names]
+            for after in (chain, fewer) if len(fewer) < len(chain) else (chain,):
+                attempt = self._attempt(variable, 1, after)
+                if attempt is not None and _price(attempt.formula) < _price(formula):
+                    formula = self.formulas[variable.name] = attempt.formula
 
     def _attempt(
         self, variable: Variable, level: int, chain: Sequence[Variable]
@@ -174,21 +181,25 @@ class Chains:
         return self._libraries[key]
 
     def _unexplained(self) -> list[Variable]:
-        known = {*self.formulas, *self.elsewhere}
+        known = {*self.formulas, *self.others}
         return [v for v in self.variables if v.name not in known]
 
     def _independent(self, variable: Variable, explained: bool) -> list[Variable]:
         """Return the moving variables whose next values do not depend on the given variable.
 
-        If `explained`, return only variables that already have a formula.
+        If `explained`, return only variables that already have an explanation.
         """
-        reads = {name: formula.names for name, formula in self.formulas.items()}
+        formulas = {name: formula.names for name, formula in self.formulas.items()}
+        reads = {**self.others, **formulas}
         return [
             other
             for other in self.variables
             if other.name != variable.name
             and not other.still
-            and other.name not in self.elsewhere
-            and (other.name in self.formulas or not explained)
+            and (other.name in reads or not explained)
             and variable.name not in needed(other.name, reads)
         ]
+
+
+def _price(formula: Formula) -> tuple[float, float]:
+    return round(formula.cost, 6), max(abs(weight) for weight in formula.weights)

@@ -104,6 +104,8 @@ class Explainer:
         self._equations()
         if self.hypothesis.laws:
             self._laws(least=ALMOST)
+            if self.found.laws:
+                self._equations()
         if self.found.mechanics is not None:
             self._positions(self.found.mechanics)
         if self.hypothesis.mechanics:
@@ -123,14 +125,15 @@ class Explainer:
 
     def _equations(self) -> None:
         """Explain variables by equations that hold in all rows."""
+        formulas = self.found.formulas
         chains = Chains(
             self.samples,
             self.variables,
             self._inputs,
             self.effort.share(0.5),
             self.hypothesis.level,
-            self.found.formulas,
-            frozenset({*self.found.laws, *self._moved}),
+            formulas,
+            {name: read for name, read in self.found.reads.items() if name not in formulas},
         )
         self.found.formulas = chains.explain()
 
@@ -291,10 +294,6 @@ class Explainer:
         formula, none = sparse(library(columns, self._inputs, 1), target, *rows), Formula((), ())
         right = [variable.matches(f.values(len(samples)))[check].sum() for f in (formula, none)]
         return formula if right[0] >= right[1] else none
-
-    @property
-    def _moved(self) -> list[str]:
-        return self.found.mechanics.names if self.found.mechanics else []
 
     @property
     def _inputs(self) -> list[NamedColumn]:
