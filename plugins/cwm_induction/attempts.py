@@ -57,6 +57,19 @@ ONE_MEMORY = 700
 SIMPLE = Hypothesis(level=1, mechanics=False, laws=False)
 """Hypothesis to try if a program fails, or if its statements cannot be sorted."""
 
+CHECK_SHARE = 0.2
+"""Share of the training rows, in whole trajectories, held out to choose between programs."""
+
+MAX_HELD_OUT_RATIO = 1.5
+"""Maximum share of held-out rows, relative to `CHECK_SHARE`; longer trajectories are fitted."""
+
+FEWEST_EPISODES = 4
+"""Minimum number of trajectories; if there are fewer, single rows are held out."""
+
+RESTARTS = 3
+"""Further searches for equations, with other held-out rows, while a program is inexact. In a system
+of two tanks, one split of the rows gave an accuracy of 0.55, three others 0.97 to 1.00."""
+
 UNCHANGED = '''class Environment:
     """Predicts no change, because no rule was found.
 
@@ -233,16 +246,26 @@ class MemoryAttempt:
 
 @dataclass(frozen=True)
 class EquationAttempt:
-    """Searches for equations; proposes simple ones if statements cannot be sorted."""
+    """Searches for equations; proposes simple ones if statements cannot be sorted.
+
+    A `restart` after 0 holds out other rows. Programs written during learning have none.
+    """
 
     hypothesis: Hypothesis = DEFAULT
+    restart: int = 0
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program of equations, or none if its statements cannot be sorted."""
+        if self.restart and task.known is not None:
+            return ProgramProposal("")
         task.effort.tell("searching for equations")
-        view, rng = real(task.data), np.random.default_rng(task.seed)
+        seed, mask = task.seed, task.held_back
+        if self.restart:
+            seed += self.restart
+            mask = held_back(task.data, seed)
+        view, rng = real(task.data), np.random.default_rng(seed)
         try:
-            samples = Samples.of(view.flat(task.data), task.held_back)
+            samples = Samples.of(view.flat(task.data), mask)
             known = task.known if self.hypothesis == DEFAULT else None
             program = view.nested(write(induce(samples, self.hypothesis, rng, task.effort, known)))
         except (EmissionError, np.linalg.LinAlgError):
@@ -426,6 +449,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         return
     yield from usual_attempts(data)
     yield UnchangedAttempt()
+    if contract == "plain" and has_equations(data):
+        yield from (EquationAttempt(restart=number) for number in range(1, RESTARTS + 1))
 
 
 def usual_attempts(data: Dataset) -> Iterator[Attempt]:
@@ -514,6 +539,26 @@ def real(data: Dataset) -> Arrangement:
     leaves = [*data.observation_space.leaves("observations")]
     floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
     return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
+
+
+def held_back(fit: Dataset, seed: int) -> np.ndarray:
+    """Return the mask of the held-out rows: whole trajectories if there are enough.
+
+    A trajectory with most of the rows is not held out.
+    """
+    rng = np.random.default_rng([seed, len(fit)])
+    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
+    if len(episodes) < FEWEST_EPISODES:
+        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
+        return np.isin(np.arange(len(fit)), chosen)
+    held: list[int] = []
+    count = 0
+    for episode in rng.permutation(len(episodes)).tolist():
+        fits = count + sizes[episode] <= MAX_HELD_OUT_RATIO * CHECK_SHARE * len(fit)
+        if count < CHECK_SHARE * len(fit) and fits:
+            held.append(episodes[episode])
+            count += int(sizes[episode])
+    return np.isin(fit.columns["episodes"], held or episodes[sizes == sizes.min()][:1])
 
 
 class _Result(NamedTuple):

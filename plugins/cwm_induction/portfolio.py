@@ -21,20 +21,12 @@ from cwm_induction.attempts import (
     attempts,
     fixes,
     forgetful,
+    held_back,
     improvements,
     proposals,
 )
 from cwm_induction.effort import Effort
 from cwm_induction.structure import KnownStructure
-
-CHECK_SHARE = 0.2
-"""Share of the training rows, in whole trajectories, held out to choose between programs."""
-
-MAX_HELD_OUT_RATIO = 1.5
-"""Maximum share of held-out rows, relative to `CHECK_SHARE`; longer trajectories are fitted."""
-
-FEWEST_EPISODES = 4
-"""Minimum number of trajectories; if there are fewer, single rows are held out."""
 
 HELD_OUT_BONUS = 0.02
 """Bonus on the held-out score of a program if its judged version was fitted without those rows."""
@@ -198,23 +190,3 @@ class Portfolio:
         model, draws = ProgramModel(program, self.problem.sandbox), self.problem.metric.draws
         predictions = model.predict(self.fit, seed=self.problem.seed, draws=draws)
         return predictions if predictions.failure is None else None
-
-
-def held_back(fit: Dataset, seed: int) -> np.ndarray:
-    """Return the mask of the held-out rows: whole trajectories if there are enough.
-
-    A trajectory with most of the rows is not held out.
-    """
-    rng = np.random.default_rng([seed, len(fit)])
-    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
-    if len(episodes) < FEWEST_EPISODES:
-        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
-        return np.isin(np.arange(len(fit)), chosen)
-    held: list[int] = []
-    count = 0
-    for episode in rng.permutation(len(episodes)).tolist():
-        fits = count + sizes[episode] <= MAX_HELD_OUT_RATIO * CHECK_SHARE * len(fit)
-        if count < CHECK_SHARE * len(fit) and fits:
-            held.append(episodes[episode])
-            count += int(sizes[episode])
-    return np.isin(fit.columns["episodes"], held or episodes[sizes == sizes.min()][:1])

@@ -24,6 +24,7 @@ from cwm_induction.attempts import (
     InductionTask,
     UnchangedAttempt,
     attempts,
+    held_back,
     proposals,
     real,
 )
@@ -32,7 +33,6 @@ from cwm_induction.discrete.expressions import bracketed
 from cwm_induction.discrete.program_text import returned
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
-from cwm_induction.portfolio import held_back
 from cwm_induction.writing.finishing import (
     broken,
     identifier,

@@ -114,8 +114,8 @@ class Explainer:
         self._flow(FieldFit.flow)
         self._further_equations()
         self._flow(lambda fit: AtomicFieldFit(fit).flow())
-        if self.found.mechanics is None:
-            self._accept_mechanism(least=0.2)
+        if self.hypothesis.mechanics and self.found.mechanics is None:
+            self._mechanism(least=0.2)
         if self.hypothesis.laws:
             self._laws(least=0.0)
         for variable in self._unexplained():

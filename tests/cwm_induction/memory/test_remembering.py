@@ -10,13 +10,12 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import match
 from cwm_cli.worlds import ProgramModel
-from cwm_induction.attempts import CounterAttempt, InductionTask, LagAttempt
+from cwm_induction.attempts import CounterAttempt, InductionTask, LagAttempt, held_back
 from cwm_induction.effort import Effort
 from cwm_induction.memory.clocks import clock_of
 from cwm_induction.memory.counting import balanced, chosen_quantities, counted
 from cwm_induction.memory.history import RecordedHistory
 from cwm_induction.memory.lagging import Regressions, delayed_actions
-from cwm_induction.portfolio import held_back
 
 Episode = Iterator[tuple[Any, int, Any, float]]
 
