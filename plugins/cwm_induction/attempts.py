@@ -453,6 +453,11 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield from (EquationAttempt(restart=number) for number in range(1, RESTARTS + 1))
 
 
+def is_restart(attempt: Attempt) -> bool:
+    """Return whether an attempt repeats the search for equations with other held-out rows."""
+    return isinstance(attempt, EquationAttempt) and attempt.restart > 0
+
+
 def usual_attempts(data: Dataset) -> Iterator[Attempt]:
     """Yield the attempts for any data: rules on objects or whole numbers, then equations."""
     if objects.supports(data):

@@ -23,6 +23,7 @@ from cwm_induction.attempts import (
     forgetful,
     held_back,
     improvements,
+    is_restart,
     proposals,
 )
 from cwm_induction.effort import Effort
@@ -33,6 +34,9 @@ HELD_OUT_BONUS = 0.02
 
 ENOUGH_EXACT = 0.9
 """Share of exact rows at which the search stops if programs are written during learning."""
+
+NEARLY_EXACT = 0.95
+"""Share of exact rows above which equations are not searched for again with other held-out rows."""
 
 WARM_UP_STEPS = 2
 """Unscored steps at the beginning of an episode for programs with memory: a velocity is visible
@@ -103,6 +107,8 @@ class Portfolio:
                 if candidate is not None and (best is None or candidate.rank > best.rank):
                     best = candidate
             del waiting[:size]
+            if best is not None and best.exact >= NEARLY_EXACT:
+                waiting = [attempt for attempt in waiting if not is_restart(attempt)]
         if best is not None and self.problem.contract == "memory" and best.is_worthless:
             return None
         return best

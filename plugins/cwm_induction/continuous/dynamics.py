@@ -111,11 +111,11 @@ class Explainer:
         if self.hypothesis.mechanics:
             self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
-        self._flow(FieldFit.flow)
+        self._flow(FieldFit.flow, 0.4)
         self._further_equations()
-        self._flow(lambda fit: AtomicFieldFit(fit).flow())
-        if self.hypothesis.mechanics and self.found.mechanics is None:
-            self._mechanism(least=0.2)
+        self._flow(lambda fit: AtomicFieldFit(fit).flow(), 0.7)
+        if self.found.mechanics is None:
+            self._accept_mechanism(least=0.2)
         if self.hypothesis.laws:
             self._laws(least=0.0)
         for variable in self._unexplained():
@@ -189,13 +189,13 @@ class Explainer:
             self.effort.share(share),
         )
 
-    def _flow(self, search: Callable[[FieldFit], Flow | None]) -> None:
+    def _flow(self, search: Callable[[FieldFit], Flow | None], share: float) -> None:
         """Search for a vector field and an integrator that explain all moving real variables."""
         moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
             others = [*self._inputs, *whole]
-            flow = search(FieldFit(moving, others, self.samples, self.effort.share(0.4)))
+            flow = search(FieldFit(moving, others, self.samples, self.effort.share(share)))
             if flow is not None:
                 self.found.flow = flow
                 for name in flow.names:
@@ -239,10 +239,16 @@ class Explainer:
             self.found.is_known = self.found.mechanics is not None
 
     def _mechanism(self, least: float) -> None:
-        """Search for a mechanism, and accept it above the share `least` of right check rows."""
+        """Search for a mechanism, and accept it above the share `least` of right check rows.
+
+        If the best one explains few rows, the fit may have ended in a local minimum: try again.
+        """
         joints, time = joints_of(self.samples, self.variables)
         joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
-        for inputs in self._candidate_inputs() if joints else ():
+        candidates = self._candidate_inputs() if joints else []
+        for number, inputs in enumerate([*candidates, *candidates]):
+            if number == len(candidates) and self.candidate is None:
+                break
             motion, effort = Motion.of(joints, inputs, time), self.effort.share(0.5)
             mechanics = fit(self.samples, joints, inputs, motion, self.rng, effort)
             best = self.candidate
