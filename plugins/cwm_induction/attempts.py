@@ -49,7 +49,8 @@ In larger spaces, fitting such a program takes minutes.
 """
 
 ONE_VIEW = 1200
-"""Work units for one relation of hidden velocities to coordinates; several relations are tried."""
+"""Work units for one relation of hidden velocities to coordinates, or for equations without memory
+if memory is expected. With 700 units, equations of a towed boat fell from 94 % to 1 % exact rows."""
 
 ONE_MEMORY = 700
 """Work units for equations with one kind of memory."""
@@ -477,7 +478,7 @@ def _with_memory(data: Dataset) -> Iterator[Attempt]:
         return
     first, *others = (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     yield LimitedAttempt(first, ONE_VIEW)
-    yield LimitedAttempt(EquationAttempt(), ONE_MEMORY)
+    yield LimitedAttempt(EquationAttempt(), ONE_VIEW)
     yield from (LimitedAttempt(LagAttempt(kind), ONE_MEMORY) for kind in KINDS)
     yield from (LimitedAttempt(way, ONE_VIEW) for way in others)
 
