@@ -75,9 +75,9 @@ def collect(
 ) -> CollectionResult:
     """Record transitions of an environment in a file.
 
-    After an interrupt or the time limit, the file contains the finished episodes, and after
-    `kill -9` those of the last save, at most about 10 seconds earlier. The same call then records
-    the missing ones. A file that already contains the requested transitions is not
+    After an interrupt or the time limit, the file contains the finished episodes; after
+    `kill -9`, the episodes of the last save, about 10 seconds earlier. The same call then
+    records the missing ones. A file that already contains the requested transitions is not
     changed.
 
     Args:
