@@ -71,11 +71,6 @@ class JudgedProgram(NamedTuple):
         return self.held_back + self.fit
 
     @property
-    def is_worthless(self) -> bool:
-        """Whether a constant prediction has a higher held-out score, or both scores sum to <= 0."""
-        return self.held_back < 0 or self.rank <= 0
-
-    @property
     def is_right(self) -> bool:
         """Whether the program predicts all training rows, including the held-out rows."""
         return self.fit >= 1.0 and self.held_back >= 1.0
@@ -109,8 +104,6 @@ class Portfolio:
             del waiting[:size]
             if best is not None and best.exact >= NEARLY_EXACT:
                 waiting = [attempt for attempt in waiting if not is_restart(attempt)]
-        if best is not None and self.problem.contract == "memory" and best.is_worthless:
-            return None
         return best
 
     def _is_enough(self, best: JudgedProgram) -> bool:
