@@ -50,7 +50,7 @@ In larger spaces, fitting such a program takes minutes.
 
 ONE_VIEW = 1200
 """Work units for one relation of hidden velocities to coordinates, or for equations without memory
-if memory is expected. With 700 units, equations of a towed boat fell from 94 % to 1 % exact rows."""
+if memory is expected. With 700 units, 1 % of the rows of a towed boat were exact, not 94 %."""
 
 ONE_MEMORY = 700
 """Work units for equations with one kind of memory."""
