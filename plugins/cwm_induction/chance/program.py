@@ -20,6 +20,10 @@ COMBINED = '''def combined(pairs, low=-1e9, high=1e9):
 MAX_BITS = 8.5
 """A program lists its outcomes up to this number of bits per transition: at most 256 outcomes."""
 
+MAX_RANDOM = 5
+"""A program lists its outcomes up to this number of random parts: with seven, the loops over all
+combinations took more than 10 s per step."""
+
 PROBABILITIES = "Predicts the probabilities of all outcomes."
 
 HEAD = '''{imports}
@@ -113,7 +117,9 @@ class _Writer:
     def draws(self) -> bool:
         """Whether the program draws outcomes, because there are too many to list."""
         surprise = self.model.bits / max(int(self.model.learn.sum()), 1)
-        return surprise > MAX_BITS or any(map(self._is_real, self.model.outputs))
+        random = sum(not output.is_certain for output in self.model.outputs)
+        is_large = surprise > MAX_BITS or random > MAX_RANDOM
+        return is_large or any(map(self._is_real, self.model.outputs))
 
     def _is_real(self, output: Output) -> bool:
         return not is_whole(output.target.values)
