@@ -138,3 +138,14 @@ def test_real_numbers_are_drawn_with_normal_noise() -> None:
         draws.append(after[0])
     assert np.mean(draws) == pytest.approx(2.1, abs=0.1)
     assert np.std(draws) == pytest.approx(0.3, abs=0.07)
+
+
+def test_many_random_parts_are_drawn_instead_of_listed() -> None:
+    def step(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
+        return [int(rng.random() < 0.9) for _ in state], 0.0, False
+
+    _, program = learned(record(step, [2] * 6, 1))
+    assert not hasattr(program, "outcomes")
+    program.set_state(np.zeros(6, int))
+    drawn = [program.step(0)[0] for _ in range(300)]
+    assert abs(np.mean(drawn) - 0.9) < 0.05
