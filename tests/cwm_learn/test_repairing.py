@@ -66,8 +66,8 @@ def test_a_program_is_kept_while_it_replays_every_row_and_written_anew_when_it_d
 
 def test_rows_that_no_rule_gives_are_looked_up_and_counted(sandbox):
     env = gym.make("FrozenLake-v1", is_slippery=False)
-    rows = acted(env, 60)
-    rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=60)
+    rows = acted(env, 600)
+    rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=600)
     _, alone = np.unique(rows.situations(), return_index=True)
     rows = rows[np.sort(alone)]
     written = ProgramWriter(sandbox).write(rows)
