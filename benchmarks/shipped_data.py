@@ -2,7 +2,7 @@
 
 With the package versions in the metadata, a second run writes the same bytes. Episodes of an
 existing file are kept if this version of the collector would record the same ones; `--anew`
-records all of them again.
+records all episodes again.
 """
 
 import argparse

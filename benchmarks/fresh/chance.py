@@ -109,8 +109,8 @@ class Excavation(gymnasium.Env[Ints, np.int64]):
     Actions: 0 dig with the trowel, 1 dig with the spade, 2 shore up the wall, 3 move on to the
     next square.
 
-    A dig lifts a fixed number of the objects that are left, at random and without replacement:
-    few with the trowel, more with the spade (or all of them if fewer are left). Each sherd that
+    A dig lifts a fixed number of the remaining objects, at random and without replacement: few
+    with the trowel, more with the spade, or all objects if fewer remain. Each sherd that
     the spade lifts may break; broken sherds are worthless. Whole sherds and coins pay a reward.
     Each stone that is lifted may weaken the wall by one unit. After the dig the wall may
     collapse; the probability depends on its strength. A collapse ends the episode with a

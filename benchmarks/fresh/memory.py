@@ -28,7 +28,7 @@ class Irrigation(gymnasium.Env[Floats, np.int64]):
     The water needs some hours to travel along the canal, so that the field receives an earlier
     pump level. The pump warms up at high level, less at middle level, and cools down otherwise;
     no instrument shows its temperature. A hot pump trips: the lamp lights, and the pump
-    delivers nothing for some hours, whatever the level is.
+    delivers nothing for some hours, at any level.
     The flow wets the upper soil, and the sun dries it, more in the hot hours of the day; no
     clock is shown. Water moves slowly between the upper soil and the root zone, in proportion
     to the difference of their moistures. The crop takes water from the root zone; a vigorous
@@ -126,11 +126,11 @@ class Squirrel(gymnasium.Env[Ints, np.int64]):
 
     Actions: 0 run left, 1 run right, 2 pick up an acorn, 3 bury an acorn, 4 eat.
 
-    Two oaks stand at fixed places. Each drops an acorn at regular intervals, as long as not too
+    Two oaks have fixed places. Each drops an acorn at regular intervals, as long as not too
     many acorns are on the ground below it. The squirrel carries a few acorns in its cheeks;
     the cheeks are not shown. It can bury a carried acorn, which pays a little, but each place
     has room for few. If it eats, it eats a carried acorn first. If it carries none, it digs up
-    an acorn that it buried at this place; a seasoned acorn is worth more and satisfies more.
+    an acorn that it buried at this place; a seasoned acorn pays and satisfies more.
     Buried acorns are not shown.
     Hunger grows with each step, faster with full cheeks. A starving squirrel ends the episode
     with a penalty. A hawk returns at regular intervals. Its shadow is visible just before it
@@ -204,7 +204,7 @@ class Squirrel(gymnasium.Env[Ints, np.int64]):
         return 0.0
 
     def _drop_acorns(self) -> None:
-        """Let the oaks drop acorns when their clock is due."""
+        """Drop an acorn below each oak when the clock is due."""
         self._oak_clock = (self._oak_clock + 1) % self._DROP_STEPS
         if self._oak_clock == 0:
             for oak in self._OAKS:
@@ -244,7 +244,7 @@ class Crossing(gymnasium.Env[Ints, np.int64]):
     Each request for a longer green during green adds a step to the minimum time of this green
     phase, up to a limit. Timers, stored requests and extensions are not shown.
     Cars arrive in platoons: an upstream signal sends several cars in each of some successive
-    steps and none in the others, in a fixed cycle. Pedestrians arrive in a fixed cycle too,
+    steps and none in other steps, in a fixed cycle. Pedestrians arrive in a fixed cycle too,
     sometimes several at a time. In green, cars leave at a fixed rate, but fewer leave in the
     first step of green and in amber. In walk, several pedestrians cross per step.
     Each served car and pedestrian pays a reward, and each one who waits costs a little. If the

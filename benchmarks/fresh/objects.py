@@ -33,7 +33,7 @@ class Recycler(gymnasium.Env[Ints, np.int64]):
     Actions: 0 only run the belt, 1 magnet, 2 air jet, 3 gripper, 4 stop the belt for one step.
 
     The tool works first. The magnet lifts steel from the three cells below it, in the first
-    half of the belt; it cannot hold all three and takes those that are further along. The
+    half of the belt; it cannot hold all three and takes the pieces further along. The
     air jet blows plastic from two neighbouring cells in the second half of the belt into its
     bin; glass in these cells breaks to shards. The gripper takes glass from the last cell but
     one. If there are shards, it removes them but damages its jaws, which costs repairs.
@@ -159,7 +159,7 @@ class Avalanche(gymnasium.Env[Ints, np.int64]):
     A cell that is too deep for its row slides: some layers go down (on the road from the
     bottom row) and fewer go to each side neighbour. Snow that leaves the slope at a side is
     lost. All cells that are too deep slide at the same time, and this repeats until the slope is
-    stable. After a successful blast, each slide pays a little if there are few of them; slides
+    stable. After a successful blast, each slide pays a little if slides are few; slides
     without a successful blast cost a little. Very many slides in one step destroy the mountain
     hut, which costs a large penalty.
     Then the plough moves one column to the left, from the first to the last, clears the road
@@ -179,7 +179,7 @@ class Avalanche(gymnasium.Env[Ints, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Ints, dict[str, Any]]:
-        """Start with random stable snow and a nearly clear road."""
+        """Start with random stable snow and an almost clear road."""
         super().reset(seed=seed)
         slope = self.np_random.integers(0, np.broadcast_to(self._LIMITS, (4, 5)))
         road = self.np_random.integers(0, 3, size=5)
@@ -202,7 +202,7 @@ class Avalanche(gymnasium.Env[Ints, np.int64]):
         return True
 
     def _settle(self, slope: Ints, road: Ints) -> int:
-        """Let unstable cells slide until the slope is stable and return the number of slides."""
+        """Slide unstable cells until the slope is stable, and return the number of slides."""
         slides = 0
         unstable = (slope >= self._LIMITS).astype(np.int64)
         while unstable.any():
@@ -330,7 +330,7 @@ class Airspace(gymnasium.Env[Ints, np.int64]):
         return crashed
 
     def _land(self, planes: Ints, runway: int) -> tuple[float, int]:
-        """Let aircraft at the runway land or go around; return the reward and runway time."""
+        """Land aircraft at the runway or send them around; return the reward and runway time."""
         reward = 0.0
         for slot, (distance, level, fuel) in enumerate(planes.tolist()):
             if fuel == 0 or distance > 0:

@@ -330,7 +330,7 @@ def _untried(
     waiting, met = deque([(state, valid or every, 1, None)]), {state}
     while waiting and len(met) < (MOST if nearest is None else MAX_END_SEARCH):
         if nearest is not None and rank == (0, False):
-            break
+            break  # no other action or end is better
         state, valid, depth, first = waiting.popleft()
         if depth > left:
             break

@@ -1,11 +1,11 @@
 """Programs from data alone: the offline backend, used when no language model is named.
 
-`backend` answers a question, `portfolio` chooses between the attempts of
-`families` by trajectories that were held back. `discrete` reads rules off few
-whole numbers; `continuous` looks for equations, with `mechanics` and `flows`
-fitted through integrators, and `rewards`; `writing` puts findings into words.
-`refining` improves programs that others wrote; `cwm calibrate` is one of its
-refiners as a command.
+`backend` completes requests. `portfolio` chooses between the programs of `attempts` by their
+scores on held-out trajectories. Programs of whole numbers: `discrete`, `relations`, `objects` and
+`recalling`, with `decision_list` as rule learner. Programs of real numbers: `continuous`, `laws`,
+`mechanics`, `flows`, `rewards` and `bodies`, with `rules` as rule learner. Chance is in `chance`
+and `noise`, hidden state in `memory`. `writing` writes program text. `refining` improves given
+programs; `cwm calibrate` runs one of its refiners.
 """
 
 from __future__ import annotations

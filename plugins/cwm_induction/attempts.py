@@ -94,14 +94,12 @@ UNCHANGED = '''class Environment:
 class InductionTask:
     """Transitions to explain, with held-out rows that equations are not fitted to.
 
-    `step` is the number of the request in its search, so that repeated requests get different
-    programs. `known` is the structure found in fewer rows: it is tried first, and then updated.
+    `known` is the structure found in fewer rows: it is tried first, and then updated.
     """
 
     data: Dataset
     held_back: Array
     seed: int
-    step: int
     effort: Effort
     known: KnownStructure | None = None
     body: Body | None = None

@@ -118,7 +118,6 @@ class Portfolio:
             self.fit,
             mask,
             self.request.seed,
-            self.request.step,
             self.effort,
             self.known,
             self.problem.body,

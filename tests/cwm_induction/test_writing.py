@@ -239,12 +239,12 @@ class TestAttempts:
         mask = held_back(car, 0)
 
         def found(*tries):
-            task = InductionTask(car, mask, 0, 0, Effort(800, 60.0))
+            task = InductionTask(car, mask, 0, Effort(800, 60.0))
             return proposals(list(tries), task)
 
         both = found(EquationAttempt(), UnchangedAttempt())
         [alone] = [
-            proposals([EquationAttempt()], InductionTask(car, mask, 0, 0, Effort(400, 60.0)))[0]
+            proposals([EquationAttempt()], InductionTask(car, mask, 0, Effort(400, 60.0)))[0]
         ]
         assert both[0].program == alone.program
         assert both[1].program == found(UnchangedAttempt())[0].program

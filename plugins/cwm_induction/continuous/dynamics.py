@@ -26,7 +26,7 @@ from cwm_induction.laws.explaining import LawExplainer
 from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
+from cwm_induction.mechanics.motion import Joint, Mechanics, Motion, joints_of
 
 MAX_TERMS = 8
 """A mechanism that predicts equally well replaces equations with more terms than this."""
@@ -246,17 +246,23 @@ class Explainer:
         joints, time = joints_of(self.samples, self.variables)
         joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
         candidates = self._candidate_inputs() if joints else []
-        for number, inputs in enumerate([*candidates, *candidates]):
-            if number == len(candidates) and self.candidate is None:
-                break
+        self._fit_mechanism(joints, candidates, time)
+        if self.candidate is not None and self.candidate.right <= 0.9:
+            self._fit_mechanism(joints, candidates, time)
+        self._accept_mechanism(least)
+
+    def _fit_mechanism(
+        self, joints: list[Joint], candidates: list[list[NamedColumn]], time: float
+    ) -> None:
+        """Keep the best mechanism over the candidate inputs; stop at a good one."""
+        for inputs in candidates:
             motion, effort = Motion.of(joints, inputs, time), self.effort.share(0.5)
             mechanics = fit(self.samples, joints, inputs, motion, self.rng, effort)
             best = self.candidate
             if mechanics is not None and (best is None or mechanics.right > best.right):
                 self.candidate = mechanics
             if self.candidate is not None and self.candidate.right > 0.9:
-                break
-        self._accept_mechanism(least)
+                return
 
     def _accept_mechanism(self, least: float) -> None:
         mechanics = self.candidate

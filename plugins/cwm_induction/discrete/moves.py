@@ -273,9 +273,9 @@ class Slide(NamedTuple):
             "{" + ", ".join(map(str, sorted(cells))) + "}" for cells in (self.walls, self.stops)
         )
         if self.walls:
-            walls = constants.add("WALLS", walls, "cells in front of which it stops")
+            walls = constants.add("WALLS", walls, "cells that block a slide")
         if self.stops:
-            stops = constants.add("STOPS", stops, "cells in which it stops")
+            stops = constants.add("STOPS", stops, "cells that end a slide")
         return LOOP.format(
             row=row,
             column=column,

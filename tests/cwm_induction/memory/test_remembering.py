@@ -37,7 +37,7 @@ def recorded(
 def share_right(attempt: Any, data: Dataset, sandbox: Any) -> float:
     """Return the share of rows that the program of an attempt predicts exactly."""
     mask = held_back(data, 0)
-    task = InductionTask(data, mask, 0, 0, Effort(2000, 60))
+    task = InductionTask(data, mask, 0, Effort(2000, 60))
     program = attempt(task).program
     predictions = ProgramModel(program, sandbox).predict(data)
     assert predictions.failure is None, predictions.failure
@@ -146,5 +146,5 @@ def test_systems_without_memory_give_no_program(kind: Any) -> None:
             yield [before], action, [place], 0.0
 
     data = recorded(plain, POND, 3)
-    task = InductionTask(data, held_back(data, 0), 0, 0, Effort(2000, 60))
+    task = InductionTask(data, held_back(data, 0), 0, Effort(2000, 60))
     assert LagAttempt(kind)(task).program == ""
