@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from cwm_cli.cli.shared import (
@@ -86,7 +87,7 @@ def synthesize(
     from cwm_cli.views.search import SearchView, synthesis_report
 
     result = search(
-        _environment(env, idx),
+        _environment(env, idx, dataset),
         env_args=environment.arguments,
         strategy=strategy,
         start=start,
@@ -108,14 +109,19 @@ def synthesize(
     print_parts(synthesis_report(result, budget), json=json)
 
 
-def _environment(env: str | None, idx: int | None) -> str:
-    """Return the environment ID, given by name or by position in the benchmark."""
+def _environment(env: str | None, idx: int | None, dataset: Path | None) -> str | None:
+    """Return the environment ID, by name or by position in the benchmark.
+
+    It is None if only the dataset names the environment.
+    """
     from cwm_cli.envs.tasks import SUITES
 
     known = SUITES["cwmb"]
 
+    if env is None and idx is None and dataset is not None:
+        return None
     if (env is None) == (idx is None):
-        raise CwmError("name one environment: --env CartPole-v1, or --idx 3")
+        raise CwmError("name one environment: --env CartPole-v1, --idx 3 or --dataset FILE")
     if env is not None:
         return env
     if idx is not None and idx < len(known):

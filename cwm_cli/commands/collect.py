@@ -210,6 +210,26 @@ def formats_of(file: Path) -> list[str]:
     return [name for name in names("importer") if find("importer", name)().reads(file)]
 
 
+def environment_in(dataset: Dataset | Path | str) -> tuple[str, dict[str, Any]]:
+    """Return the environment that a dataset names, and its arguments.
+
+    Raises:
+        CwmError: The dataset names no environment, or one that imports a Python module, which
+            only the user may decide.
+    """
+    rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
+    source = "the dataset" if isinstance(dataset, Dataset) else dataset
+    name = rows.metadata.get("env")
+    if name is None:
+        raise CwmError(f"{source} does not name its environment: add --env ID")
+    if ":" in name:
+        raise CwmError(
+            f"{source} names the environment {name}, which imports a Python module: "
+            f"add --env {name} if you trust it"
+        )
+    return name, recorded_args(rows)
+
+
 def recorded_args(dataset: Dataset, otherwise: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the environment arguments of a dataset, or `otherwise` if it has none."""
     return dict(dataset.metadata.get("env_args", otherwise or {}))

@@ -24,7 +24,12 @@ from cwm_cli.commands.choices import (
     named_models,
     uncached,
 )
-from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
+from cwm_cli.commands.collect import (
+    environment_in,
+    load_transitions,
+    recorded_args,
+    warn_of_rows,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.bodies import ENVIRONMENT, TOOL, Body, body_of, read_body
@@ -162,7 +167,7 @@ class SynthesisResult(
 
 
 def synthesize(
-    env: str,
+    env: str | None = None,
     *,
     env_args: Mapping[str, Any] | None = None,
     model: Sequence[str] | str | None = None,
@@ -191,7 +196,7 @@ def synthesize(
     """Search for a program that predicts an environment, or continue a stopped search.
 
     Args:
-        env: Id of the environment.
+        env: Id of the environment; optional if a dataset names it.
         env_args: Arguments of the environment.
         model: Language model, or several that share the completions, such as `"a"` or, with a
             weight, `"a=3"`. By default `$CWM_MODEL`; without any model, induction writes programs.
@@ -231,6 +236,11 @@ def synthesize(
         options = {**options, "search.start": str(start)}
     elif start is not None:
         options = [*options, f"search.start={start}"]
+    if env is None and dataset is not None:
+        env, named_args = environment_in(dataset)
+        env_args = env_args or named_args
+    if env is None:
+        raise CwmError("name an environment with --env ID, or transitions with --dataset FILE")
     spec, answers = environment(env), choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(

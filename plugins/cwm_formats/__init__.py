@@ -4,9 +4,23 @@
 `replay_buffers` those of Stable-Baselines3. `columns` makes datasets of their arrays.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.spec import EnvironmentSpec
+
+
+@hookimpl
+def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
+    """Offer environments that are known by a table of transitions only."""
+    from cwm_formats.recorded import RecordedEnvironments
+
+    return RecordedEnvironments()
 
 
 @hookimpl

@@ -1,0 +1,166 @@
+"""Environments of which only a table of transitions is known: they have spaces but no simulator.
+
+The id is `data/NAME`; the arguments of the environment describe the columns of the table, so that
+a dataset, a run or a worker process needs nothing else to make the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+PREFIX = "data/"
+"""Begin of the ids of environments that are known by their transitions only."""
+
+
+@dataclass(frozen=True)
+class RecordedColumn:
+    """A column of a table: its name, and its labels if the cells are texts or booleans.
+
+    The number of a label is its place in `labels`, counted from the lowest value.
+    """
+
+    name: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedTable:
+    """What the columns of a table mean.
+
+    Attributes:
+        observations: Observation space, a flat box with a component per column.
+        actions: Action space: discrete, multidiscrete or a flat box with a component per column,
+            or a dict with a part per column.
+        observed: Columns of the observation, in the order of its components.
+        acted: Columns of the action, in the order of its components.
+        source: Name of the file.
+        step: Length of a step in words, such as "300 seconds"; empty if unknown.
+    """
+
+    observations: Space
+    actions: Space
+    observed: tuple[RecordedColumn, ...]
+    acted: tuple[RecordedColumn, ...]
+    source: str = ""
+    step: str = ""
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the environment, as JSON data."""
+        return {
+            "observations": self.observations.to_json(),
+            "actions": self.actions.to_json(),
+            "observed": [[column.name, *column.labels] for column in self.observed],
+            "acted": [[column.name, *column.labels] for column in self.acted],
+            "source": self.source,
+            "step": self.step,
+        }
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Return the table that `as_arguments` described; `ValueError` for other data."""
+        return cls(
+            Space.from_json(arguments["observations"]),
+            Space.from_json(arguments["actions"]),
+            _columns(arguments["observed"]),
+            _columns(arguments["acted"]),
+            str(arguments.get("source", "")),
+            str(arguments.get("step", "")),
+        )
+
+    def describe(self) -> str:
+        """Return the text that describes the table to a reader or a language model."""
+        step = f" A step takes {self.step}." if self.step else ""
+        lines = [
+            f"Recorded transitions of {self.source or 'a table'}; there is no simulator.{step}",
+            "",
+            "| Num | Observation | Values |",
+            "|---|---|---|",
+        ]
+        lines += _rows(self.observed, self.observations)
+        if self.actions.kind == "discrete":
+            [column] = self.acted
+            low = int(self.actions.low[0])
+            lines += ["", f"The action is {column.name}:", ""]
+            if column.labels and low == 0:
+                lines += [f"- {number}: {label}" for number, label in enumerate(column.labels)]
+            else:
+                lines.append(f"a whole number from {low} to {int(self.actions.high[0])}.")
+        else:
+            lines += ["", "| Num | Action | Values |", "|---|---|---|"]
+            lines += _rows(self.acted, self.actions)
+        return "\n".join(lines)
+
+
+def _columns(data: Any) -> tuple[RecordedColumn, ...]:
+    return tuple(RecordedColumn(str(name), tuple(map(str, labels))) for name, *labels in data)
+
+
+def _rows(columns: Sequence[RecordedColumn], space: Space) -> list[str]:
+    """Return a row of a table for each column."""
+    leaves = [leaf.space for leaf in space.leaves("x")]
+    bounds = [
+        (low, high, leaf) for leaf in leaves for low, high in zip(leaf.low, leaf.high, strict=True)
+    ]
+    rows = []
+    for number, (column, (low, high, leaf)) in enumerate(zip(columns, bounds, strict=True)):
+        if column.labels:
+            first = int(low)
+            values = ", ".join(f"{first + n} = {label}" for n, label in enumerate(column.labels))
+        else:
+            values = f"{'real' if leaf.is_float else 'whole'}, from {low:g} to {high:g}"
+        rows.append(f"| {number} | {column.name} | {values} |")
+    return rows
+
+
+def make(name: str, **arguments: Any) -> gym.Env[Any, Any]:
+    """Make the environment of a table, which can neither be reset nor stepped."""
+    import gymnasium as gym
+
+    try:
+        table = RecordedTable.of(arguments)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CwmError(
+            f"{name} is known by its transitions only: give its dataset with --dataset FILE"
+        ) from error
+    env: gym.Env[Any, Any] = gym.Env()
+    env.observation_space = gym_space_of(table.observations)
+    env.action_space = gym_space_of(table.actions)
+    env.table = table  # type: ignore[attr-defined]
+    return env
+
+
+class RecordedEnvironments(Mapping[str, Callable[[], EnvironmentSpec]]):
+    """All ids `data/NAME`; none is listed, because each belongs to a dataset."""
+
+    def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
+        if name not in self:
+            raise KeyError(name)
+        return partial(_specify, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.startswith(PREFIX) and name != PREFIX
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _specify(name: str) -> EnvironmentSpec:
+    return EnvironmentSpec(
+        id=name,
+        make=partial(make, name),
+        describe=lambda env: env.unwrapped.table.describe(),  # type: ignore[attr-defined]
+        versions=dict,
+    )
