@@ -116,7 +116,7 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
         raise CwmError(f"{file}: {error} (line {reader.line_num}); correct that line") from error
     if repeated:
         lines = "line repeats" if repeated == 1 else "lines repeat"
-        found.notes.append(f"{repeated} {lines} the header: left out; an episode ends there")
+        found.notes.append(f"{repeated} {lines} the header: left out")
     return found
 
 
@@ -149,6 +149,11 @@ def refuse_twice(names: list[str], file: Path) -> None:
     """Refuse names that stand for two columns."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         words = ", ".join(repr(name) for name in twice[:5])
+        if any(name.replace(".", "").isdigit() for name in twice):
+            raise CwmError(
+                f"{file} has two columns called {words}: if its first line contains values, add a "
+                "line with the names of the columns; if not, rename one"
+            )
         raise CwmError(f"{file} has two columns called {words}: rename one")
 
 

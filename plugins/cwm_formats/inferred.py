@@ -116,6 +116,8 @@ def infer_dataset(
         observer.note(note)
     comma = has_decimal_commas(table.columns, semicolons=table.comma)
     table = replace(table, comma=comma)
+    if table.rows - len(table.damaged) < 2:
+        raise CwmError(f"{table.name} has fewer than two rows: a transition needs two")
     roles = choose_roles(table, asked, observer)
     typed = {name: read_column(name, table.columns[name], comma=comma) for name in table.columns}
     observed = _observed(table, roles, typed, observer)
@@ -326,7 +328,6 @@ def _in_time(
                 "begins"
             )
     order = np.lexsort((np.arange(len(rows)), times, episodes))
-    moved = int((order != np.arange(len(rows))).sum())
     placed = replace(rows, episodes=episodes).take(order)
     steps = np.append(np.inf, np.diff(times[order]))
     same = np.append(False, placed.episodes[1:] == placed.episodes[:-1])
@@ -350,9 +351,17 @@ def _in_time(
         keep[k] = False
     if copies:
         observer.note(f"{copies} rows repeat the row before with its time: left out")
-    if moved and wrong.sum() != moved:
-        observer.note(f"rows are put in the order of {column}: {moved} rows changed their place")
+    if repeats.sum() - copies > 0.1 * len(rows):
+        first = table.place(int(placed.places[np.flatnonzero(repeats)[0]]))
+        raise CwmError(
+            f"{table.name}: {int(repeats.sum())} rows have the same {column} as the row before "
+            f"(first: {first}): name another column with --time, or --time none to keep the "
+            "order of the rows"
+        )
     kept = placed.take(np.flatnonzero(keep))
+    moved = int(out_of_order(kept.places[~unplaced[kept.places]]).sum())
+    if moved:
+        observer.note(f"rows are put in the order of {column} ({moved} in another place)")
     # the time shows whether rows are missing between two rows
     return replace(kept, follows=np.arange(len(kept)) > 0), bad
 
@@ -410,14 +419,14 @@ def _without_bad(
         return rows
     bad = sorted(bad, key=lambda cell: cell.row)
     words = first_few([_cell_words(table, cell) for cell in bad], MAX_BAD_CELLS)
-    lines = len({cell.row for cell in bad})
+    count = len({cell.row for cell in bad})
+    damaged = f"{count} {'row' if count == 1 else 'rows'} with missing or bad cells"
     if not asked.drop_missing:
         raise CwmError(
-            f"{table.name} has {lines} rows with missing or bad cells: {words}; correct them, or "
-            "leave these rows out with --drop-missing"
+            f"{table.name} has {damaged}: {words}; correct them, or leave these rows out with "
+            "--drop-missing"
         )
-    are = "row with missing or bad cells is" if lines == 1 else "rows with missing or bad cells are"
-    observer.note(f"{lines} {are} left out: {words}")
+    observer.note(f"left out {damaged}: {words}")
     return rows.where(~np.isin(rows.places, [cell.row for cell in bad]))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
     marks = _single(table, asked.terminated, TERMINATED_WORDS, taken, found, "terminated")
     truncated = _single(table, None, TRUNCATED_WORDS, taken, found, "truncated")
     taken += [name for name in (reward, marks, truncated) if name]
-    episode, time, clock = _order(table, asked, taken, found)
+    episode, time, clock = _order(table, asked, taken, found, observer)
     taken += [name for name in (episode, *time) if name]
     if twice := [name for name in dict.fromkeys(taken) if taken.count(name) > 1]:
         raise CwmError(f"column {twice[0]} is named for two roles: name it for one of them")
@@ -137,7 +136,11 @@ def _candidates(table: ReadTable, words: Sequence[str], taken: Sequence[str]) ->
 
 
 def _order(
-    table: ReadTable, asked: TableColumns, taken: Sequence[str], found: dict[str, str]
+    table: ReadTable,
+    asked: TableColumns,
+    taken: Sequence[str],
+    found: dict[str, str],
+    observer: Observer,
 ) -> tuple[str | None, tuple[str, ...], TableClock | None]:
     """Return the columns of episode and time, and the time of each row."""
     episode = asked.episode
@@ -149,8 +152,8 @@ def _order(
         time = tuple(_named(table, [str(asked.time)], "--time"))
         free += time
     if episode is None:
-        candidates = _candidates(table, (*EPISODE_WORDS, *UNIT_WORDS), free)
-        episode = next((name for name in candidates if _groups_rows(table, name)), None)
+        names = _candidates(table, (*EPISODE_WORDS, *UNIT_WORDS), free)
+        episode = next((name for name in names if _groups_rows(table, name)), None)
         if episode is not None:
             found["episode"] = episode
             free.append(episode)
@@ -164,13 +167,19 @@ def _order(
                 "name another column with --time, or --time none"
             )
     elif asked.time is None:
-        for names in _time_candidates(table, free):
-            clock = _clock(table, names)
-            if clock is not None and _is_running(clock.seconds, numbers, names[0]):
-                time = names
-                found["time"] = " and ".join(names)
+        candidates = _time_candidates(table, free)
+        for columns in candidates:
+            clock = _clock(table, columns)
+            if clock is not None and _is_running(clock.seconds, numbers, columns[0]):
+                time = columns
+                found["time"] = " and ".join(columns)
                 break
             clock = None
+        if clock is None and candidates:
+            observer.note(
+                f"column {clean(candidates[0][0], limit=60)} is not used as the time: its values "
+                "are no times, or repeat; choose a column with --time"
+            )
     return None if episode == NONE else episode, time, clock
 
 
@@ -202,14 +211,14 @@ def _clock(table: ReadTable, names: Sequence[str]) -> TableClock | None:
 
 def _groups_rows(table: ReadTable, name: str) -> bool:
     """Return whether a column has each value in several rows, one after the other."""
-    texts = [str(cell).strip() for cell in table.columns[name]]
-    texts = [text for text in texts if text]
-    runs = 1 + sum(a != b for a, b in pairwise(texts))
-    different = len(set(texts))
-    if not texts or 2 * different > len(texts):
+    numbers = episode_numbers(table, name)
+    numbers = numbers[numbers >= 0]
+    runs = 1 + int((np.diff(numbers) != 0).sum())
+    different = len(np.unique(numbers))
+    if not different or 2 * different > len(numbers):
         return False
-    # damaged rows part a few runs; rows in any order part nearly all, which a weekday does too
-    shuffled = runs > len(texts) / 2 and _has_word(name, EPISODE_WORDS)
+    # damaged rows part a few runs; rows in random order part most, and so do weekdays
+    shuffled = runs > len(numbers) / 2 and _has_word(name, EPISODE_WORDS)
     return runs <= 1.2 * different + 2 or shuffled
 
 
@@ -240,13 +249,19 @@ def _is_running(seconds: np.ndarray, episodes: np.ndarray, name: str) -> bool:
 
 
 def episode_numbers(table: ReadTable, column: str | None) -> np.ndarray:
-    """Return the number of the episode of each row, in the order of the table; -1 if blank."""
+    """Return the number of the episode of each row, counted from 0; -1 for a bad cell.
+
+    Episodes with numbers have their order, others that of their first rows.
+    """
     if column is None:
         return np.zeros(table.rows, np.int64)
-    typed = read_column(column, table.columns[column], comma=table.comma)
-    # 1 and 1.0 are the same episode, 07 and 7 may be two names
-    is_number = typed.kind in ("whole", "real") and not np.isnan(typed.values).any()
-    texts = typed.values.tolist() if is_number else [str(c).strip() for c in table.columns[column]]
-    known: dict[object, int] = {}
-    numbers = [-1 if text == "" else known.setdefault(text, len(known)) for text in texts]
-    return np.array(numbers, np.int64)
+    cells = table.columns[column]
+    typed = read_column(column, cells, comma=table.comma)
+    if typed.kind in ("whole", "real") and not typed.unit:
+        # 1 and 1.0 are the same episode
+        known = np.unique(typed.values[~np.isnan(typed.values)])
+        found = np.searchsorted(known, typed.values)
+        return np.where(np.isnan(typed.values), -1, found)
+    numbers: dict[str, int] = {}
+    texts = [str(cell).strip() for cell in cells]
+    return np.array([numbers.setdefault(text, len(numbers)) if text else -1 for text in texts])
