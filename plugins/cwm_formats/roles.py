@@ -11,10 +11,10 @@ import numpy as np
 from cwm_cli.commands.data import TableColumns
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.text import clean, first_few
+from cwm_cli.text import clean
 from cwm_formats.cells import read_column
 from cwm_formats.clock import TableClock, read_clock
-from cwm_formats.tables import Cells, ReadTable
+from cwm_formats.tables import SPLITS, Cells, ReadTable
 
 NONE = "none"
 """In place of a column: there is none, also if a column has a usual name."""
@@ -42,6 +42,8 @@ class Roles:
     clock: TableClock | None
     terminated: str | None
     truncated: str | None
+    split: str | None
+    unused: tuple[str, ...]
 
 
 def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> Roles:
@@ -57,7 +59,10 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
     reward = _single(table, asked.reward, REWARD_WORDS, taken, found, "reward")
     marks = _single(table, asked.terminated, TERMINATED_WORDS, taken, found, "terminated")
     truncated = _single(table, None, TRUNCATED_WORDS, taken, found, "truncated")
-    taken += [name for name in (reward, marks, truncated) if name]
+    split = next((name for name in table.columns if _is_split(table, name)), None)
+    if split:
+        found["held-out rows"] = split
+    taken += [name for name in (reward, marks, truncated, split) if name]
     episode, time, clock = _order(table, asked, taken, found, observer)
     taken += [name for name in (episode, *time) if name]
     if twice := [name for name in dict.fromkeys(taken) if taken.count(name) > 1]:
@@ -67,16 +72,30 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
         observer.note(f"recognised columns: {words} (set others by option, or `none`)")
     rest = tuple(name for name in table.columns if name not in taken)
     observations = tuple(given) or rest
-    if given and rest:
-        names = first_few([clean(name, limit=60) for name in rest], 10)
-        observer.note(f"unused columns: {names}")
     if not observations:
         raise CwmError(
             f"{table.name} has no column left for the observation: name fewer for other roles"
         )
     return Roles(
-        tuple(actions), observations, bool(given), reward, episode, time, clock, marks, truncated
+        tuple(actions),
+        observations,
+        bool(given),
+        reward,
+        episode,
+        time,
+        clock,
+        marks,
+        truncated,
+        split,
+        rest if given else (),
     )
+
+
+def _is_split(table: ReadTable, name: str) -> bool:
+    """Return whether a column has the words train and test."""
+    if name.casefold() != "split":
+        return False
+    return {str(cell).strip().lower() for cell in table.columns[name]} == SPLITS.keys()
 
 
 def _named(table: ReadTable, names: Sequence[str], option: str) -> list[str]:
