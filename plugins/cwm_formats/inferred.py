@@ -34,7 +34,7 @@ MIN_EPISODES = 10
 """With fewer episodes, long ones are cut into blocks, so that some can be held out."""
 
 TEST_SHARE = 0.2
-"""Share of the rows that is held out."""
+"""Share of the held-out rows."""
 
 
 def infer_dataset(
@@ -47,7 +47,7 @@ def infer_dataset(
         asked: The roles of columns, and how to treat missing cells.
         name: Name of the dataset; the environment is `data/NAME`.
         source: Name of the file, for the description.
-        observer: Receives notes on everything that was left out or decided.
+        observer: Receives notes on omitted cells and on decisions.
 
     Raises:
         CwmError: A column is missing or cannot be used, or there are bad cells.
@@ -123,7 +123,7 @@ def infer_dataset(
 
 
 def _following(table: ReadTable, roles: Roles) -> dict[str, str]:
-    """Return the columns of the next observation by those of the observation (`next_x` by `x`)."""
+    """Return the name of the next observation by observation, such as `next_x` by `x`."""
     known = {normal(name): name for name in table.columns}
     pairs = {}
     for name in roles.observations:
@@ -155,7 +155,7 @@ def _observed(
     next_columns: set[str],
     observer: Observer,
 ) -> list[TypedColumn]:
-    """Return the columns of the observation, without those that hold no changing values."""
+    """Return the columns of the observation, without constant and unusable ones."""
     if roles.are_observations_given:
         return [_usable(table, typed[name], "--observation") for name in roles.observations]
     found, left = [], {}

@@ -47,7 +47,7 @@ class Roles:
 
 
 def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> Roles:
-    """Return the roles of columns: as asked, else by usual names, with a note of these.
+    """Return the roles of columns: as asked, else by usual names, which a note lists.
 
     Raises:
         CwmError: A named column is missing, is named for two roles, or cannot have its role.
@@ -66,7 +66,7 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
     episode, time, clock = _order(table, asked, taken, found, observer)
     taken += [name for name in (episode, *time) if name]
     if twice := [name for name in dict.fromkeys(taken) if taken.count(name) > 1]:
-        raise CwmError(f"column {twice[0]} is named for two roles: name it for one of them")
+        raise CwmError(f"column {twice[0]} is named for two roles: name it for one role")
     if found:
         words = ", ".join(f"{role} = {clean(name, limit=60)}" for role, name in found.items())
         observer.note(f"recognised columns: {words} (set others by option, or `none`)")
@@ -236,7 +236,7 @@ def _groups_rows(table: ReadTable, name: str) -> bool:
     different = len(np.unique(numbers))
     if not different or 2 * different > len(numbers):
         return False
-    # damaged rows part a few runs; rows in random order part most, and so do weekdays
+    # damaged rows divide a few runs; random order divides most runs, and so do weekdays
     shuffled = runs > len(numbers) / 2 and _has_word(name, EPISODE_WORDS)
     return runs <= 1.2 * different + 2 or shuffled
 
@@ -248,8 +248,8 @@ def _has_word(name: str, words: Sequence[str]) -> bool:
 def _is_running(seconds: np.ndarray, episodes: np.ndarray, name: str) -> bool:
     """Return whether a column is a clock: few rows of an episode have the same time.
 
-    The clock of a table without numbers of episodes may begin again in each of them, unless its
-    name is that of a cycle, such as the hour of a day. A clock that stands still is one, too.
+    Without a column of episodes, the clock may begin again in each episode, unless its name is a
+    cycle, such as the hour of a day. A clock that stands still also counts as a clock.
     """
     known = np.isfinite(seconds)
     pairs = np.stack([episodes[known], seconds[known]], axis=1)
@@ -280,7 +280,7 @@ def restarts(times: np.ndarray) -> np.ndarray:
 def episode_numbers(table: ReadTable, column: str | None) -> np.ndarray:
     """Return the number of the episode of each row, counted from 0; -1 for a bad cell.
 
-    Episodes with numbers have their order, others that of their first rows.
+    Episodes with numbers keep their order. Episodes with names are in the order of the table.
     """
     if column is None:
         return np.zeros(table.rows, np.int64)

@@ -1,4 +1,4 @@
-"""The rows of a table in the order of time, without those that have bad cells."""
+"""The rows of a table in the order of time, without rows with bad cells."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class TableRows:
         return len(self.places)
 
     def take(self, order: np.ndarray) -> TableRows:
-        """Return rows by their numbers; `follows` is selected like the others."""
+        """Return rows by their numbers."""
         arrays: dict[str, Any] = {
             name: None if array is None else array[order] for name, array in vars(self).items()
         }
         return TableRows(**arrays)
 
     def where(self, mask: np.ndarray) -> TableRows:
-        """Return some rows; a row does not follow one that was left out."""
+        """Return some rows; the row after an omitted one follows no row."""
         picked = np.flatnonzero(mask)
         chosen = self.take(picked)
         return replace(chosen, follows=chosen.follows & np.append(False, np.diff(picked) == 1))
@@ -172,7 +172,7 @@ def _rows(
 
 
 def _filled(values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Give a row without a value that of the row before, so that it keeps its place."""
+    """Replace missing values by the value of the row before, so that a row keeps its place."""
     last = np.maximum.accumulate(np.where(missing, -1, np.arange(len(values))))
     first = int(np.flatnonzero(~missing)[0]) if (~missing).any() else 0
     return values[np.where(last < 0, first, last)]
