@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,9 @@ from cwm_cli.cli.shared import (
 from cwm_cli.errors import CwmError
 
 data = typer.Typer(no_args_is_help=True, help="Import, export and show recorded transitions.")
+
+MAX_ARGUMENT_LENGTH = 300
+"""Longer arguments of an environment are shown by `--json` only."""
 
 DatasetArgument = Annotated[
     Path, typer.Argument(help="A dataset (.npz).", autocompletion=complete_dataset)
@@ -170,9 +174,17 @@ def import_(
         observer=Lines(),
     )
     facts = result.as_json()
-    if action and not json:
-        del facts["env_args"]  # the notes describe the columns
+    if not json:
+        facts = _without_long_arguments(facts)
+        if action:
+            facts["next"] = f"cwm synthesize --dataset {facts['file']}"
     emit(facts, json=json)
+
+
+def _without_long_arguments(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts for people, without arguments that describe all columns of a table."""
+    is_long = len(str(facts.get("env_args", ""))) > MAX_ARGUMENT_LENGTH
+    return {key: value for key, value in facts.items() if key != "env_args" or not is_long}
 
 
 ToOption = Annotated[
@@ -230,5 +242,5 @@ def show(file: DatasetArgument, json: JsonOption = False) -> None:
     if json:
         emit_json(summary.as_json())
         return
-    emit(summary.facts, json=False)
+    emit(_without_long_arguments(summary.facts), json=False)
     console(json=False).print(DatasetPicture(summary))

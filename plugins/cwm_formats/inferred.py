@@ -187,16 +187,9 @@ def _observed(
 
 
 def _numbers_rows(column: TypedColumn) -> bool:
-    """Return whether a column without a name, or named as an index, counts the rows."""
-    is_index = not column.name or column.name.lower() in (
-        "id",
-        "index",
-        "row",
-        "no",
-        "nr",
-        "number",
-    )
-    return is_index and bool((np.diff(column.values) == 1).all())
+    """Return whether a column rises by the same whole step in all rows, as a row number does."""
+    steps = np.diff(column.values[~np.isnan(column.values)])
+    return column.kind == "whole" and bool(steps.size and steps[0] != 0 and np.ptp(steps) == 0)
 
 
 def _usable(table: ReadTable, column: TypedColumn, option: str) -> TypedColumn:

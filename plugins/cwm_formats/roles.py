@@ -20,9 +20,13 @@ NONE = "none"
 """In place of a column: there is none, also if a column has a usual name."""
 
 EPISODE_WORDS = ("episode", "trajectory", "rollout", "trip", "run", "trial", "session", "batch")
-TIME_WORDS = ("timestamp", "datetime", "time", "date", "t", "clock", "step", "timestep", "tick")
+TIME_WORDS = (
+    *("timestamp", "datetime", "time", "date", "ts", "t", "clock", "step", "timestep", "tick"),
+)
 UNIT_WORDS = ("second", "seconds", "minute", "hour", "day", "week", "month", "year")
 """Columns that may be the time, or the episode if each value has several rows."""
+
+_DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}"
 
 REWARD_WORDS = ("reward", "rewards")
 TERMINATED_WORDS = ("done", "terminated", "terminal")
@@ -203,16 +207,30 @@ def _order(
 
 
 def _time_candidates(table: ReadTable, taken: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return columns that may be the time; a date and a time of day may be two columns."""
+    """Return columns that may be the time; a date and a time of day may be two columns.
+
+    Columns without a usual name follow: dates, and numbers that rise by the same step.
+    """
     names = _candidates(table, (*TIME_WORDS, *UNIT_WORDS), taken)
+    others = [name for name in table.columns if name not in (*names, *taken)]
+    names += [name for name in others if _begins(table, name, _DATE)]
+    names += [name for name in others if name not in names and _counts_up(table, name)]
     pairs = [
         (date, time)
         for date in names
         for time in names
-        if _begins(table, date, r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}$")
-        and _begins(table, time, r"\d{1,2}:\d{2}")
+        if _begins(table, date, f"{_DATE}$") and _begins(table, time, r"\d{1,2}:\d{2}")
     ]
     return [*pairs, *((name,) for name in names)]
+
+
+def _counts_up(table: ReadTable, name: str) -> bool:
+    """Return whether a column of numbers always rises, in most rows by the same step."""
+    steps = np.diff(read_column(name, table.columns[name], comma=table.comma).values)
+    steps = steps[~np.isnan(steps)]
+    if not steps.size or (steps <= 0).any():
+        return False
+    return float(np.isclose(steps, np.median(steps), rtol=1e-3).mean()) >= 0.95
 
 
 def _begins(table: ReadTable, name: str, pattern: str) -> bool:
@@ -261,7 +279,9 @@ def _is_running(seconds: np.ndarray, episodes: np.ndarray, name: str) -> bool:
     steps = np.diff(seconds[known])
     falls = np.flatnonzero(steps < 0)
     if not falls.size:
-        return True
+        changes = np.flatnonzero(np.append(True, steps != 0))
+        longest = int(np.diff(np.append(changes, len(steps) + 1)).max()) - 1
+        return bool(longest >= 0.9 * (steps == 0).sum())
     begins_again = len(restarts(seconds[known])) > 0
     is_cycle = not _has_word(name, TIME_WORDS)
     return begins_again and not is_cycle and float((steps == 0).mean()) < 0.1

@@ -240,3 +240,28 @@ def test_roles_must_fit_their_columns():
     }.items():
         with pytest.raises(CwmError, match=words):
             inferred(**{roles[0]: roles[1]}, observation=("level",))
+
+
+def test_a_time_is_recognised_without_a_usual_name():
+    written(100, Zeit=lambda row: 7 + 0.5 * row, level=level, valve=valve)
+    assert inferred()[1].step == "0.5 units of time"
+    written(
+        100,
+        Datum=lambda row: f"2024-01-{1 + row // 24:02d} {row % 24:02d}:00",
+        level=level,
+        valve=valve,
+    )
+    assert inferred()[1].step == "1 hour"
+
+
+def test_a_row_number_is_no_observation():
+    written(
+        100,
+        time=lambda row: f"12:{row // 2:02d}:{row % 2 * 30:02d}",
+        id=lambda row: row,
+        level=level,
+        valve=valve,
+    )
+    _, table, notes = inferred()
+    assert [column.name for column in table.observed] == ["level"]
+    assert "id (row number)" in notes
