@@ -56,6 +56,15 @@ class PlanOptions(TypedDict):
             autocompletion=complete_dataset,
         ),
     ]
+    reward_expression: Annotated[
+        str | None,
+        data_option(
+            "--reward-expression",
+            metavar="TEXT",
+            help="Reward of a step, over columns after the step and the action: "
+            "'-abs(level - 1.2)'. Default: the own reward.",
+        ),
+    ]
     max_steps: MaxStepsOption
     new: Annotated[
         bool, advanced_option("--new", help="Play again, and ignore episodes from before.")

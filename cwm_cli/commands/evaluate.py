@@ -138,7 +138,7 @@ def evaluate(
 
     Args:
         subject: A program (file or text) of `env`, or a run, which names its environment.
-        env: Id of the environment of a program.
+        env: Id of the environment of a program; optional if the dataset names it.
         env_args: Arguments of the environment.
         dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
@@ -165,6 +165,7 @@ def evaluate(
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
+        dataset=dataset,
         options=options,
         observer=observer,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli._version import __version__
+from cwm_cli.commands.arenas import Arena
 from cwm_cli.commands.episodes import (
     FailedPredictions,
     Progress,
@@ -46,8 +47,8 @@ from cwm_cli.commands.trials import choose_by_trial
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.films import Camera
-from cwm_cli.envs.spec import gym_space_of, space_of
-from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
+from cwm_cli.envs.spec import gym_space_of
+from cwm_cli.envs.tasks import Setting, Task, seeds_of
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
@@ -65,6 +66,7 @@ from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
+from cwm_cli.worlds.rewarding import RewardExpression
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """Limits of one planning call, which decides for all running episodes.
@@ -86,6 +88,7 @@ def plan(
     dataset: Dataset | Path | str | None = None,
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
+    reward_expression: str | None = None,
     oracle: bool = False,
     episodes: int | None = FEWEST_EPISODES,
     workers: int = 1,
@@ -104,9 +107,12 @@ def plan(
     `real_env`, in the environment itself. Finished episodes are stored on disk, so that the same
     call continues an interrupted one. If all episodes are finished, it plays them again.
 
+    Recorded data without a simulator are played in the program itself, from recorded initial
+    observations: the returns are then predictions.
+
     Args:
         run: Run with the program. It also names the environment.
-        env: Id of the environment of `program`.
+        env: Id of the environment of `program`; optional if the dataset names it.
         env_args: Arguments of the environment.
         program: Program to plan in, instead of the best program of a run.
         real_env: Plan in the environment itself.
@@ -115,6 +121,8 @@ def plan(
             `planning.doubt` has another value.
         planner: Name of the planner, or "auto".
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
+        reward_expression: Reward of a step instead of the own one, as an expression over the
+            columns after the step and the action, such as `"-abs(level - 1.2)"`.
         oracle: Also plan in the environment itself, to compute the relative return `R`.
         episodes: Number of episodes of each side. None plays 10 to 2,000, so that the side with
             the longest episodes plays about 3,000 steps.
@@ -140,26 +148,29 @@ def plan(
         program=program,
         env=env,
         env_args=env_args,
+        dataset=dataset,
         real_env=real_env,
         options=options,
         observer=observer,
     )
     check_access(tools, allow_gap)
-    with closing(subject.spec.make(**subject.env_args)) as made:
-        spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
-        limit = step_limit(made, max_steps)
+    arena = Arena.of(
+        subject,
+        dataset=dataset,
+        reward_expression=reward_expression,
+        max_steps=max_steps,
+        observer=observer,
+    )
+    arena.check_options(oracle=oracle, render=render is not None)
+    subject, spaces, limit, data = arena.subject, arena.spaces, arena.limit, arena.data
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
-    rows = None  # the true environment and trained models need no support by data
-    if subject.text is not None and (dataset is not None or subject.run is not None):
-        rows = subject.transitions(dataset, observer).train
+    rows = None if data is None else data.train
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
     setting = Setting(subject.env, subject.env_args, seed, limit)
-    truth = EnvironmentModel(subject.spec, subject.env_args)
     asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
-    sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
     all_tools = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
         sandbox = None
@@ -168,9 +179,9 @@ def plan(
                 choice.limits,
                 tools=all_tools,
                 accepted=allow_gap,
-                # two processes per worker and model, one for the trial of the planners, and one
-                # that repeats predictions
-                workers=(2 if rows is None else 4) * workers + 2,
+                # two processes per worker and model, one for the trial of the planners, one that
+                # repeats predictions, and one that simulates
+                workers=(2 if rows is None else 4) * workers + 2 + arena.simulated,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -180,6 +191,10 @@ def plan(
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
+        if sandbox is not None:
+            subject = stack.enter_context(arena.opened(sandbox))
+        truth = EnvironmentModel(subject.spec, subject.env_args)
+        sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
         model, doubt = _model_with_doubt(
             subject,
             sandbox,
@@ -191,7 +206,7 @@ def plan(
         known = None if doubt == FOREIGN_DATA else rows
         if model is not None and known is not None:
             choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
-        config = _play_config(subject, setting, choice, all_tools, rows)
+        config = _play_config(subject, setting, choice, all_tools, rows, arena.reward)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
@@ -202,7 +217,7 @@ def plan(
         noisy = NOISE in subject.env_args
         comparing = (
             None
-            if model is None
+            if model is None or arena.simulated  # then every prediction is right
             else Comparing(model, *spaces, known, seed, noisy=noisy, stops=choice.stops)
         )
         players = _Players(
@@ -214,8 +229,9 @@ def plan(
     if film and filmed:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
-    if subject.model is not None:
-        return replace(result, learn_from=None)  # `cwm learn` continues only from programs
+    if subject.model is not None or arena.simulated:
+        # `cwm learn` continues only from programs, and acts in the environment
+        return replace(result, learn_from=None, simulated=arena.simulated)
     return result
 
 
@@ -499,6 +515,7 @@ def _play_config(
     choice: PlannerChoice,
     tools: list[str],
     rows: Dataset | None,
+    reward: RewardExpression | None = None,
 ) -> PlayConfig:
     return PlayConfig(
         env=subject.spec.id,
@@ -512,6 +529,7 @@ def _play_config(
         seed=setting.seed,
         tools=tools,
         limits={} if subject.text is None else asdict(choice.limits),
+        reward=reward.text if reward else "",
     )
 
 

@@ -124,7 +124,7 @@ class ProgramModel(WorldModel):
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:
         """Yield the predicted observations of each rollout, until the program fails."""
-        with closing(self._step_remotely(rows)) as model, suppress(ProgramFailed, WorkerLost):
+        with closing(self.step_remotely(rows)) as model, suppress(ProgramFailed, WorkerLost):
             for start, actions in zip(starts, plans, strict=True):
                 model.stand(start)
                 yield [model.step(action).observation for action in actions]
@@ -134,7 +134,7 @@ class ProgramModel(WorldModel):
     ) -> ImaginedEpisodes:
         """Continue episodes inside the program; later calls may reuse its process."""
         if self.remembers:
-            model = self._step_remotely(rows)
+            model = self.step_remotely(rows)
             return FollowedEpisodes(model, starts, rows.observation_space, seed)
         if self._idle:
             process = self._idle.pop()
@@ -143,7 +143,8 @@ class ProgramModel(WorldModel):
             process = Imagination(self.sandbox, self.text, known)
         return SteppedEpisodes(process, starts, rows, seed, self._idle)
 
-    def _step_remotely(self, rows: Dataset) -> RemoteModel:
+    def step_remotely(self, rows: Dataset) -> RemoteModel:
+        """Start a process that steps the program; `rows` give the spaces."""
         self.sandbox.prepare(SteppingJob.handler)
         return RemoteModel(self.sandbox, SteppingJob.of(self.text, rows))
 
