@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -67,8 +67,15 @@ WHOLE = Space("box", "int64")
 class ReadTable:
     """The columns of a file, all of the same length.
 
-    `place` names a row as people count it, such as line 7. `comma` says that numbers may have a
-    comma for the point.
+    Attributes:
+        name: Name of the file.
+        columns: Cells by column.
+        rows: Number of rows.
+        place: Returns the name of a row as people count it, such as "line 7".
+        comma: Whether numbers may have a comma for the point.
+        damaged: Lines that are no rows, each with its reason; their cells are blank.
+        parted: Rows that do not follow the row before, because something was left out.
+        notes: What was left out of the file.
     """
 
     name: str
@@ -76,6 +83,9 @@ class ReadTable:
     rows: int
     place: Callable[[int], str]
     comma: bool = False
+    damaged: Mapping[int, str] = field(default_factory=dict)
+    parted: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def refuse(self, row: int, column: str, reason: str) -> CwmError:
         """Complain of a cell."""
