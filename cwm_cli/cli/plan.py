@@ -15,6 +15,7 @@ from cwm_cli.cli.shared import (
     MaxStepsOption,
     PlannerOption,
     ProgramOptions,
+    RewardExpressionOption,
     RunEnvOption,
     SeedOption,
     WorldModelOptions,
@@ -56,15 +57,7 @@ class PlanOptions(TypedDict):
             autocompletion=complete_dataset,
         ),
     ]
-    reward_expression: Annotated[
-        str | None,
-        data_option(
-            "--reward-expression",
-            metavar="TEXT",
-            help="Reward of a step, over columns after the step and the action: "
-            "'-abs(level - 1.2)'. Default: the own reward.",
-        ),
-    ]
+    reward_expression: RewardExpressionOption
     max_steps: MaxStepsOption
     new: Annotated[
         bool, advanced_option("--new", help="Play again, and ignore episodes from before.")

@@ -99,6 +99,15 @@ RunEnvOption = Annotated[
         autocompletion=names_of("environment"),
     ),
 ]
+RewardExpressionOption = Annotated[
+    str | None,
+    data_option(
+        "--reward-expression",
+        metavar="TEXT",
+        help="Reward of a step, over columns after the step and the action: '-abs(level - 1.2)'. "
+        "Default: the own reward.",
+    ),
+]
 SeedOption = Annotated[int, basic_option("--seed", min=0, help="Random seed.")]
 JsonOption = Annotated[
     bool, advanced_option("--json", help="Print one JSON object to stdout, the rest to stderr.")

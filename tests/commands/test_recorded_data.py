@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 import cwm_cli
 from cwm_cli.errors import CwmError
-from recorded_tank import PROGRAM, REMEMBERING, recorded_tank
+from cwm_cli.export import export_of, publish
+from recorded_tank import PROGRAM, REMEMBERING, next_level, recorded_tank
 from shell import Shell
 from worlds import CARTPOLE
 
@@ -106,6 +108,23 @@ def test_requests_that_recorded_data_cannot_serve(
 ) -> None:
     with pytest.raises(CwmError, match=message.replace("(", r"\(")):
         cwm_cli.plan(program=PROGRAM, dataset=recorded_tank(), folder=tmp_path, **options)
+
+
+def test_an_exported_package_has_the_reward_of_an_expression(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = tmp_path / "start.py"
+    start.write_text(PROGRAM)
+    run = cwm_cli.synthesize(dataset=dataset, start=start, run=tmp_path / "run").run
+    made = export_of(run, REWARD)
+    assert "The reward is `-abs(level_m - 1)" in made.files["README.md"].decode()
+    publish(made, tmp_path / "package")
+    monkeypatch.syspath_prepend(tmp_path / "package")
+    env = gym.make("data_tank_world_model:WorldModel/data-tank")
+    before, _ = env.reset(seed=0)
+    after, reward, *_ = env.step(1)
+    assert after[0] == pytest.approx(next_level(before[0], 1))
+    assert reward == pytest.approx(-abs(after[0] - 1) - 0.1)
 
 
 def test_commands_of_a_new_user(cwm: Shell) -> None:
