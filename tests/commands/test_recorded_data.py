@@ -127,6 +127,21 @@ def test_an_exported_package_has_the_reward_of_an_expression(
     assert reward == pytest.approx(-abs(after[0] - 1) - 0.1)
 
 
+@pytest.mark.parametrize("program", [PROGRAM, REMEMBERING], ids=["plain", "memory"])
+def test_imagined_episodes_begin_at_recorded_observations(
+    program: str, dataset: Path, tmp_path: Path
+) -> None:
+    start = tmp_path / "start.py"
+    start.write_text(program)
+    run = cwm_cli.synthesize(dataset=dataset, start=start, run=tmp_path / "run").run
+    found = cwm_cli.imagine(run, policy="random", episodes=2, max_steps=5)
+    recorded = recorded_tank().columns["observations"]
+    assert len(found) == 10
+    for row in found:
+        assert row.next_observation[0] == pytest.approx(next_level(row.observation[0], row.action))
+    assert all(found.row(n).observation[0] in recorded for n in (0, 5))
+
+
 def test_commands_of_a_new_user(cwm: Shell) -> None:
     recorded_tank().save(cwm.folder / "tank.npz")
     (cwm.folder / "tank.py").write_text(PROGRAM)
