@@ -30,7 +30,7 @@ MAX_LABEL_LENGTH = 60
 """Longer cells are no labels."""
 
 MAX_NUMBER = 1e30
-"""Larger numbers are read as damaged cells: their squares overflow soon."""
+"""Larger numbers, and those closer to 0 than its inverse, are read as damaged cells."""
 
 MAX_DECIMALS = 9
 """Numbers with more decimals are read as unrounded."""
@@ -132,11 +132,18 @@ def _read_array(name: str, cells: np.ndarray) -> TypedColumn:
     if cells.dtype.kind == "b":
         return TypedColumn(name, "boolean", cells.astype(np.float64), ("false", "true"))
     values = cells.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        values[~(np.abs(values) <= MAX_NUMBER)] = np.nan
+    values[~_are_usual(values)] = np.nan
     if np.isnan(values).all():
         return TypedColumn(name, "blank", values)
     return TypedColumn(name, _number_kind(values), values)
+
+
+def _are_usual(values: np.ndarray) -> np.ndarray:
+    """Return which numbers are finite and neither huge nor tiny, unlike those of damaged cells."""
+    with np.errstate(invalid="ignore"):
+        size = np.abs(values)
+        usual: np.ndarray = (size <= MAX_NUMBER) & ((size >= 1 / MAX_NUMBER) | (size == 0))
+    return usual
 
 
 def _number_kind(values: np.ndarray) -> TypeOfCells:
@@ -171,8 +178,11 @@ def _numbers(texts: Sequence[str], *, comma: bool) -> tuple[np.ndarray, str]:
     units: list[str | None] = [None] * len(texts)
     for row, text in enumerate(texts):
         number, unit = _number(text, comma=comma)
-        if number is not None and abs(number) <= MAX_NUMBER:
+        if number is not None:
             values[row], units[row] = number, unit
+    usual_size = _are_usual(values)
+    units = [unit if usual else None for unit, usual in zip(units, usual_size, strict=True)]
+    values[~usual_size] = np.nan
     counts = Counter(unit for unit in units if unit is not None)
     if not counts:
         return values, ""

@@ -47,11 +47,15 @@ TEST_SHARE = 0.2
 
 
 class BadCell(NamedTuple):
-    """A cell without a usable value, by its row and column."""
+    """A cell without a usable value, by its row and column.
+
+    A bad action or reward spoils the step from its row, but not the observation.
+    """
 
     row: int
     column: str
     reason: str
+    is_observed: bool = True
 
 
 @dataclass(frozen=True)
@@ -399,13 +403,13 @@ def _bad_values(
     observed, acted, reward = parts
     goes_on = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
     goes_on &= ~rows.terminated | (np.append(rows.terminated[1:], False) & goes_on)
-    columns = [(c.name, np.isnan(rows.observed[:, n])) for n, c in enumerate(observed)]
-    columns += [(c.name, np.isnan(rows.acted[:, n]) & goes_on) for n, c in enumerate(acted)]
+    columns = [(c.name, np.isnan(rows.observed[:, n]), True) for n, c in enumerate(observed)]
+    columns += [(c.name, np.isnan(rows.acted[:, n]) & goes_on, False) for n, c in enumerate(acted)]
     if reward is not None:
-        columns.append((reward.name, np.isnan(rows.rewards) & goes_on))
+        columns.append((reward.name, np.isnan(rows.rewards) & goes_on, False))
     return [
-        BadCell(int(rows.places[k]), name, "")
-        for name, mask in columns
+        BadCell(int(rows.places[k]), name, "", is_observed)
+        for name, mask, is_observed in columns
         for k in np.flatnonzero(mask).tolist()
         if int(rows.places[k]) not in known
     ]
@@ -427,7 +431,12 @@ def _without_bad(
             "--drop-missing"
         )
     observer.note(f"left out {damaged}: {words}")
-    return rows.where(~np.isin(rows.places, [cell.row for cell in bad]))
+    steps = np.isin(rows.places, [cell.row for cell in bad if not cell.is_observed])
+    rows = replace(rows, follows=rows.follows & ~np.append(False, steps[:-1]))
+    # new rows between the recorded ones need all values of both
+    is_whole_row = asked.resample is not None
+    lost = [cell.row for cell in bad if cell.is_observed or is_whole_row]
+    return rows.where(~np.isin(rows.places, lost))
 
 
 def _cell_words(table: ReadTable, cell: BadCell) -> str:
