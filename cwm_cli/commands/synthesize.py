@@ -38,6 +38,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
 from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
+from cwm_cli.evaluation.noise import noise_levels
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -562,6 +563,8 @@ def open_job(
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
+    if not order.spec.has_simulator(order.env_args):  # recorded by sensors, perhaps
+        finding = finding.model_copy(update={"noise": noise_levels(dataset.train)})
     # cached, because `skill` runs the true environment to measure its ceiling
     measure = cache(partial(_measure, order))
     is_open = order.choices.contract == AUTO

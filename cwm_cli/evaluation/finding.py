@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
@@ -25,6 +25,7 @@ from cwm_cli.evaluation.history import (
     paired,
 )
 from cwm_cli.evaluation.metric import match
+from cwm_cli.evaluation.noise import NoiseLevel
 from cwm_cli.evaluation.similar_rows import SimilarRows, choose_rows
 from cwm_cli.text import percent
 
@@ -69,6 +70,7 @@ class Finding(BaseModel):
         tests: Number of tests; `p_value` is corrected for it.
         p_value: Probability of so strong a dependence on the history by chance.
         of_program: Whether the errors of a program were examined instead of the outcomes.
+        noise: Noise levels by component, if they were estimated (see `noise_levels`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,6 +87,12 @@ class Finding(BaseModel):
     tests: int = 0
     p_value: float = 1.0
     of_program: bool = False
+    noise: dict[int, NoiseLevel] = Field(default_factory=dict)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether noise keeps all programs from predicting a component exactly."""
+        return any(level.is_noisy for level in self.noise.values())
 
     def words(self, names: Sequence[str] = ()) -> str:
         """Describe the evidence in a sentence, with names of components if given."""
