@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -188,7 +188,16 @@ def load_transitions(
         raise CwmError(
             f"{source} was recorded with --env-arg {recorded_args(rows)}: leave out --env-arg"
         )
-    return rows, source
+    return _without_missing_parts(rows, spec), source
+
+
+def _without_missing_parts(rows: Dataset, spec: EnvironmentSpec) -> Dataset:
+    """Mark rewards or ends that a table of transitions lacks, so that they are not scored."""
+    parts = {"rewards": "rewards", "ends": "terminations"}
+    missing = {name: False for name, column in parts.items() if not rows.columns[column].any()}
+    if not missing or spec.has_simulator(recorded_args(rows)):
+        return rows
+    return replace(rows, metadata=rows.metadata | missing)
 
 
 def warn_of_rows(rows: Dataset, observer: Observer) -> None:

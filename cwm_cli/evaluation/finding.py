@@ -36,6 +36,7 @@ __all__ = [
     "RecordedPast",
     "find_contract",
     "reexamine",
+    "usual_metric",
 ]
 
 ContractName = Literal["plain", "chance", "memory"]
@@ -46,7 +47,17 @@ USUAL_METRICS: Mapping[ContractName, str] = {
     "chance": "skill",
     "memory": "skill",
 }
-"""The default metric of each contract."""
+"""The default metric of each contract for data without noise."""
+
+
+def usual_metric(contract: ContractName, *, is_noisy: bool) -> str:
+    """Return the default metric of a contract.
+
+    With noise, no program without random outcomes is exact, so that `explained` replaces the usual
+    metric, unless the contract is chance.
+    """
+    return "explained" if is_noisy and contract != "chance" else USUAL_METRICS[contract]
+
 
 FEW = 0.1
 """Conflicts are rare up to this share of the rows; then similar rows are compared as well."""

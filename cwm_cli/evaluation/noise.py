@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.history import RecordedPast
-from cwm_cli.evaluation.metric import TOLERANCE
+from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE
 
 WINDOWS = (0, 1, 2, 4, 8)
 """Numbers of earlier rows that are tried as inputs; eight approximate the filter of a sensor."""
@@ -49,7 +49,7 @@ class NoiseLevel(BaseModel):
         window: Number of earlier rows that lower the error.
         change: Root mean square change in one step; for labels the share of changes.
         unit: Rounding unit of the recorded values, 0 if they are not rounded.
-        is_label: Whether the component has at most two values, or values without an order.
+        is_label: Whether the values have no order.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,19 +63,34 @@ class NoiseLevel(BaseModel):
     is_label: bool = False
 
     @property
-    def is_noisy(self) -> bool:
-        """Whether no program can predict most values within the tolerance of exactness.
+    def is_clear(self) -> bool:
+        """Whether the lower estimate is clearly above 0."""
+        return not self.is_label and self.least > max(CLEAR_NOISE * self.change, TOLERANCE)
 
-        Either the lower estimate is clearly above 0, or real numbers are rounded coarsely.
+    @property
+    def is_noisy(self) -> bool:
+        """Whether noise or coarse rounding keeps programs from predicting values exactly."""
+        return self.is_clear or (not self.is_label and 4 * TOLERANCE < self.unit < 1)
+
+    @property
+    def is_sensor(self) -> bool:
+        """Whether earlier rows lower the noise, as they do if a sensor adds it."""
+        return self.is_clear and self.level < 0.95 * self.plain
+
+    def reachable(self, *, remembers: bool) -> float:
+        """Return the error that a program with or without memory can reach.
+
+        Without clear noise, the upper estimate is due to the law, so the lower one counts.
         """
-        if self.is_label:
-            return False
-        is_rounded = 4 * TOLERANCE < self.unit < 1
-        return is_rounded or self.least > max(CLEAR_NOISE * self.change, TOLERANCE)
+        if self.is_label or self.is_clear:
+            return self.level if remembers else self.plain
+        return min(self.level, self.least)
 
 
 def noise_levels(rows: Dataset) -> dict[int, NoiseLevel]:
     """Estimate the noise level of each component of the next observation.
+
+    A reward with more than 20 values counts as a component after the last one.
 
     Args:
         rows: Rows in the order of their episodes.
@@ -90,9 +105,13 @@ def noise_levels(rows: Dataset) -> dict[int, NoiseLevel]:
     estimates = list(_estimates(history))
     goes_on = ~rows.columns["terminations"]
     levels, labels = {}, label_columns(rows)
-    for number, (before, after) in enumerate(zip(history.before.T, history.after.T, strict=True)):
+    columns = list(zip(history.before.T, history.after.T, strict=True))
+    rewards = rows.columns["rewards"]
+    if len(np.unique(rewards)) > MOST_CLASSES:
+        columns.append((np.full(len(rewards), rewards.mean()), rewards))
+    for number, (before, after) in enumerate(columns):
         window, level, least = 0, np.inf, np.inf
-        is_label = number in labels or len(np.unique(after[goes_on])) <= 2
+        is_label = number in labels
         for estimate in estimates:
             upper, lower = estimate.errors(after, is_label=is_label)
             least = min(least, lower)
