@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cwm_cli.commands.collect import environment_in, load_dataset, recorded_args
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
+from cwm_cli.commands.tolerances import with_tolerances
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -138,6 +139,7 @@ def evaluate(
     dataset: Dataset | Path | str | None = None,
     split: Part | None = None,
     metric: str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
     rollout_count: int = 0,
     trajectory_count: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -150,13 +152,15 @@ def evaluate(
 
     Args:
         subject: A program (file or text) of `env`, or a run, which names its environment.
-        env: Id of the environment of a program, by default the one that the dataset names.
+        env: Id of the environment of a program, by default the environment of the dataset.
         env_args: Arguments of the environment.
         dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
         metric: Name of the metric. By default `skill` for programs with randomness or memory, and
             `accuracy` for others; `explained` instead for programs without randomness if a table
             has noise; for rules, the accuracy of their likeliest prediction.
+        tolerance: Absolute tolerances of exactness: `"NAME=VALUE"`, `"VALUE"` for all real
+            numbers, or a mapping by name of the component (or `reward`).
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.
@@ -187,6 +191,7 @@ def evaluate(
     check_access(tools, allow_gap)
     abilities = abilities_of(about.text or "")
     data = about.transitions(dataset, observer)
+    data = with_tolerances(data, tolerance, about.spec, about.env_args)
     is_simulated = about.spec.has_simulator(about.env_args)
     levels = {} if is_simulated else noise_levels(data.train)
     measure = _measure(about, data.train, metric, levels, seed)
@@ -259,7 +264,7 @@ def _measure(
 def _environment(
     dataset: Dataset | Path | str, env: str | None, env_args: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the environment of a program: the given one, or the one that the dataset names."""
+    """Return the given environment of a program, or else the environment of the dataset."""
     rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
     if env is None:
         return environment_in(rows)

@@ -30,7 +30,8 @@ from cwm_cli.commands.collect import (
     recorded_args,
     warn_of_rows,
 )
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.commands.tolerances import with_tolerances
+from cwm_cli.data.dataset import TOLERANCES, Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.bodies import ENVIRONMENT, TOOL, Body, body_of, read_body
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
@@ -189,6 +190,7 @@ def synthesize(
     data_seed: int = 0,
     dataset: Dataset | Path | str | None = None,
     metric: str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
     contract: ContractName | Literal["auto"] = "auto",
     max_cost: float | None = None,
     api_base: str | None = None,
@@ -219,6 +221,8 @@ def synthesize(
         data_seed: Random seed of recorded transitions.
         dataset: Transitions or their file; by default they are recorded.
         metric: Metric of programs, by default the usual one of the contract.
+        tolerance: Absolute tolerances of exactness: `"NAME=VALUE"`, `"VALUE"` for all real
+            numbers, or a mapping by name of the component (or `reward`).
         contract: Methods that a program must have, "auto" to choose by the data.
         max_cost: Maximum cost in US dollars.
         api_base: URL of the provider.
@@ -297,6 +301,7 @@ def synthesize(
             given_body.check(rows.observation_space, rows.action_space)
             observer.note(given_body.origin, "Body")
         args = recorded_args(rows, env_args)
+        rows = with_tolerances(rows, tolerance, spec, args)
         order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
         return _run_order(order, sandbox, observer, folder=folder, new=new)
@@ -595,6 +600,7 @@ def open_job(
         choices=choices,
         settings=parts.settings,
         body=order.body,
+        tolerances=dataset.tolerances,
     )
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
@@ -685,8 +691,11 @@ def _config(
     choices: Choices,
     settings: Settings,
     body: Body | None,
+    tolerances: Mapping[str, float],
 ) -> SearchConfig:
     """Return the configuration that identifies a run."""
+    if tolerances:  # they change scores, as the other options of the problem do
+        settings = settings | {"problem": {**settings["problem"], TOLERANCES: dict(tolerances)}}
     if choices.contract == "plain":
         # Patience has an effect only if the best reachable score is unknown.
         problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
@@ -724,7 +733,15 @@ def _check_folder(
     is_noisy = found is not None and found.is_noisy
     digest = run.config.dataset
     choices = choices.with_defaults(run.config.contract, is_noisy=is_noisy)
-    config = _config(spec.id, env_args or {}, digest, choices=choices, settings=settings, body=body)
+    config = _config(
+        spec.id,
+        env_args or {},
+        digest,
+        choices=choices,
+        settings=settings,
+        body=body,
+        tolerances=run.config.options["problem"].get(TOLERANCES, {}),
+    )
     run.check(config)
     return None
 

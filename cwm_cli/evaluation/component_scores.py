@@ -28,7 +28,7 @@ class ComponentScore(BaseModel):
         noise: Noise level that the program can reach: an error like `rmse`, for labels the
             share of wrong values; None if unknown.
         filtered: Lower noise level that a program with memory can reach; None if `noise` is it.
-        is_sensor: Whether earlier rows lower the noise, as they do if a sensor adds it.
+        is_sensor: Whether earlier rows lower the noise, which is the sign of a sensor's noise.
         unit: Rounding unit of the recorded values, 0 if they are not rounded.
         is_white: Whether the errors depend on nothing that the program sees.
         depends_on: What the errors depend on, the strongest first.

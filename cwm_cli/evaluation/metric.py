@@ -138,7 +138,7 @@ class Score(BaseModel):
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit fields that are None, except those that have a meaning when they are null."""
+        """Omit fields that are None, except fields that have a meaning when they are null."""
         data: dict[str, Any] = handler(self)
         always = ("observation", "normalised", "reward", "terminated")
         return {name: value for name, value in data.items() if value is not None or name in always}

@@ -74,7 +74,7 @@ class NoiseLevel(BaseModel):
 
     @property
     def is_sensor(self) -> bool:
-        """Whether earlier rows lower the noise, as they do if a sensor adds it."""
+        """Whether earlier rows lower the noise, which is the sign of a sensor's noise."""
         return self.is_clear and self.level < 0.95 * self.plain
 
     def reachable(self, *, remembers: bool) -> float:

@@ -92,7 +92,7 @@ def _error_words(score: ComponentScore) -> str:
 
 
 def noise_words(components: Sequence[ComponentScore]) -> str:
-    """Say for an explained program which errors are left, such as "all but sensor noise: ..."."""
+    """Return the errors that an explained program leaves, e.g. "all but sensor noise: ..."."""
     text = "{:.2g}".format
     exact = [each.name for each in components if each.exact]
     rounded = [each for each in components if not each.exact and each.is_rounding]
@@ -125,7 +125,7 @@ def score_words(train: Score | None, test: Score | None) -> str:
 
 
 def _explained_words(train: Score | None, test: Score | None) -> str:
-    """Return what a program explains of noisy data, and its largest gap if noise is not all."""
+    """Return the errors of a program on noisy data, and its largest gap beyond noise."""
     score = test or train
     assert score is not None
     for part, words in ((train, ""), (test, " on held-out transitions")):
