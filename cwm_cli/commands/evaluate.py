@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cwm_cli.commands.subjects import ProgramSource, RunSource, find_subject, protected
+from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
+from cwm_cli.commands.tolerances import with_tolerances
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -25,6 +26,9 @@ from cwm_cli.evaluation import (
 )
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
+from cwm_cli.evaluation.finding import usual_metric
+from cwm_cli.evaluation.noise import NoiseLevel, noise_levels
+from cwm_cli.evaluation.residuals import with_components
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
@@ -69,6 +73,14 @@ class EvaluationResult(Result):
     ranks: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
     baseline: Score | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no prediction is wrong, except for noise if the metric measures it."""
+        scores = [found.score for found in self.found.values()]
+        if scores and all(score.explained is not None for score in scores):
+            return not (self.failure or any(score.refuted for score in scores))
+        return self.wrong is None
 
     @property
     def wrong(self) -> Part | None:
@@ -126,6 +138,7 @@ def evaluate(
     dataset: Dataset | Path | str | None = None,
     split: Part | None = None,
     metric: str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
     rollout_count: int = 0,
     trajectory_count: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -143,7 +156,10 @@ def evaluate(
         dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
         metric: Name of the metric. By default `skill` for programs with randomness or memory, and
-            `accuracy` for others; for rules, the accuracy of their likeliest prediction.
+            `accuracy` for others; `explained` instead for programs without randomness if a table
+            has noise; for rules, the accuracy of their likeliest prediction.
+        tolerance: Absolute tolerances of exactness: `"NAME=VALUE"`, `"VALUE"` for all real
+            numbers, or a mapping by name of the component (or `reward`).
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.
@@ -171,14 +187,12 @@ def evaluate(
     )
     limits = read_options(about.options, [Owner("sandbox", Limits)])["sandbox"]
     check_access(tools, allow_gap)
-    plain = abilities_of(about.text or "").is_plain
-    kind: type[Metric] = find("metric", metric or ("accuracy" if plain else "skill"))
+    abilities = abilities_of(about.text or "")
     data = about.transitions(dataset, observer)
-    truth = EnvironmentModel(about.spec, about.env_args)
-    measure = kind.of(data.train)
-    if not abilities_of(about.text or "").remembers:
-        # The true environment, restored to one observation, is no ceiling for a memory.
-        measure = measure.with_environment(truth, seed=seed)
+    data = with_tolerances(data, tolerance, about.spec, about.env_args)
+    is_simulated = about.spec.has_simulator(about.env_args)
+    levels = {} if is_simulated else noise_levels(data.train)
+    measure = _measure(about, data.train, metric, levels, seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     bounds = Limits.chosen({**about.limits, **limits})
@@ -196,6 +210,10 @@ def evaluate(
                 found[part] = failed_evaluation(rows, measure, failure)
             else:
                 found[part] = score(model, rows, measure, seed=seed)
+                if not is_simulated:
+                    found[part] = with_components(
+                        found[part], rows, levels, remembers=abilities.remembers
+                    )
             failure = failure or found[part].failure
         rolled: list[Rollout] = []
         followed: list[FollowedEpisode] = []
@@ -221,6 +239,24 @@ def evaluate(
     extra = {part: each for part, each in scored.items() if each is not None}
     base = baseline(chosen.get("test", chosen.get("train")), data.train)
     return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed, base)
+
+
+def _measure(
+    about: Subject,
+    train: Dataset,
+    metric: str | None,
+    levels: Mapping[int, NoiseLevel],
+    seed: int,
+) -> Metric:
+    """Create the metric, by default the usual one of the program and the noise of the rows."""
+    abilities = abilities_of(about.text or "")
+    is_noisy = any(level.is_noisy for level in levels.values())
+    name = metric or usual_metric(abilities.contract, is_noisy=is_noisy)
+    measure: Metric = find("metric", name).of(train)
+    if abilities.remembers:
+        # The true environment, restored to one observation, is no ceiling for a memory.
+        return measure.with_memory()
+    return measure.with_environment(EnvironmentModel(about.spec, about.env_args), seed=seed)
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:

@@ -116,9 +116,8 @@ def find_subject(
         raise CwmError(f"choose one world model: a run, --program FILE{instead}")
     if run is not None:
         return _of_run(run, env, env_args, options, agents, observer)
-    if env is None and program is not None and dataset is not None:
-        env, named_args = environment_in(dataset)
-        env_args = env_args or named_args
+    if program is not None:
+        env, env_args = environment_in(dataset, env, env_args)
     if env is None and program is not None:
         raise CwmError("--program needs an environment: add --env ID or --dataset FILE")
     if env is None:

@@ -35,6 +35,9 @@ VALID = "valid_actions"
 DONE = "dones"
 """Column of an imported file that does not distinguish termination from time limits."""
 
+TOLERANCES = "tolerances"
+"""Metadata of rows that are compared within given tolerances."""
+
 ALL_FITTED = {"fitted": "all"}
 """Metadata of rows that are all fitted, because an agent that acts on them needs all."""
 
@@ -187,6 +190,21 @@ class Dataset:
     def test(self) -> Self:
         """The held-out rows, which no search uses."""
         return self[self.columns["split"] == 1]
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether rewards are a part of scores: tables of transitions may lack them."""
+        return self.metadata.get("rewards") is not False
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the ends of episodes are a part of scores."""
+        return self.metadata.get("ends") is not False
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """Absolute tolerances of exactness by number of the component, or `reward`."""
+        return dict(self.metadata.get(TOLERANCES, {}))
 
     @property
     def has_valid_actions(self) -> bool:

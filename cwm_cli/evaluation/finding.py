@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
@@ -25,6 +25,7 @@ from cwm_cli.evaluation.history import (
     paired,
 )
 from cwm_cli.evaluation.metric import match
+from cwm_cli.evaluation.noise import NoiseLevel
 from cwm_cli.evaluation.similar_rows import SimilarRows, choose_rows
 from cwm_cli.text import percent
 
@@ -35,6 +36,7 @@ __all__ = [
     "RecordedPast",
     "find_contract",
     "reexamine",
+    "usual_metric",
 ]
 
 ContractName = Literal["plain", "chance", "memory"]
@@ -45,7 +47,17 @@ USUAL_METRICS: Mapping[ContractName, str] = {
     "chance": "skill",
     "memory": "skill",
 }
-"""The default metric of each contract."""
+"""The default metric of each contract for data without noise."""
+
+
+def usual_metric(contract: ContractName, *, is_noisy: bool) -> str:
+    """Return the default metric of a contract.
+
+    With noise, no program without random outcomes is exact, so that `explained` replaces the usual
+    metric, unless the contract is chance.
+    """
+    return "explained" if is_noisy and contract != "chance" else USUAL_METRICS[contract]
+
 
 FEW = 0.1
 """Conflicts are rare up to this share of the rows; then similar rows are compared as well."""
@@ -69,6 +81,7 @@ class Finding(BaseModel):
         tests: Number of tests; `p_value` is corrected for it.
         p_value: Probability of so strong a dependence on the history by chance.
         of_program: Whether the errors of a program were examined instead of the outcomes.
+        noise: Noise levels by component, if they were estimated (see `noise_levels`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,6 +98,12 @@ class Finding(BaseModel):
     tests: int = 0
     p_value: float = 1.0
     of_program: bool = False
+    noise: dict[int, NoiseLevel] = Field(default_factory=dict)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether noise keeps all programs from predicting a component exactly."""
+        return any(level.is_noisy for level in self.noise.values())
 
     def words(self, names: Sequence[str] = ()) -> str:
         """Describe the evidence in a sentence, with names of components if given."""

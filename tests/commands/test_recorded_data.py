@@ -24,9 +24,10 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_a_dataset_names_the_environment_of_a_program(dataset: Path) -> None:
-    found = cwm_cli.evaluate(PROGRAM, dataset=dataset)
-    assert found.scores.train and found.scores.train.exact == 1
-    assert found.scores.test and found.scores.test.exact == 1
+    for env in (None, "data/tank"):
+        found = cwm_cli.evaluate(PROGRAM, env=env, dataset=dataset)
+        assert found.scores.train and found.scores.train.exact == 1
+        assert found.scores.test and found.scores.test.exact == 1
 
 
 def test_synthesize_needs_only_a_dataset(dataset: Path, tmp_path: Path) -> None:
