@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.arenas import Arena
+from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.episodes import (
     FailedPredictions,
     Progress,
@@ -154,15 +154,15 @@ def plan(
         observer=observer,
     )
     check_access(tools, allow_gap)
-    arena = Arena.of(
+    setup = PlanSetup.of(
         subject,
         dataset=dataset,
         reward_expression=reward_expression,
         max_steps=max_steps,
         observer=observer,
     )
-    arena.check_options(oracle=oracle, render=render is not None)
-    subject, spaces, limit, data = arena.subject, arena.spaces, arena.limit, arena.data
+    setup.check_options(oracle=oracle, render=render is not None)
+    subject, spaces, limit, data = setup.subject, setup.spaces, setup.limit, setup.data
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
     rows = None if data is None else data.train
@@ -181,7 +181,7 @@ def plan(
                 accepted=allow_gap,
                 # two processes per worker and model, one for the trial of the planners, one that
                 # repeats predictions, and one that simulates
-                workers=(2 if rows is None else 4) * workers + 2 + arena.simulated,
+                workers=(2 if rows is None else 4) * workers + 2 + setup.in_program,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -192,7 +192,7 @@ def plan(
             )
             sandbox = stack.enter_context(guarded)
         if sandbox is not None:
-            subject = stack.enter_context(arena.opened(sandbox))
+            subject = stack.enter_context(setup.opened(sandbox))
         truth = EnvironmentModel(subject.spec, subject.env_args)
         sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
         model, doubt = _model_with_doubt(
@@ -206,7 +206,7 @@ def plan(
         known = None if doubt == FOREIGN_DATA else rows
         if model is not None and known is not None:
             choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
-        config = _play_config(subject, setting, choice, all_tools, rows, arena.reward)
+        config = _play_config(subject, setting, choice, all_tools, rows, setup.reward)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
@@ -217,7 +217,7 @@ def plan(
         noisy = NOISE in subject.env_args
         comparing = (
             None
-            if model is None or arena.simulated  # then every prediction is right
+            if model is None or setup.in_program  # then every prediction is right
             else Comparing(model, *spaces, known, seed, noisy=noisy, stops=choice.stops)
         )
         players = _Players(
@@ -229,9 +229,9 @@ def plan(
     if film and filmed:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
-    if subject.model is not None or arena.simulated:
+    if subject.model is not None or setup.in_program:
         # `cwm learn` continues only from programs, and acts in the environment
-        return replace(result, learn_from=None, simulated=arena.simulated)
+        return replace(result, learn_from=None, in_program=setup.in_program)
     return result
 
 

@@ -68,7 +68,7 @@ class PlanResult(
         doubt: Value of steps that no row supports, or the reason why support is unknown.
         stopped: Reason why planning stopped early; empty if all episodes were played.
         learn_from: Arguments of the `cwm learn` command that fixes wrong predictions.
-        simulated: Whether the episodes were played in the program itself.
+        in_program: Whether the episodes were played in the program itself.
     """
 
     sides: Mapping[SideName, Side]
@@ -78,7 +78,7 @@ class PlanResult(
     doubt: str = ""
     stopped: str = ""
     learn_from: LearnFrom | None = None
-    simulated: bool = False
+    in_program: bool = False
 
     @property
     def side(self) -> Side:
@@ -195,7 +195,7 @@ class PlanResult(
             "random_returns": self.sides["random"].returns,
             "idle_returns": idle.returns if idle else None,
             "stopped": self.stopped or None,
-            "simulated": self.simulated,
+            "in_program": self.in_program,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
         }

@@ -267,7 +267,7 @@ def plan_report(result: PlanResult) -> Iterator[RenderableType]:
     side, found = result.side, result.mismatches
     if side.episodes:
         yield Text(_return_words(result), "bold")
-    if result.simulated:
+    if result.in_program:
         yield Text(
             "Played in the program itself, from recorded initial states: returns are predictions.",
             "yellow",

@@ -57,7 +57,7 @@ def test_plans_are_played_in_the_program(program: str, dataset: Path, tmp_path: 
         options=["mcts.budget=50"] if program == REMEMBERING else [],
         folder=tmp_path,
     )
-    assert result.simulated
+    assert result.in_program
     assert result.mismatches is None
     assert result.lengths == [15, 15, 15]
     assert result.mean > result.random.mean
@@ -84,7 +84,7 @@ def test_an_expression_replaces_the_reward_of_an_environment(tmp_path: Path) -> 
         options=["mcts.budget=50"],
         folder=tmp_path,
     )
-    assert not result.simulated
+    assert not result.in_program
     assert result.mismatches and not result.mismatches.wrong
     assert result.mean > result.random.mean
     assert max(result.returns) < 20  # the own reward is 1 in each step

@@ -24,7 +24,7 @@ from cwm_cli.worlds.rewarding import RewardedEnv, RewardExpression
 from cwm_cli.worlds.simulated import ProgramSimulator
 
 
-class Arena(NamedTuple):
+class PlanSetup(NamedTuple):
     """An environment or recorded data to play in, and the subject that plans.
 
     Attributes:
@@ -34,7 +34,7 @@ class Arena(NamedTuple):
             recorded episode.
         data: Recorded transitions that support a program; None without any.
         reward: The user's expression of the reward, None for the own reward.
-        simulated: Whether there is no simulator, so that the program is played itself.
+        in_program: Whether there is no simulator, so that the program is played itself.
     """
 
     subject: Subject
@@ -42,7 +42,7 @@ class Arena(NamedTuple):
     limit: int
     data: Dataset | None
     reward: RewardExpression | None
-    simulated: bool
+    in_program: bool
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class Arena(NamedTuple):
         max_steps: int | None,
         observer: Observer,
     ) -> Self:
-        """Return the arena of a subject.
+        """Return the setup of a subject.
 
         Raises:
             CwmError: The expression is invalid, or recorded data cannot be simulated.
@@ -70,16 +70,16 @@ class Arena(NamedTuple):
             data = subject.transitions(dataset, observer)
         if reward:
             subject, data = _with_reward(subject, reward, data)
-        simulated = not subject.spec.has_simulator(subject.env_args)
-        if simulated:
+        in_program = not subject.spec.has_simulator(subject.env_args)
+        if in_program:
             data = _check_simulated(subject, data, reward)
             limit = max_steps or data.longest_episode
-        return cls(subject, spaces, limit, data, reward, simulated)
+        return cls(subject, spaces, limit, data, reward, in_program)
 
     def check_options(self, *, oracle: bool, render: bool) -> None:
         """Refuse options that need a simulator, or a simulator with the user's rewards."""
         for option, given in {"--oracle": oracle, "--render": render}.items():
-            if given and self.simulated:
+            if given and self.in_program:
                 raise CwmError(f"{self.subject.env} has no simulator: leave out {option}")
         if oracle and self.reward:
             raise CwmError(
@@ -91,7 +91,7 @@ class Arena(NamedTuple):
     def opened(self, sandbox: Sandbox) -> Iterator[Subject]:
         """Yield the subject; without a simulator, its environment is the program itself."""
         subject = self.subject
-        if not self.simulated or self.data is None:
+        if not self.in_program or self.data is None:
             yield subject
             return
         model = ProgramModel(subject.text or "", sandbox, subject.name)
