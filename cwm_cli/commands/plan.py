@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.episodes import (
     FailedPredictions,
     Progress,
@@ -27,6 +26,7 @@ from cwm_cli.commands.episodes import (
     play,
 )
 from cwm_cli.commands.idle import can_idle, idle_action
+from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.plays import EpisodeKey, LearnFrom, PlanResult, PlayConfig, PlayRun
 from cwm_cli.commands.sides import (
     FEWEST_EPISODES,
