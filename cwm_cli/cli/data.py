@@ -44,8 +44,8 @@ EnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID, or FILE.py with the spaces of a log without a simulator. "
-        "Default: the environment that the file names.",
+        help="Environment ID, or FILE.py with the spaces of a log. Default: the environment that "
+        "the file names. Tables without one: --action.",
         autocompletion=names_of("environment"),
     ),
 ]

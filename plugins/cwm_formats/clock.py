@@ -35,7 +35,7 @@ SECONDS_OF: dict[str, float] = {
 _DATES = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y"),
     *("%m-%d-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%b %d %Y", "%b %d, %Y"),
-    *("%d-%b-%Y", "%d-%b-%y"),
+    *("%d-%b-%Y", "%d-%b-%y", "%Y-%m", "%m/%Y", "%b %Y"),
 )
 _TIMES = (" %H:%M:%S", " %H:%M", "", " %H:%M:%S.%f", " %I:%M:%S %p", " %I:%M %p")
 _COMPACT = ("%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d")
@@ -65,7 +65,7 @@ class TableClock:
     def describe(self, length: float) -> str:
         """Return a length of time in words, such as "5 minutes"."""
         if not self.unit:
-            return f"{length:g} units of time"
+            return f"{length:g} {'unit' if length == 1 else 'units'} of time"
         words = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
         unit = next((u for u, n in words.items() if length >= n and length % n == 0), self.unit)
         count = length / words.get(unit, self.scale)

@@ -27,7 +27,7 @@ from cwm_formats.cells import (
 )
 from cwm_formats.clock import TableClock, are_gaps, is_regular, out_of_order, usual_step
 from cwm_formats.recorded import PREFIX, RecordedColumn, RecordedTable
-from cwm_formats.roles import Roles, choose_roles, episode_numbers
+from cwm_formats.roles import Roles, choose_roles, episode_numbers, restarts
 from cwm_formats.tables import ReadTable
 
 MAX_BAD_CELLS = 10
@@ -193,6 +193,8 @@ def _observed(
             reason = "free text"
         elif column.is_constant:
             reason = "constant"
+        elif _numbers_rows(column):
+            reason = "row number"
         elif 2 * np.isnan(column.values).sum() > table.rows - len(table.damaged):
             reason = "mostly blank"
         else:
@@ -208,6 +210,19 @@ def _observed(
             "name columns with --observation"
         )
     return found
+
+
+def _numbers_rows(column: TypedColumn) -> bool:
+    """Return whether a column without a name, or named as an index, counts the rows."""
+    is_index = not column.name or column.name.lower() in (
+        "id",
+        "index",
+        "row",
+        "no",
+        "nr",
+        "number",
+    )
+    return is_index and bool((np.diff(column.values) == 1).all())
 
 
 def _usable(table: ReadTable, column: TypedColumn, option: str) -> TypedColumn:
@@ -228,7 +243,7 @@ def _note_far_values(table: ReadTable, columns: Sequence[TypedColumn], observer:
         places = [f"{column.values[row]:g} in {table.place(row)}" for row in far]
         observer.note(
             f"column {clean(column.name, limit=60)} has values far outside all others: "
-            f"{first_few(places, 3)}"
+            f"{first_few(places, 3)}; blank these cells and add --drop-missing to leave them out"
         )
 
 
@@ -325,11 +340,11 @@ def _in_time(
     column = roles.time[0]
     times, episodes = rows.times, rows.episodes
     if roles.episode is None:
-        episodes = _restarts(times, episodes)
-        if episodes.any():
+        begins = restarts(times)
+        episodes = np.cumsum(np.isin(np.arange(len(rows)), begins))
+        if begins.size:
             observer.note(
-                f"column {column} begins again {int(episodes.max())} times: each time an episode "
-                "begins"
+                f"column {column} begins again in {len(begins)} rows: episodes begin there"
             )
     order = np.lexsort((np.arange(len(rows)), times, episodes))
     placed = replace(rows, episodes=episodes).take(order)
@@ -368,15 +383,6 @@ def _in_time(
         observer.note(f"rows are put in the order of {column} ({moved} in another place)")
     # the time shows whether rows are missing between two rows
     return replace(kept, follows=np.arange(len(kept)) > 0), bad
-
-
-def _restarts(times: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-    """Return new episodes if the clock begins again at its first time, else `episodes`."""
-    falls = np.append(False, np.diff(times) < 0)
-    if falls.any() and (times[falls] == times[0]).all():
-        restarts: np.ndarray = np.cumsum(falls)
-        return restarts
-    return episodes
 
 
 def _late(times: np.ndarray, episodes: np.ndarray, roles: Roles) -> np.ndarray:
@@ -444,7 +450,8 @@ def _cell_words(table: ReadTable, cell: BadCell) -> str:
     if not cell.column:
         return f"{place} ({cell.reason})"
     content = table.columns.get(cell.column, [""] * table.rows)[cell.row]
-    what = cell.reason or (shown(content) if str(content).strip() else "blank")
+    is_blank = str(content).strip().lower() in ("", "nan")
+    what = cell.reason or ("blank" if is_blank else shown(content))
     return f"{place}, {clean(cell.column, limit=40)}: {what}"
 
 
@@ -512,8 +519,9 @@ def _parted_by_time(
         first = clock.describe(float(steps[np.flatnonzero(gaps)[0] - 1]))
         count = int(gaps.sum())
         ends = "gap in time ends an episode" if count == 1 else "gaps in time end an episode"
+        often = ", or keep the order of the rows with --time none" if 10 * count > len(rows) else ""
         observer.note(
-            f"{count} {ends}; the usual step is {clock.describe(usual)} (first gap: {first})"
+            f"{count} {ends}; the usual step is {clock.describe(usual)} (first gap: {first}){often}"
         )
     return replace(rows, follows=rows.follows & ~gaps), clock.describe(usual) if usual else ""
 

@@ -243,9 +243,19 @@ def _is_running(seconds: np.ndarray, episodes: np.ndarray, name: str) -> bool:
     falls = np.flatnonzero(steps < 0)
     if not falls.size:
         return True
-    begins_again = bool((seconds[known][falls + 1] == seconds[known][0]).all())
+    begins_again = len(restarts(seconds[known])) > 0
     is_cycle = not _has_word(name, TIME_WORDS)
     return begins_again and not is_cycle and float((steps == 0).mean()) < 0.1
+
+
+def restarts(times: np.ndarray) -> np.ndarray:
+    """Return the rows at which a clock begins again, none if it falls to other times.
+
+    A clock begins again in the first tenth of its range.
+    """
+    falls = np.flatnonzero(np.diff(times) < 0) + 1
+    early = times.min() + 0.1 * np.ptp(times)
+    return falls if (times[falls] <= early).all() else falls[:0]
 
 
 def episode_numbers(table: ReadTable, column: str | None) -> np.ndarray:

@@ -69,7 +69,8 @@ class TableImporter(Importer):
         rows = recorded_rows(table, chosen, shape, spec.id, observer)
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, {**self.told(file, spec.id), **about})
-        beyond(dataset, observer)
+        places = np.arange(table.rows) if rows.kept is None else rows.kept
+        beyond(dataset, observer, lambda row: table.place(int(places[row])))
         return dataset
 
     def infer(self, file: Path, columns: TableColumns, observer: Observer) -> Dataset:

@@ -56,7 +56,7 @@ def test_missing_objects_are_bad_cells():
     broken = columns()
     broken["valve"][7] = None
     broken["level"][9] = np.nan
-    with pytest.raises(cwm.CwmError, match=r"row 7 .*valve: blank.*row 9 .*level: 'nan'"):
+    with pytest.raises(cwm.CwmError, match=r"row 7 .*valve: blank.*row 9 .*level: blank"):
         cwm.dataset(broken, actions=["valve"])
     assert len(cwm.dataset(broken, actions=["valve"], drop_missing=True)) == 116
 
