@@ -47,6 +47,7 @@ from cwm_cli.evaluation.finding import (
 from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
 from cwm_cli.evaluation.noise import noise_levels
 from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -488,13 +489,16 @@ class SearchJob:
                 for each, rows in zip(found, parts, strict=True)
             ]
         scores = Scores(*(each and each.score for each in found))
-        finished, rare = self.search.solved, find_unverified(train, test)
+        rare = find_unverified(train, test)
+        is_explained = not rare and explains_all_but_noise(scores.train, scores.test)
+        finished = self.search.solved or is_explained
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
-            solved=finished and not (self.problem.settled or scores.refuted or rare),
-            settled=self.problem.settled,
-            given_up=self.search.given_up,
+            solved=is_explained
+            or (finished and not (self.problem.settled or scores.refuted or rare)),
+            settled=self.problem.settled and not is_explained,
+            given_up=self.search.given_up and not is_explained,
             completions=self.search.completions,
             tokens=spent.tokens,
             cost=spent.cost,

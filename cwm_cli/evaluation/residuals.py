@@ -32,7 +32,7 @@ MAX_SENSOR_SHARE = 0.1
 MAX_FILTER_GAIN = 0.15
 """If earlier rows lower the noise by more than this share, a program needs memory to filter it."""
 
-SIMILAR = "a function of observation and action"
+SIMILAR = "observation and action together"
 """Name of the dependence if similar rows have similar residuals."""
 
 LAGS = 3

@@ -486,7 +486,8 @@ class WorldModelProblem(Problem):
         self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool
     ) -> Failure:
         """Describe wrong predictions, without the values of hidden rows."""
-        wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
+        wrong, published = found.rows < 1.0, self.feedback == "paper"
+        rows = self.metric.tolerant(self.dataset[shown])
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = {name: column[shown] for name, column in found.predictions.items()}
         uncertain = found.answers if self.contract != "plain" and not published else None
