@@ -77,6 +77,7 @@ from cwm_cli.search.models import (
     ModelUse,
     model_uses,
 )
+from cwm_cli.text import first_few
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
 
@@ -343,6 +344,8 @@ def _run_order(
             observer.note(f"{job.run.place} continues with {done} nodes", "Run")
         if job.problem.contract != "plain" or job.finding.contract != "plain":
             observer.note(job.contract_words(), "Model type")
+        if noise := job.noise_words():
+            observer.note(noise, "Noise")
         job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
@@ -443,6 +446,17 @@ class SearchJob:
             return f"{contract}: {found.words(names)}"
         chosen = "changed during the search" if self.search.switches else "chosen"
         return f"{contract} ({chosen}; the data suggest {self.finding.contract})"
+
+    def noise_words(self) -> str:
+        """Return the estimated noise of components, for programs with memory."""
+        names = documented_names(self.run.header.description, self.dataset.observation_space)
+        noise = self.finding.noise.items()
+        found = [
+            f"{([*names, 'reward'])[number]} about {level.reachable(remembers=True):.2g}"
+            for number, level in noise
+            if level.is_clear and number <= len(names)
+        ]
+        return first_few(found, 4)
 
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node after it is in the journal and, if it is the best, saved."""
