@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
 from cwm_cli.commands.tolerances import with_tolerances
@@ -27,9 +29,11 @@ from cwm_cli.evaluation import (
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
 from cwm_cli.evaluation.finding import usual_metric
-from cwm_cli.evaluation.noise import NoiseLevel, noise_levels
+from cwm_cli.evaluation.noise import NoiseLevel, is_table, noise_levels
 from cwm_cli.evaluation.residuals import with_components
-from cwm_cli.problems.feedback import Diagnosis, diagnose
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
+from cwm_cli.problems.feedback import Diagnosis, diagnose, worst
+from cwm_cli.problems.feedback.table_rows import worst_values
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
@@ -62,6 +66,7 @@ class EvaluationResult(Result):
         trajectories: Recorded episodes, with the predictions of a program that continues from its
             own predictions.
         baseline: Score of predictions without a model, on held-out rows if they are scored.
+        places: Row numbers of each part in the dataset, counted from 0.
     """
 
     scores: Scores
@@ -73,14 +78,14 @@ class EvaluationResult(Result):
     ranks: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
     baseline: Score | None = None
+    places: Mapping[Part, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def is_good(self) -> bool:
         """Whether no prediction is wrong, except for noise if the metric measures it."""
-        scores = [found.score for found in self.found.values()]
-        if scores and all(score.explained is not None for score in scores):
-            return not (self.failure or any(score.refuted for score in scores))
-        return self.wrong is None
+        if self.failure is None and self.wrong is None:
+            return True
+        return explains_all_but_noise(self.scores.train, self.scores.test)
 
     @property
     def wrong(self) -> Part | None:
@@ -98,11 +103,21 @@ class EvaluationResult(Result):
         If the program predicts several possible results, only the rows whose result it excludes
         are returned.
         """
-        rows, found = self.rows[part], self.found[part]
+        rows, found = self.metric.tolerant(self.rows[part]), self.found[part]
         if found.answers is None or found.answers.shape == "certain":
             return rows, found.predictions
         wrong = found.rows < 1
         return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
+
+    def worst(self, part: Part, count: int) -> list[str]:
+        """Describe the worst predictions of a part; those of tables with names and labels."""
+        rows, predictions = self.mistakes(part)
+        if not is_table(rows):
+            return worst(rows, predictions, self.metric, count)
+        places = self.places.get(part)
+        if places is not None and len(places) != len(rows):
+            places = places[self.found[part].rows < 1]
+        return worst_values(rows, predictions, count, places)
 
     def calibration(self, part: Part) -> ForecastCalibration | None:
         """Compare predicted probabilities of a part with frequencies; None after a failure."""
@@ -238,7 +253,14 @@ def evaluate(
     scored = {part: model.extra_scores(some) for part, some in chosen.items()}
     extra = {part: each for part, each in scored.items() if each is not None}
     base = baseline(chosen.get("test", chosen.get("train")), data.train)
-    return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed, base)
+    in_test = data.columns["split"] == 1
+    places: dict[Part, np.ndarray] = {
+        "train": np.flatnonzero(~in_test),
+        "test": np.flatnonzero(in_test),
+    }
+    return EvaluationResult(
+        scores, failure, rolled, measure, chosen, found, extra, followed, base, places
+    )
 
 
 def _measure(

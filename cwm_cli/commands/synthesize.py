@@ -47,6 +47,7 @@ from cwm_cli.evaluation.finding import (
 from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
 from cwm_cli.evaluation.noise import noise_levels
 from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -76,6 +77,7 @@ from cwm_cli.search.models import (
     ModelUse,
     model_uses,
 )
+from cwm_cli.text import first_few
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
 
@@ -340,6 +342,8 @@ def _run_order(
             observer.note(f"{job.run.place} continues with {done} nodes", "Run")
         if job.problem.contract != "plain" or job.finding.contract != "plain":
             observer.note(job.contract_words(), "Model type")
+        if noise := job.noise_words():
+            observer.note(noise, "Noise")
         job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
@@ -441,6 +445,17 @@ class SearchJob:
         chosen = "changed during the search" if self.search.switches else "chosen"
         return f"{contract} ({chosen}; the data suggest {self.finding.contract})"
 
+    def noise_words(self) -> str:
+        """Return the estimated noise of components, for programs with memory."""
+        names = documented_names(self.run.header.description, self.dataset.observation_space)
+        noise = self.finding.noise.items()
+        found = [
+            f"{([*names, 'reward'])[number]} about {level.reachable(remembers=True):.2g}"
+            for number, level in noise
+            if level.is_clear and number <= len(names)
+        ]
+        return first_few(found, 4)
+
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node after it is in the journal and, if it is the best, saved."""
         stopped: CwmError | None = None
@@ -486,13 +501,16 @@ class SearchJob:
                 for each, rows in zip(found, parts, strict=True)
             ]
         scores = Scores(*(each and each.score for each in found))
-        finished, rare = self.search.solved, find_unverified(train, test)
+        rare = find_unverified(train, test)
+        is_explained = not rare and explains_all_but_noise(scores.train, scores.test)
+        finished = self.search.solved or is_explained
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
-            solved=finished and not (self.problem.settled or scores.refuted or rare),
-            settled=self.problem.settled,
-            given_up=self.search.given_up,
+            solved=is_explained
+            or (finished and not (self.problem.settled or scores.refuted or rare)),
+            settled=self.problem.settled and not is_explained,
+            given_up=self.search.given_up and not is_explained,
             completions=self.search.completions,
             tokens=spent.tokens,
             cost=spent.cost,

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field
 
 MAX_EXCESS = 0.1
 """A program is at the noise floor up to this share above the noise level: the estimate of the
@@ -85,6 +85,7 @@ class ComponentScore(BaseModel):
         # The relative standard error of a standard deviation is 1 / sqrt(2 rows).
         return self.error <= (1 + max(MAX_EXCESS, 3 / sqrt(2 * self.rows))) * self.noise
 
+    @computed_field  # type: ignore[prop-decorator]  # a property, also in JSON
     @property
     def is_explained(self) -> bool:
         """Whether the program explains the component except for noise."""

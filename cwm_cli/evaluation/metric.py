@@ -310,6 +310,10 @@ class Metric:
         """Return the unweighted loss of each row, in [0, 1]; exactly 0 for correct rows."""
         return match_answers(predictions, rows).losses(rows.columns["terminations"])
 
+    def tolerant(self, rows: Dataset) -> Dataset:
+        """Return rows with the tolerances within which `losses` counts values as right."""
+        return rows
+
     def weights(self, rows: Dataset) -> np.ndarray:
         """Return the weight of each row, by default 1."""
         return np.ones(len(rows))

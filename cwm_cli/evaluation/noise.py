@@ -135,6 +135,11 @@ def noise_levels(rows: Dataset) -> dict[int, NoiseLevel]:
     return levels
 
 
+def is_table(rows: Dataset) -> bool:
+    """Return whether the rows come from a table, whose columns have names and no fixed bounds."""
+    return bool(rows.metadata.get("env_args", {}).get("observed"))
+
+
 def label_columns(rows: Dataset) -> dict[int, tuple[str, ...]]:
     """Return the components whose numbers have no order, with their labels in order if known.
 

@@ -32,7 +32,7 @@ MAX_SENSOR_SHARE = 0.1
 MAX_FILTER_GAIN = 0.15
 """If earlier rows lower the noise by more than this share, a program needs memory to filter it."""
 
-SIMILAR = "a function of observation and action"
+SIMILAR = "observation and action together"
 """Name of the dependence if similar rows have similar residuals."""
 
 LAGS = 3
@@ -106,13 +106,17 @@ def action_names(rows: Dataset, size: int) -> tuple[str, ...]:
 
 
 class _Column(NamedTuple):
-    """A component: recorded values, the guess without a model, and predictions (rows,)."""
+    """A component: recorded values, the guess without a model, and predictions (rows,).
+
+    `key` names its tolerance.
+    """
 
     number: int
     recorded: np.ndarray
     guess: np.ndarray
     predicted: np.ndarray
     is_label: bool = False
+    key: str = "reward"
 
 
 def _columns(
@@ -138,6 +142,7 @@ def _columns(
                 history.before[:, number],
                 (likely if is_label else mean)[:, place],
                 is_label,
+                str(number),
             )
             number += 1
     rewards = rows.columns["rewards"]
@@ -165,6 +170,7 @@ class _Context:
         self, history: RecordedPast, going: np.ndarray, names: Sequence[str], *, remembers: bool
     ) -> None:
         self.history, self.going, self.remembers = history, going, remembers
+        self.tolerances = history.rows.tolerances
         size = history.before.shape[1]
         self.names = [*names[:size], "reward"]
         self.inputs = list(zip(self.names[:size], history.before.T, strict=True))
@@ -184,12 +190,13 @@ class _Context:
         going = self.going
         recorded, predicted = column.recorded[going], column.predicted[going]
         fields: dict[str, Any] = {"name": self.names[column.number], "rows": int(going.sum())}
-        right = close(predicted, recorded)
+        tolerance = self.tolerances.get(column.key)
+        right = close(predicted, recorded, tolerance)
+        is_exact = bool(right.all())
         is_whole = bool(np.all(recorded == np.rint(recorded)))
         if is_whole and not column.is_label:
             right = np.abs(predicted - recorded) < 0.5  # a mean is rounded
         share = float(right.mean())
-        is_exact = bool(close(predicted, recorded).all())
         if level is not None:
             fields |= self._floor(level)
         is_sensor = level is not None and level.is_sensor

@@ -128,18 +128,44 @@ def _explained_words(train: Score | None, test: Score | None) -> str:
     """Return the errors of a program on noisy data, and its largest gap beyond noise."""
     score = test or train
     assert score is not None
+    skill = ""
+    if score.skill is not None:
+        skill = f"; skill {share_with_error(score.skill, score.skill_stderr)} (baseline 0)"
     for part, words in ((train, ""), (test, " on held-out transitions")):
-        if part is not None and not all(each.is_explained for each in part.components or ()):
-            return f"not all but noise is explained{words}: {part.open_gap}"
-    explained = f"explains {noise_words(score.components or ())}"
-    gap = next((part.open_gap for part in (train, test) if part is not None and part.refuted), "")
+        measures = () if part is None else part.components or ()
+        if not all(each.is_explained for each in measures):
+            return f"not all but noise is explained{words}: {largest_gap(measures)}{skill}"
+    explained = f"explains {noise_words(score.components or ())}{skill}"
+    gaps = (part.open_gap or largest_gap(part.components or ()) for part in (train, test) if part)
+    gap = next(filter(None, gaps), "")
     return f"{explained}; {gap}" if gap else explained
 
 
+def explains_all_but_noise(train: Score | None, test: Score | None) -> bool:
+    """Return whether noise explains all errors of a program that is scored up to noise.
+
+    The draws of a program with random outcomes have to be spread like the recorded values, too.
+    """
+    least_uniformity = 0.01  # p-value below which draws count as badly spread
+    scores = [score for score in (train, test) if score is not None and score.transitions]
+    return _measures_noise(train, test) and all(
+        not score.refuted
+        and all(each.is_complete for each in score.components or ())
+        and (score.uniformity is None or score.uniformity >= least_uniformity)
+        for score in scores
+    )
+
+
 def _measures_noise(train: Score | None, test: Score | None) -> bool:
-    """Return whether the program is scored up to noise, and is not exact anyway."""
+    """Return whether the program is scored up to noise, and is not exact anyway.
+
+    A skill is so if its ceiling is unknown, but the noise of the components is known.
+    """
     score = test or train
-    return score is not None and score.explained is not None and not is_exact(train, test)
+    if score is None or not score.components or is_exact(train, test):
+        return False
+    is_open_skill = score.skill is not None and score.proper_ceiling is None
+    return score.explained is not None or is_open_skill
 
 
 def is_exact(train: Score | None, test: Score | None) -> bool:

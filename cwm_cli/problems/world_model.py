@@ -81,6 +81,8 @@ INEXACT = (
     "as ends."
 )
 
+NO_OUTLIER = "No error is larger than four times the noise."
+
 EXPLAINED = 0.95
 """Improve prompts show recorded steps until the program predicts this share of rows exactly."""
 
@@ -398,7 +400,9 @@ class WorldModelProblem(Problem):
             dead_end=dead_end,
             reached=reached,
             stderr=found.score.skill_stderr,
-            open_gap=(found.score.open_gap or "") if score > 0.9 else "",
+            open_gap=(found.score.open_gap or "")
+            if score > 0.9 or found.score.explained is not None
+            else "",
         )
 
     def requested(self, text: str) -> str:
@@ -486,7 +490,8 @@ class WorldModelProblem(Problem):
         self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool
     ) -> Failure:
         """Describe wrong predictions, without the values of hidden rows."""
-        wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
+        wrong, published = found.rows < 1.0, self.feedback == "paper"
+        rows = self.metric.tolerant(self.dataset[shown])
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = {name: column[shown] for name, column in found.predictions.items()}
         uncertain = found.answers if self.contract != "plain" and not published else None
@@ -509,7 +514,7 @@ class WorldModelProblem(Problem):
             right = self._right_steps(rows, ~wrong[shown], brief=brief)
             message = "\n\n".join(filter(None, [text, right]))
         elif not wrong.any():
-            message = INEXACT
+            message = INEXACT if found.score.explained is None else NO_OUTLIER
         elif published:
             unseen = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
             message = f"{unseen} {GENERALISE}"
@@ -517,6 +522,8 @@ class WorldModelProblem(Problem):
             message = dead_end(
                 self.dataset, found.predictions, self.metric, shown, self.description
             )
+        if found.score.explained is not None and found.score.open_gap:
+            message = f"The errors are not only noise: {found.score.open_gap}.\n\n{message}"
         return Failure(kind="mismatch", message=message)
 
 

@@ -14,7 +14,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.calibration import BINS, ForecastCalibration
 from cwm_cli.evaluation.verdicts import score_words
-from cwm_cli.problems.feedback import Diagnosis, worst
+from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, clean, percent, share
 from cwm_cli.views.curves import COLOURS, Axis, Chart, Series, save_charts
@@ -50,8 +50,9 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         )
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
-            yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
-            for block in worst(*result.mistakes(part), result.metric, 3):
+            title = "Outliers" if result.is_good else "Worst mismatches"
+            yield Text(f"\n{title} ({TITLES[part]}):", style="bold")
+            for block in result.worst(part, 3):
                 yield Text(f"\n{block}")
         if result.rollouts:
             cells = [

@@ -352,7 +352,7 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     # Below this normalised score the summary suggests a language model.
     poor_score = 0.9
     poor = (score.accuracy if gain is None else gain) < poor_score
-    if poor and backend.from_data:
+    if poor and backend.from_data and not result.solved:
         lines["Hint"] = "a language model may find more: --model PROVIDER/NAME"
     return lines
 
