@@ -13,6 +13,7 @@ from cwm_induction.noisy.overriding import (
     with_overrides,
     without_needless,
 )
+from cwm_induction.noisy.relays import tuned, with_relay
 from cwm_induction.noisy.searching import Library, Search
 from cwm_induction.noisy.series import (
     MAX_DELAY,
@@ -136,6 +137,8 @@ def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> L
             starts.append(Law((Term("x"), term), np.array([-1.0, 1.0])))
     gain = 0.5 if remembers else 1.0
     laws = [with_overrides(search, replace(law, gain=gain), quantities) for law in starts]
+    if remembers:
+        laws.append(with_relay(search, replace(starts[0], gain=gain), quantities))
     return min(laws, key=search.cost)
 
 
@@ -222,7 +225,7 @@ def law_of(
     simple = Search(target, Library.linear(target, [*now, *lagged]), effort, remembers)
     law = updated(replace(before, gain=gain), [*now, *lagged])
     readable = [quantity for quantity in now if quantity.later is None]
-    if law.overrides or not thorough:
+    if law.relay is None and (law.overrides or not thorough):
         other = replace(majority(target, now), gain=gain)
         other = simple.selected(other, robust=True, most=MAX_SIMPLE_TERMS)
         tried = [with_overrides(simple, each, readable) for each in (law, other)]
@@ -239,7 +242,11 @@ def law_of(
     search = Search(target, Library.of(target, now, lagged), effort, remembers)
     law = search.selected(law, robust=False)
     law = without_needless(search, refined(search, search.limited(law)))
-    return search.selected(law, robust=False)
+    if law.relay is not None:
+        law = tuned(search, law)
+    law = search.selected(law, robust=False)
+    unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
+    return unfiltered if search.cost(unfiltered) <= search.cost(law) + 2.0 else law
 
 
 def updated(law: Law, quantities: Sequence[Quantity]) -> Law:
@@ -250,7 +257,11 @@ def updated(law: Law, quantities: Sequence[Quantity]) -> Law:
         for rule in law.overrides
     ]
     terms = tuple(term.updated(newest) for term in law.terms)
-    return replace(law, terms=terms, overrides=tuple(rules))
+    relay = law.relay
+    if relay is not None:
+        read = [q and newest.get(q.text, q) for q in (relay.quantity, relay.group)]
+        relay = replace(relay, quantity=read[0], group=read[1])
+    return replace(law, terms=terms, overrides=tuple(rules), relay=relay)
 
 
 def _updated(condition: Condition, newest: Mapping[str, Quantity]) -> Condition:

@@ -66,6 +66,8 @@ class Term:
 
     own: str
     forms: tuple[Form, ...] = ()
+    is_switched: bool = False
+    """Whether the term counts only while the hidden switch of the law is on."""
 
     @cached_property
     def given(self) -> Array:
@@ -93,7 +95,8 @@ class Term:
     def written(self, name: str) -> str:
         """Return the expression of the term; "" for a constant."""
         own = OWN_FACTORS[self.own].text.format(x=name)
-        return " * ".join(part for part in (own, *(form.text for form in self.forms)) if part)
+        parts = ["switch" if self.is_switched else "", own, *(form.text for form in self.forms)]
+        return " * ".join(part for part in parts if part)
 
     def updated(self, newest: Mapping[str, Quantity]) -> "Term":
         """Return the term with the newest values of its quantities."""
@@ -101,7 +104,7 @@ class Term:
             form._replace(quantity=newest.get(form.quantity.text, form.quantity))
             for form in self.forms
         ]
-        return Term(self.own, tuple(forms))
+        return replace(self, forms=tuple(forms))
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,6 @@ class Law:
         high: Upper limit.
         overrides: Rows with other outcomes.
         relay: A hidden switch, or None.
-        switched: Weights of the terms that are added while the switch is on.
     """
 
     terms: tuple[Term, ...]
@@ -174,8 +176,6 @@ class Law:
     high: float = np.inf
     overrides: tuple[Override, ...] = ()
     relay: Relay | None = None
-    switched: tuple[int, ...] = ()
-    """Indices of the terms that count only while the switch is on."""
 
     @property
     def size(self) -> int:
@@ -266,9 +266,9 @@ class Target:
         """Return the coefficients of own factors on the grid: usual ones, and of the switch."""
         usual: dict[str, Array] = {}
         switched: dict[str, Array] = {}
-        for number, (term, weight) in enumerate(zip(law.terms, law.weights, strict=True)):
+        for term, weight in zip(law.terms, law.weights, strict=True):
             given = self.on_grid(term.later if later else term.given)
-            into = switched if number in law.switched else usual
+            into = switched if term.is_switched else usual
             into[term.own] = into.get(term.own, 0.0) + weight * given
         if law.keeps:
             usual["x"] = usual.get("x", np.zeros_like(self.now)) + 1.0
@@ -352,16 +352,22 @@ class Target:
         """Return recorded minus predicted next values on the grid."""
         return np.asarray(self.after - trace.predicted)
 
-    def gradients(self, law: Law, trace: Trace, terms: Sequence[Term]) -> Array:
+    def gradients(self, trace: Trace, terms: Sequence[Term]) -> Array:
         """Return the derivatives of the predictions by weights (fitted rows, terms).
 
         A weight changes a prediction directly, and through the estimates of earlier steps.
         """
+        direct = self.direct(trace, terms)
+        return self.propagated(trace, direct * trace.open[..., None])
+
+    def direct(self, trace: Trace, terms: Sequence[Term]) -> Array:
+        """Return the values of terms at the estimates (steps, sequences, terms)."""
         factors = {own: OWN_FACTORS[own].value(trace.state) for own in {t.own for t in terms}}
         direct = np.stack([factors[t.own] * self.on_grid(t.given) for t in terms], axis=-1)
-        for number in law.switched if terms is law.terms else ():
-            direct[..., number] *= trace.mode
-        return self.propagated(trace, direct * trace.open[..., None])
+        for number, term in enumerate(terms):
+            if term.is_switched:
+                direct[..., number] *= trace.mode
+        return direct
 
     def propagated(self, trace: Trace, direct: Array) -> Array:
         """Add the derivatives through earlier estimates to direct ones; return fitted rows."""
@@ -386,7 +392,7 @@ class Target:
         trace = self.trace(law)
         loss, weights = self.loss(trace, robust)
         for _ in range(rounds):
-            matrix = self.gradients(law, trace, law.terms) if law.terms else np.zeros((0, 0))
+            matrix = self.gradients(trace, law.terms) if law.terms else np.zeros((0, 0))
             has_gain = fits_gain and law.gain < 1
             parts = [matrix] if law.terms else []
             parts += [self.gain_gradient(trace)] if has_gain else []

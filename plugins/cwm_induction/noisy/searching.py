@@ -146,7 +146,7 @@ class Search:
         trace = target.trace(law)
         _, weights = target.loss(trace, robust)
         errors = target.errors(trace)[target.fitted] * weights
-        known = [target.gradients(law, trace, law.terms)] if law.terms else []
+        known = [target.gradients(trace, law.terms)] if law.terms else []
         if self.filters and law.gain < 1:
             known.append(target.gain_gradient(trace))
         gains = np.zeros(len(self.library.terms))
@@ -159,7 +159,7 @@ class Search:
             terms = self.library.terms[start : start + 200]
             if not self.effort.spend(trace.state.size * len(terms) * (2 + basis.shape[1])):
                 return gains
-            columns = target.gradients(law, trace, terms) * weights[:, None]
+            columns = target.gradients(trace, terms) * weights[:, None]
             size = (columns**2).sum(axis=0)
             columns = columns - basis @ (basis.T @ columns)
             left = (columns**2).sum(axis=0)
@@ -212,7 +212,7 @@ class Search:
         """Return the terms with the smallest effects in standard errors."""
         target = self.target
         trace = target.trace(law)
-        matrix = target.gradients(law, trace, law.terms)
+        matrix = target.gradients(trace, law.terms)
         errors = target.errors(trace)[target.fitted]
         scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-300
         inverse = np.linalg.pinv((matrix / scale).T @ (matrix / scale), rcond=1e-12)
