@@ -796,10 +796,9 @@ def _code(program: str) -> str:
     except SyntaxError:
         return program
     for owner in ast.walk(tree):
-        body = getattr(owner, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant):
-                body[0] = ast.Pass()
+        match getattr(owner, "body", None):
+            case [ast.Expr(ast.Constant()), *rest]:
+                owner.body = rest or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.unparse(tree)
 
 
