@@ -45,7 +45,7 @@ from cwm_cli.commands.subjects import (
 )
 from cwm_cli.commands.trials import choose_by_trial
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Leaf, Space
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import gym_space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of
@@ -53,7 +53,8 @@ from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.evaluation.support import Doubt, Mode, doubting, is_enumerable
-from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
+from cwm_cli.planning import PLANNERS, Unsuited, automatic, rank_of, serving
+from cwm_cli.planning.encoding import find_unplannable
 from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER
@@ -407,8 +408,11 @@ def choose_planners(
     first = [each for each in suited if each in supported]
     automatic_names = [*first, *(each for each in automatic_names if each not in first)]
     if not supported:
-        needed = "planning needs Discrete or bounded Box actions"
-        raise CwmError(f"{needed}: this environment has {gym_space_of(spaces[1])}")
+        part, space = find_unplannable(spaces[1]) or Leaf("the action", spaces[1])
+        raise CwmError(
+            f"planning needs finite bounds, and no texts: {part} is {gym_space_of(space)}; "
+            "bound it in the environment, or install a planner for it"
+        )
     if name not in (*supported, "auto"):
         raise CwmError(
             f"--planner {name} needs {known[name].NEEDS}: choose --planner {automatic_names[-1]}"
@@ -423,7 +427,7 @@ def choose_planners(
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
     doubt = Doubt(**given["planning"])
-    ranks = [known[planner.name].rank(*spaces) for planner in planners]
+    ranks = [rank_of(known[planner.name], *spaces) for planner in planners]
     rivals = 1 if first else ranks.count(ranks[0])
     return PlannerChoice(name, planners, bounds, general, doubt.doubt, rivals, doubt.stop)
 

@@ -329,11 +329,12 @@ class ProgramSession(PlanningSession):
             raise ValueError(f"the planner {reply.planner}")
         process.rest()
         plans, space = reply.plans, self._job.action_space
-        actions = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
-        if not ((np.asarray(space.low) <= actions) & (actions <= np.asarray(space.high))).all():
-            raise ValueError("the planned value is not an action")
-        if space.kind != "discrete":  # environments expect the dtype of their space
-            plans = [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]
+        columns = space.pack("actions", [action for plan in plans for action in plan])
+        for name, leaf in space.leaves("actions"):
+            low, high = (np.reshape(bound, leaf.shape) for bound in (leaf.low, leaf.high))
+            if not ((low <= columns[name]) & (columns[name] <= high)).all():
+                raise ValueError("the planned value is not an action")
+        plans = [[space.cast(action) for action in plan] for plan in plans]
         for plan, moment in zip(plans, moments, strict=bool(plans)):
             if moment.valid is not None and plan[0] not in moment.valid:
                 raise ValueError(f"{plan[0]} is not allowed")
