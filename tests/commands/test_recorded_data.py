@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import cwm_cli
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.export import export_of, publish
+from cwm_formats.recorded import RecordedColumn, RecordedTable
 from recorded_tank import PROGRAM, REMEMBERING, next_level, recorded_tank
 from shell import Shell
 from worlds import CARTPOLE
@@ -63,6 +67,54 @@ def test_plans_are_played_in_the_program(program: str, dataset: Path, tmp_path: 
     assert result.mean > result.random.mean
     # the level that the valve can hold costs at most 0.2 a step, plus 0.1 while it is open
     assert result.mean > -15 * 0.3
+
+
+DELAYED = """
+import numpy as np
+
+
+class Environment:
+    def reset(self, observation):
+        self.seen, self.last = [int(value) for value in observation], 0
+
+    def step(self, action):
+        place, other = self.seen
+        self.seen = [(place + self.last) % 7, (other + action{draw}) % 5]
+        self.last = int(action)
+        return np.array(self.seen), float(self.seen[0] == 3) + 0.1 * self.seen[1], False
+
+    def correct(self, observation, reward):
+        self.seen = [int(value) for value in observation]
+"""
+
+
+@pytest.mark.parametrize("draw", ["", " + int(self.rng.integers(2))"], ids=["certain", "chance"])
+def test_plans_with_memory_of_whole_numbers_are_confirmed(draw: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seen, acted = rng.integers((7, 5), size=(40, 2)), rng.integers(3, size=40)
+    box = Space("box", "int64", (2,), (0, 0), (6, 4))
+    dial = Space("discrete", low=(0,), high=(2,))
+    names = (RecordedColumn("place"), RecordedColumn("other")), (RecordedColumn("dial"),)
+    columns = {
+        "observations": seen,
+        "actions": acted,
+        "next_observations": seen,
+        "rewards": np.arange(40.0),
+        "terminations": np.zeros(40, np.bool_),
+        "truncations": np.zeros(40, np.bool_),
+        "episodes": np.arange(40) // 4,
+    }
+    metadata = {"env": "data/dial", "env_args": RecordedTable(box, dial, *names).as_arguments()}
+    result = cwm_cli.plan(
+        program=DELAYED.replace("{draw}", draw),
+        dataset=Dataset(columns, box, dial, metadata).validate(),
+        episodes=3,
+        max_steps=10,
+        options=["mcts.budget=60"],
+        folder=tmp_path,
+    )
+    assert result.side.cost.confirmed
+    assert result.mean > result.random.mean
 
 
 def test_recorded_rewards_that_the_program_predicts_need_no_expression(tmp_path: Path) -> None:
