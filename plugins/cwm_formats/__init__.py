@@ -1,8 +1,9 @@
 """Transitions in the formats that others read and write.
 
-`minari_datasets` are those of Minari, `replay_buffers` those of Stable-Baselines3, `tables` and
-`table_files` CSV and Parquet. `columns` makes datasets of their arrays. `inferred` makes datasets
-of tables without an environment, in files or (`frames`) in memory.
+`minari_datasets` reads and writes datasets of Minari, `replay_buffers` reads buffers of
+Stable-Baselines3, and `tables` and `table_files` read and write CSV and Parquet. `columns` makes
+datasets of their arrays. `inferred` makes datasets of tables without an environment, in files or
+(`frames`) in memory.
 """
 
 from __future__ import annotations

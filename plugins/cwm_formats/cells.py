@@ -21,7 +21,7 @@ MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "?"})
 """Cells without a value in a column of texts; "none" and "-" may be labels."""
 
 USUAL_SHARE = 0.8
-"""A column has the type of this share of its cells; the others are bad cells."""
+"""A column has the type of at least this share of its cells; other cells are bad cells."""
 
 MAX_LABELS = 30
 """A column with more different texts is free text, such as remarks."""
@@ -71,12 +71,12 @@ class TypedColumn:
 
     @property
     def resolution(self) -> float:
-        """The place to which numbers are rounded, such as 0.001; 0 if they are not."""
+        """The rounding unit of numbers, such as 0.001; 0 if they are not rounded."""
         return 0.0 if self.labels else rounding_unit(self.values)
 
 
 def rounding_unit(values: np.ndarray) -> float:
-    """Return the power of ten, at most 1, to which all numbers are rounded, or 0."""
+    """Return the rounding unit of numbers, a power of ten of at most 1, or 0 for unrounded ones."""
     known = values[np.isfinite(values)]
     for decimals in range(MAX_DECIMALS + 1):
         # the spacing of floats limits how exactly a decimal fraction is stored
@@ -94,8 +94,11 @@ def has_decimal_commas(columns: Mapping[str, Cells], *, semicolons: bool) -> boo
         semicolons: Whether semicolons separate them, as in countries with decimal commas.
     """
     points, commas = 0, 0
-    for cells in columns.values():
-        for cell in cells if not isinstance(cells, np.ndarray) else ():
+    texts = [cells for cells in columns.values() if not isinstance(cells, np.ndarray)]
+    if not any("," in cell for cells in texts for cell in cells):
+        return False
+    for cells in texts:
+        for cell in cells:
             text = cell.strip()
             if len(text) > MAX_LABEL_LENGTH or "," not in text:
                 points += len(text) <= MAX_LABEL_LENGTH and bool(re.fullmatch(r"-?\d+\.\d+", text))
@@ -139,7 +142,7 @@ def _read_array(name: str, cells: np.ndarray) -> TypedColumn:
 
 
 def _are_usual(values: np.ndarray) -> np.ndarray:
-    """Return which numbers are finite and neither huge nor tiny, unlike those of damaged cells."""
+    """Return which numbers are finite and neither huge nor tiny, as in damaged cells."""
     with np.errstate(invalid="ignore"):
         size = np.abs(values)
         usual: np.ndarray = (size <= MAX_NUMBER) & ((size >= 1 / MAX_NUMBER) | (size == 0))
@@ -173,7 +176,15 @@ def _booleans(name: str, texts: Sequence[str], present: Sequence[str]) -> TypedC
 
 
 def _numbers(texts: Sequence[str], *, comma: bool) -> tuple[np.ndarray, str]:
-    """Return the numbers of cells and the unit of most of them; NaN for cells with another one."""
+    """Return the numbers of cells and their usual unit; NaN for cells with another unit."""
+    if "" not in texts and re.fullmatch(r"[0-9.eE+-]+", "".join(texts)):
+        try:
+            values = np.array(texts, np.float64)  # fifty times as fast as cell by cell
+        except ValueError:
+            pass
+        else:
+            values[~_are_usual(values)] = np.nan
+            return values, ""
     values = np.full(len(texts), np.nan)
     units: list[str | None] = [None] * len(texts)
     for row, text in enumerate(texts):
@@ -248,7 +259,7 @@ def far_outside(values: np.ndarray) -> list[int]:
         return []
     low, middle, high = np.quantile(known, [0.01, 0.5, 0.99]).tolist()
     distance = np.where(np.isfinite(values), np.abs(values - middle), 0.0)
-    # ten times the range of nearly all values: no usual heavy tail comes so far
+    # ten times the range of 98 % of the values: usual heavy tails do not reach this far
     far = np.flatnonzero(distance > 10 * (high - low)) if high > low else np.array([], np.int64)
     order: list[int] = far[np.argsort(-distance[far], kind="stable")].tolist()
     return order

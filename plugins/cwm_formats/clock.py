@@ -90,7 +90,7 @@ def read_clock(name: str, cells: Cells, *, comma: bool = False) -> TableClock | 
 
 
 def _numeric_clock(name: str, values: np.ndarray) -> TableClock:
-    """Return numbers as epochs, if they are as large as those of our time, or in named units."""
+    """Return numbers as epochs if they are dates from 1985 to 2128, else in the named unit."""
     middle = float(np.nanmedian(values))
     for scale in (1.0, 1e3, 1e6, 1e9):
         if 5e8 <= middle / scale <= 5e9:  # from 1985 to 2128
@@ -176,7 +176,7 @@ def _disorder(seconds: np.ndarray) -> tuple[int, float]:
 
 
 def _over_midnight(seconds: np.ndarray) -> np.ndarray:
-    """Add a day whenever a time of day falls by more than half a day."""
+    """Add a day each time that a time of day falls by more than half a day."""
     known = np.isfinite(seconds)
     days = np.cumsum(np.append(0, np.diff(seconds[known]) < -43_200))
     result = seconds.copy()

@@ -21,7 +21,7 @@ LARGEST_CSV = 1 << 28
 """Bytes of the largest CSV, unpacked: as lists of texts they take some ten times as many."""
 
 SAMPLE_LINES = 200
-"""Lines from which the mark between two cells and the number of cells are guessed."""
+"""Number of lines to guess the mark between two cells from."""
 
 MAX_LINES_OF_ROW = 100
 """A row over more lines has a quote that never closes."""
@@ -122,7 +122,7 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Let cells be as long as the file, so that a long one is a bad cell of one row."""
+    """Allow cells as long as the file, so that a long one is a bad cell of one row."""
     limit = csv.field_size_limit(LARGEST_CSV)
     try:
         yield
@@ -146,7 +146,7 @@ def _header(row: list[str], file: Path) -> list[str]:
 
 
 def refuse_twice(names: list[str], file: Path) -> None:
-    """Refuse names that stand for two columns."""
+    """Raise an error if two columns have the same name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         words = ", ".join(repr(name) for name in twice[:5])
         if any(name.replace(".", "").isdigit() for name in twice):
@@ -214,7 +214,7 @@ def _unpacked(data: bytes, file: Path) -> bytes:
 
 
 def _mark(text: str) -> str:
-    """Return the mark between two cells: the one that divides most lines as it does the header."""
+    """Return the mark between two cells: it gives most lines as many cells as the header."""
     lines = [line for line in text.splitlines()[: SAMPLE_LINES + 20] if line.strip()]
     sample = [line for line in lines if not _is_preamble([line])][:SAMPLE_LINES]
     if not sample:

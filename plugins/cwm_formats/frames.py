@@ -50,7 +50,7 @@ def dataset(
         name: Name of the dataset; its environment is `data/NAME`.
         drop_missing: Leave out rows with missing or bad cells.
         resample: Length of the steps to resample to, in seconds or units of the time column.
-        observer: Receives notes on everything that was left out or decided.
+        observer: Receives notes on omitted cells and on decisions.
 
     Raises:
         CwmError: A column is missing or cannot be used, or there are bad cells.

@@ -6,9 +6,9 @@ observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,87 +18,23 @@ from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean, first_few
-from cwm_formats.cells import (
-    TypedColumn,
-    far_outside,
-    has_decimal_commas,
-    read_column,
-    shown,
-)
-from cwm_formats.clock import TableClock, are_gaps, is_regular, out_of_order, usual_step
+from cwm_formats.cells import TypedColumn, far_outside, has_decimal_commas, read_column
 from cwm_formats.recorded import PREFIX, RecordedColumn, RecordedTable
-from cwm_formats.roles import Roles, choose_roles, episode_numbers, restarts
-from cwm_formats.tables import ReadTable
-
-MAX_BAD_CELLS = 10
-"""Bad cells that an error lists."""
+from cwm_formats.roles import Roles, choose_roles
+from cwm_formats.table_rows import TableRows, TypedParts, ordered_rows
+from cwm_formats.tables import SPLITS, Cells, ReadTable, normal
 
 MAX_DISCRETE = 1000
 """Whole actions over a wider range are real numbers."""
 
 BLOCK_ROWS = 100
-"""TableRows of the blocks of a long recording: long enough for programs with a memory."""
+"""Rows of the blocks of a long recording: long enough for programs with a memory."""
 
 MIN_EPISODES = 10
 """With fewer episodes, long ones are cut into blocks, so that some can be held out."""
 
 TEST_SHARE = 0.2
-"""Share of the rows that is held out."""
-
-
-class BadCell(NamedTuple):
-    """A cell without a usable value, by its row and column.
-
-    A bad action or reward spoils the step from its row, but not the observation.
-    """
-
-    row: int
-    column: str
-    reason: str
-    is_observed: bool = True
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """The rows of a table in the order of time.
-
-    Attributes:
-        places: The row of the table that each comes from.
-        observed: Observations, shape (rows, columns).
-        acted: Actions, shape (rows, columns).
-        rewards: Reward of each row.
-        terminated: Whether a row is marked as an end.
-        truncated: Whether a row is marked as the end of a recording.
-        episodes: Number of the episode.
-        times: Time in seconds, None without a clock.
-        follows: Whether a row is the next one after the row before.
-    """
-
-    places: np.ndarray
-    observed: np.ndarray
-    acted: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    episodes: np.ndarray
-    times: np.ndarray | None
-    follows: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def take(self, order: np.ndarray) -> TableRows:
-        """Return rows by their numbers; `follows` is selected like the others."""
-        arrays: dict[str, Any] = {
-            name: None if array is None else array[order] for name, array in vars(self).items()
-        }
-        return TableRows(**arrays)
-
-    def where(self, mask: np.ndarray) -> TableRows:
-        """Return some rows; a row does not follow one that was left out."""
-        picked = np.flatnonzero(mask)
-        chosen = self.take(picked)
-        return replace(chosen, follows=chosen.follows & np.append(False, np.diff(picked) == 1))
+"""Share of the held-out rows."""
 
 
 def infer_dataset(
@@ -111,7 +47,7 @@ def infer_dataset(
         asked: The roles of columns, and how to treat missing cells.
         name: Name of the dataset; the environment is `data/NAME`.
         source: Name of the file, for the description.
-        observer: Receives notes on everything that was left out or decided.
+        observer: Receives notes on omitted cells and on decisions.
 
     Raises:
         CwmError: A column is missing or cannot be used, or there are bad cells.
@@ -124,7 +60,17 @@ def infer_dataset(
         raise CwmError(f"{table.name} has fewer than two rows: a transition needs two")
     roles = choose_roles(table, asked, observer)
     typed = {name: read_column(name, table.columns[name], comma=comma) for name in table.columns}
-    observed = _observed(table, roles, typed, observer)
+    following = _following(table, roles)
+    _read_alike(table, following, typed)
+    observed = _observed(table, roles, typed, set(following.values()), observer)
+    if roles.unused and (unused := [n for n in roles.unused if n not in following.values()]):
+        observer.note(f"unused columns: {first_few([clean(n, limit=60) for n in unused], 10)}")
+    if following and all(column.name in following for column in observed):
+        observer.note("the columns of the next observation are used")
+    elif following:
+        names = first_few(list(following.values()), 10)
+        observer.note(f"columns left out: {names} (the next row has the next observation)")
+        following = {}
     acted = [_usable(table, typed[name], "--action") for name in roles.actions]
     reward = None
     if roles.reward is not None:
@@ -133,15 +79,11 @@ def infer_dataset(
             raise CwmError(
                 f"column {roles.reward} has texts: name a column of numbers for --reward"
             )
+    next_columns = tuple(typed[following[column.name]] for column in observed if following)
+    parts = TypedParts(tuple(observed), tuple(acted), reward, next_columns)
     _note_far_values(table, [*observed, *acted, *([reward] if reward else [])], observer)
-    rows, bad = _rows(table, roles, typed, (observed, acted, reward), observer)
-    rows = _without_bad(table, rows, bad, asked, observer)
-    clock, step = roles.clock, ""
-    if asked.resample is not None:
-        rows = _resampled(rows, [*observed], asked.resample, clock, table.name)
-    if clock is not None and rows.times is not None:
-        rows, step = _parted_by_time(rows, clock, observer, resampled=asked.resample is not None)
-    kept, ends = _transitions(rows, roles, observer)
+    rows, step = ordered_rows(table, roles, typed, parts, asked, observer)
+    kept, ends, breaks = _transitions(rows, roles, observer)
     if not kept.size:
         raise CwmError(
             f"{table.name} has no two usable rows of an episode, one after the other: "
@@ -150,13 +92,15 @@ def infer_dataset(
     for role, found in {"observation": observed, "action": acted}.items():
         observer.note(f"{role}: {first_few([_described(column) for column in found], 10)}")
     columns = _values(rows, kept, observed, acted)
-    episodes, last = _episodes(rows, kept)
+    episodes, last = _episodes(breaks)
     columns |= {
         "rewards": rows.rewards[kept],
         "terminations": ends,
         "truncations": last & ~ends,
         "episodes": episodes,
-        "split": held_out(episodes, observer),
+        "split": _marked_split(table, roles, rows, kept)
+        if roles.split
+        else held_out(episodes, observer),
     }
     spaces = _observation_space(observed, rows), _action_space(acted, rows, kept)
     described = RecordedTable(
@@ -178,14 +122,44 @@ def infer_dataset(
     return Dataset(columns, *spaces, metadata).validate()
 
 
+def _following(table: ReadTable, roles: Roles) -> dict[str, str]:
+    """Return the name of the next observation by observation, such as `next_x` by `x`."""
+    known = {normal(name): name for name in table.columns}
+    pairs = {}
+    for name in roles.observations:
+        for other in (f"next_{normal(name)}", f"{normal(name)}_next"):
+            if other in known:
+                pairs[name] = known[other]
+    return pairs
+
+
+def _read_alike(
+    table: ReadTable, following: Mapping[str, str], typed: dict[str, TypedColumn]
+) -> None:
+    """Read an observation and the next one as one column, so that labels have the same numbers."""
+    for name, other in following.items():
+        now, later = table.columns[name], table.columns[other]
+        if isinstance(now, np.ndarray) and isinstance(later, np.ndarray):
+            cells: Cells = np.concatenate([now, later])
+        else:
+            cells = [*map(str, now), *map(str, later)]
+        both = read_column(name, cells, comma=table.comma)
+        typed[name] = replace(both, values=both.values[: table.rows])
+        typed[other] = replace(both, name=other, values=both.values[table.rows :])
+
+
 def _observed(
-    table: ReadTable, roles: Roles, typed: dict[str, TypedColumn], observer: Observer
+    table: ReadTable,
+    roles: Roles,
+    typed: Mapping[str, TypedColumn],
+    next_columns: set[str],
+    observer: Observer,
 ) -> list[TypedColumn]:
-    """Return the columns of the observation, without those that hold no changing values."""
+    """Return the columns of the observation, without constant and unusable ones."""
     if roles.are_observations_given:
         return [_usable(table, typed[name], "--observation") for name in roles.observations]
     found, left = [], {}
-    for name in roles.observations:
+    for name in [name for name in roles.observations if name not in next_columns]:
         column = typed[name]
         if column.kind == "blank":
             reason = "blank"
@@ -247,330 +221,56 @@ def _note_far_values(table: ReadTable, columns: Sequence[TypedColumn], observer:
         )
 
 
-# --- rows in the order of time
-
-
-def _rows(
-    table: ReadTable,
-    roles: Roles,
-    typed: dict[str, TypedColumn],
-    parts: tuple[list[TypedColumn], list[TypedColumn], TypedColumn | None],
-    observer: Observer,
-) -> tuple[TableRows, list[BadCell]]:
-    """Return the rows in the order of time, and the cells that cannot be placed in it."""
-    observed, acted, reward = parts
-    bad = [BadCell(row, "", reason) for row, reason in table.damaged.items()]
-    episodes = episode_numbers(table, roles.episode)
-    times = None if roles.clock is None else roles.clock.seconds.copy()
-    for row in np.flatnonzero(episodes < 0).tolist():
-        if row not in table.damaged:
-            bad.append(BadCell(row, str(roles.episode), ""))
-    unplaced = episodes < 0
-    if times is not None:
-        for row in np.flatnonzero(np.isnan(times)).tolist():
-            if row not in table.damaged and not unplaced[row]:
-                bad.append(BadCell(row, roles.time[0], ""))
-        unplaced |= np.isnan(times)
-    unplaced[list(table.damaged)] = True
-    marks = {
-        role: _marks(table, typed[name], role, unplaced, bad)
-        if name
-        else np.zeros(table.rows, bool)
-        for role, name in {"terminated": roles.terminated, "truncated": roles.truncated}.items()
-    }
-    follows = np.arange(table.rows) > 0
-    follows[list(table.parted)] = False
-    rows = TableRows(
-        np.arange(table.rows),
-        np.stack([column.values for column in observed], axis=1),
-        np.stack([column.values for column in acted], axis=1),
-        reward.values if reward else np.zeros(table.rows),
-        marks["terminated"],
-        marks["truncated"],
-        _filled(episodes, episodes < 0),
-        None if times is None else _filled(times, np.isnan(times)),
-        follows,
-    )
-    if times is not None:
-        rows, repeated = _in_time(table, rows, unplaced, roles, observer)
-        bad += repeated
-    elif roles.episode is not None:
-        rows = _by_episode(rows)
-    bad += _bad_values(rows, roles, (observed, acted, reward), {cell.row for cell in bad})
-    return rows, bad
-
-
-def _filled(values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Give a row without a value that of the row before, so that it keeps its place."""
-    last = np.maximum.accumulate(np.where(missing, -1, np.arange(len(values))))
-    first = int(np.flatnonzero(~missing)[0]) if (~missing).any() else 0
-    return values[np.where(last < 0, first, last)]
-
-
-def _marks(
-    table: ReadTable, column: TypedColumn, role: str, unplaced: np.ndarray, bad: list[BadCell]
-) -> np.ndarray:
-    """Return the rows that a column marks; a column with blanks marks where it has a value."""
-    values = column.values
-    different = set(values[~np.isnan(values)].tolist())
-    if column.kind == "blank":
-        return np.zeros(table.rows, bool)
-    if column.kind == "text" or not different <= {0.0, 1.0} or len(column.labels) > 2:
-        raise CwmError(
-            f"{table.name}: column {column.name} does not only have true and false: "
-            f"name another column with --{role}, or --{role} none"
-        )
-    for row in np.flatnonzero(np.isnan(values) & ~unplaced).tolist():
-        bad.append(BadCell(row, column.name, ""))
-    marked: np.ndarray = values == 1
-    return marked
-
-
-def _by_episode(rows: TableRows) -> TableRows:
-    """Bring the rows of each episode together."""
-    order = np.argsort(rows.episodes, kind="stable")
-    return rows.take(order)
-
-
-def _in_time(
-    table: ReadTable, rows: TableRows, unplaced: np.ndarray, roles: Roles, observer: Observer
-) -> tuple[TableRows, list[BadCell]]:
-    """Return rows in the order of time, and the rows whose time cannot be right."""
-    assert rows.times is not None
-    column = roles.time[0]
-    times, episodes = rows.times, rows.episodes
-    if roles.episode is None:
-        begins = restarts(times)
-        episodes = np.cumsum(np.isin(np.arange(len(rows)), begins))
-        if begins.size:
-            observer.note(
-                f"column {column} begins again in {len(begins)} rows: episodes begin there"
-            )
-    order = np.lexsort((np.arange(len(rows)), times, episodes))
-    placed = replace(rows, episodes=episodes).take(order)
-    steps = np.append(np.inf, np.diff(times[order]))
-    same = np.append(False, placed.episodes[1:] == placed.episodes[:-1])
-    usual = usual_step(steps[same])
-    late = _late(times, episodes, roles)[order] & ~unplaced[order]
-    # a late row belongs to its place if it is one usual step from both neighbours there
-    fits = ~are_gaps(np.where(same, steps, usual), usual) & ~unplaced[order]
-    fits &= np.append(fits[1:], True)
-    wrong = late & ~fits
-    bad = [BadCell(int(placed.places[k]), column, "") for k in np.flatnonzero(wrong)]
-    repeats = same & (steps == 0) & ~unplaced[order] & ~np.append(True, unplaced[order][:-1])
-    keep = ~wrong
-    cells = [table.columns[name] for name in table.columns]
-    copies = 0
-    for k in np.flatnonzero(repeats & ~wrong).tolist():
-        before, row = int(placed.places[k - 1]), int(placed.places[k])
-        if all(str(each[before]) == str(each[row]) for each in cells):
-            copies += 1
-        else:
-            bad.append(BadCell(row, column, "repeats the time before"))
-        keep[k] = False
-    if copies:
-        observer.note(f"{copies} rows repeat the row before with its time: left out")
-    if repeats.sum() - copies > 0.1 * len(rows):
-        first = table.place(int(placed.places[np.flatnonzero(repeats)[0]]))
-        raise CwmError(
-            f"{table.name}: {int(repeats.sum())} rows have the same {column} as the row before "
-            f"(first: {first}): name another column with --time, or --time none to keep the "
-            "order of the rows"
-        )
-    kept = placed.take(np.flatnonzero(keep))
-    moved = int(out_of_order(kept.places[~unplaced[kept.places]]).sum())
-    if moved:
-        observer.note(f"rows are put in the order of {column} ({moved} in another place)")
-    # the time shows whether rows are missing between two rows
-    return replace(kept, follows=np.arange(len(kept)) > 0), bad
-
-
-def _late(times: np.ndarray, episodes: np.ndarray, roles: Roles) -> np.ndarray:
-    """Return the rows that break the order of a table that is in order for the most part."""
-    late = np.zeros(len(times), bool)
-    for number in np.unique(episodes):
-        rows = np.flatnonzero(episodes == number)
-        outside = out_of_order(times[rows])
-        if outside.mean() <= 0.1:
-            late[rows[outside]] = True
-    return late
-
-
-def _bad_values(
-    rows: TableRows,
-    roles: Roles,
-    parts: tuple[list[TypedColumn], list[TypedColumn], TypedColumn | None],
-    known: set[int],
-) -> list[BadCell]:
-    """Return the cells without a value that a transition would need.
-
-    The action and the reward of the last row of an episode have no effect.
-    """
-    observed, acted, reward = parts
-    goes_on = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
-    goes_on &= ~rows.terminated | (np.append(rows.terminated[1:], False) & goes_on)
-    columns = [(c.name, np.isnan(rows.observed[:, n]), True) for n, c in enumerate(observed)]
-    columns += [(c.name, np.isnan(rows.acted[:, n]) & goes_on, False) for n, c in enumerate(acted)]
-    if reward is not None:
-        columns.append((reward.name, np.isnan(rows.rewards) & goes_on, False))
-    return [
-        BadCell(int(rows.places[k]), name, "", is_observed)
-        for name, mask, is_observed in columns
-        for k in np.flatnonzero(mask).tolist()
-        if int(rows.places[k]) not in known
-    ]
-
-
-def _without_bad(
-    table: ReadTable, rows: TableRows, bad: list[BadCell], asked: TableColumns, observer: Observer
-) -> TableRows:
-    """Return rows without those with bad cells, or raise an error that lists the first cells."""
-    if not bad:
-        return rows
-    bad = sorted(bad, key=lambda cell: cell.row)
-    words = first_few([_cell_words(table, cell) for cell in bad], MAX_BAD_CELLS)
-    count = len({cell.row for cell in bad})
-    damaged = f"{count} {'row' if count == 1 else 'rows'} with missing or bad cells"
-    if not asked.drop_missing:
-        raise CwmError(
-            f"{table.name} has {damaged}: {words}; correct them, or leave these rows out with "
-            "--drop-missing"
-        )
-    observer.note(f"left out {damaged}: {words}")
-    steps = np.isin(rows.places, [cell.row for cell in bad if not cell.is_observed])
-    rows = replace(rows, follows=rows.follows & ~np.append(False, steps[:-1]))
-    # new rows between the recorded ones need all values of both
-    is_whole_row = asked.resample is not None
-    lost = [cell.row for cell in bad if cell.is_observed or is_whole_row]
-    return rows.where(~np.isin(rows.places, lost))
-
-
-def _cell_words(table: ReadTable, cell: BadCell) -> str:
-    place = table.place(cell.row)
-    if not cell.column:
-        return f"{place} ({cell.reason})"
-    content = table.columns.get(cell.column, [""] * table.rows)[cell.row]
-    is_blank = str(content).strip().lower() in ("", "nan")
-    what = cell.reason or ("blank" if is_blank else shown(content))
-    return f"{place}, {clean(cell.column, limit=40)}: {what}"
-
-
-def _resampled(
-    rows: TableRows,
-    observed: Sequence[TypedColumn],
-    step: float,
-    clock: TableClock | None,
-    name: str,
-) -> TableRows:
-    """Return rows at equal steps: real observations between two rows, others of the last row."""
-    if rows.times is None or clock is None:
-        raise CwmError(f"{name} has no time to resample by: name its column with --time")
-    if not step > 0:
-        raise CwmError("--resample must be positive: give the length of a step in seconds")
-    longest = 5 * max(step, usual_step(np.diff(rows.times)))
-    new = (np.diff(rows.episodes) != 0) | (np.diff(rows.times) > longest)
-    parts = np.split(np.arange(len(rows)), np.flatnonzero(new) + 1)
-    pieces = []
-    for number, part in enumerate(part for part in parts if len(part)):
-        times = rows.times[part]
-        grid = times[0] + step * np.arange(int((times[-1] - times[0]) / step + 1e-9) + 1)
-        held = part[np.searchsorted(times, grid + 1e-9 * step, side="right") - 1]
-        piece = rows.take(held)
-        values = piece.observed.copy()
-        for place, column in enumerate(observed):
-            if column.kind == "real":
-                values[:, place] = np.interp(grid, times, rows.observed[part, place])
-        marked = [np.zeros(len(grid), bool), np.zeros(len(grid), bool)]
-        for mark, source in zip(marked, (rows.terminated, rows.truncated), strict=True):
-            mark[-1] = source[part].any()
-        pieces.append(
-            replace(
-                piece,
-                observed=values,
-                terminated=marked[0],
-                truncated=marked[1],
-                times=grid,
-                episodes=np.full(len(grid), number),
-                follows=np.arange(len(grid)) > 0,
-            )
-        )
-    joined = {
-        key: np.concatenate([vars(piece)[key] for piece in pieces]) for key in vars(pieces[0])
-    }
-    return replace(rows, **joined)
-
-
-def _parted_by_time(
-    rows: TableRows, clock: TableClock, observer: Observer, *, resampled: bool
-) -> tuple[TableRows, str]:
-    """Part episodes at gaps in time; return also the length of a step in words."""
-    assert rows.times is not None
-    steps = np.diff(rows.times)
-    same = (rows.episodes[1:] == rows.episodes[:-1]) & rows.follows[1:]
-    usual = usual_step(steps[same])
-    gaps = np.append(False, are_gaps(steps, usual) & same)
-    if usual and not resampled and not is_regular(steps[same], usual):
-        low, high = np.quantile(steps[same], [0.05, 0.95])
-        observer.note(
-            f"the steps of time differ, from {clock.describe(low)} to {clock.describe(high)}: "
-            "resample with --resample SECONDS"
-        )
-    if gaps.any():
-        first = clock.describe(float(steps[np.flatnonzero(gaps)[0] - 1]))
-        count = int(gaps.sum())
-        ends = "gap in time ends an episode" if count == 1 else "gaps in time end an episode"
-        often = ", or keep the order of the rows with --time none" if 10 * count > len(rows) else ""
-        observer.note(
-            f"{count} {ends}; the usual step is {clock.describe(usual)} (first gap: {first}){often}"
-        )
-    return replace(rows, follows=rows.follows & ~gaps), clock.describe(usual) if usual else ""
-
-
 # --- transitions and episodes
 
 
 def _transitions(
     rows: TableRows, roles: Roles, observer: Observer
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that have a next row, and whether the step to it ends the episode."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows that begin a transition, and which transitions end and begin an episode."""
     same = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
     goes_on = same & np.append(rows.follows[1:], False)
+    if rows.following is not None:
+        chained = np.append((rows.following[:-1] == rows.observed[1:]).all(axis=1), False)
+        breaks = ~(goes_on & chained & ~rows.terminated & ~rows.truncated)
+        return np.arange(len(rows)), rows.terminated, np.append(True, breaks[:-1])
     done = rows.terminated
-    following = done & goes_on
+    ends = np.zeros(len(rows), bool)
     if roles.terminated is not None and done.any():
-        marked_before_last = bool(roles.episode) and following.sum() > 0.5 * done.sum()
-        if marked_before_last:
-            first = done & ~np.append(False, (done & goes_on)[:-1])
-            ends = first & goes_on
-            kept = goes_on & ~np.append(False, ends[:-1] | (done & goes_on)[:-1])
+        # two usual readings: the marked row is the last one, or one more row follows
+        if bool(roles.episode) and (done & goes_on).sum() > 0.5 * done.sum():
+            after_mark = np.append(False, (done & goes_on)[:-1])
+            ends = done & ~after_mark & goes_on
+            goes_on &= ~after_mark
             reading = "the step from a marked row to the next one ends the episode"
         else:
             goes_on &= ~done
-            kept, ends = goes_on, goes_on & np.append(done[1:], False)
-            reading = (
-                "a marked row holds the last observation, so the step into it ends the episode"
-            )
-        observer.note(f"{roles.terminated}: {reading} ({int((ends & kept).sum())} ends)")
-    else:
-        kept, ends = goes_on, np.zeros(len(rows), bool)
-    kept &= ~(rows.truncated & ~ends) | np.append(rows.truncated[1:], False)
-    places = np.flatnonzero(kept)
-    return places, ends[places]
+            ends = goes_on & np.append(done[1:], False)
+            reading = "a marked row has the last observation, so the step into it ends the episode"
+        observer.note(f"{roles.terminated}: {reading} ({int(ends.sum())} ends)")
+    goes_on &= ~rows.truncated | ends
+    places = np.flatnonzero(goes_on)
+    return places, ends[places], np.append(True, np.diff(places) != 1)[: len(places)]
 
 
-def _episodes(rows: TableRows, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _episodes(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the episodes of transitions, and which transitions are the last of theirs."""
-    breaks = np.append(True, np.diff(kept) != 1)
-    parts = np.diff(np.append(np.flatnonzero(breaks), len(kept)))
+    parts = np.diff(np.append(np.flatnonzero(breaks), len(breaks)))
     lengths: list[int] = []
-    size = block_rows(len(kept))
+    size = block_rows(len(breaks))
     for part in parts.tolist():
         pieces = max(1, round(part / size)) if len(parts) < MIN_EPISODES else 1
         lengths += [len(piece) for piece in np.array_split(np.arange(part), pieces)]
     episodes = np.repeat(np.arange(len(lengths)), lengths)
-    last = np.zeros(len(kept), bool)
+    last = np.zeros(len(breaks), bool)
     last[np.cumsum(lengths) - 1] = True
     return episodes, last
+
+
+def _marked_split(table: ReadTable, roles: Roles, rows: TableRows, kept: np.ndarray) -> np.ndarray:
+    """Return the held-out rows that a column of the words train and test marks."""
+    words = [str(cell).strip().lower() for cell in table.columns[str(roles.split)]]
+    return np.array([SPLITS[words[row]] for row in rows.places[kept].tolist()], np.int8)
 
 
 def block_rows(rows: int) -> int:
@@ -601,9 +301,10 @@ def _values(
 ) -> Columns:
     """Return the columns of observations and actions of a dataset."""
     dtype = np.int64 if all(column.kind != "real" for column in observed) else np.float64
+    following = rows.observed[kept + 1] if rows.following is None else rows.following[kept]
     columns = {
         "observations": rows.observed[kept].astype(dtype),
-        "next_observations": rows.observed[kept + 1].astype(dtype),
+        "next_observations": following.astype(dtype),
     }
     actions = rows.acted[kept]
     are_discrete = [_is_discrete(column, rows.acted[:, n]) for n, column in enumerate(acted)]

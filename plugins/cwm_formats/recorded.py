@@ -31,8 +31,8 @@ class RecordedColumn:
         labels: Labels if the cells are texts or booleans. The number of a label is its place,
             counted from the lowest value.
         unit: Unit that the cells carry, such as "kW".
-        resolution: Place to which the numbers are rounded, such as 0.001: no prediction can be
-            expected to be closer than half of it. 0 if they are not rounded, and for labels.
+        resolution: Rounding unit of the numbers, such as 0.001; 0 for labels and for numbers
+            that are not rounded. A perfect prediction may be wrong by half a unit.
     """
 
     name: str
@@ -54,7 +54,7 @@ class RecordedTable:
         source: Name of the file.
         step: Length of a step in words, such as "300 seconds"; empty if unknown.
         reward: Name of the column of the reward; empty if there is none and all rewards are 0.
-        reward_resolution: Place to which rewards are rounded, 0 if they are not.
+        reward_resolution: Rounding unit of the rewards, 0 if they are not rounded.
     """
 
     observations: Space

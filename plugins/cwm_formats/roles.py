@@ -11,10 +11,10 @@ import numpy as np
 from cwm_cli.commands.data import TableColumns
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.text import clean, first_few
+from cwm_cli.text import clean
 from cwm_formats.cells import read_column
 from cwm_formats.clock import TableClock, read_clock
-from cwm_formats.tables import Cells, ReadTable
+from cwm_formats.tables import SPLITS, Cells, ReadTable
 
 NONE = "none"
 """In place of a column: there is none, also if a column has a usual name."""
@@ -42,10 +42,12 @@ class Roles:
     clock: TableClock | None
     terminated: str | None
     truncated: str | None
+    split: str | None
+    unused: tuple[str, ...]
 
 
 def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> Roles:
-    """Return the roles of columns: as asked, else by usual names, with a note of these.
+    """Return the roles of columns: as asked, else by usual names, which a note lists.
 
     Raises:
         CwmError: A named column is missing, is named for two roles, or cannot have its role.
@@ -57,26 +59,43 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
     reward = _single(table, asked.reward, REWARD_WORDS, taken, found, "reward")
     marks = _single(table, asked.terminated, TERMINATED_WORDS, taken, found, "terminated")
     truncated = _single(table, None, TRUNCATED_WORDS, taken, found, "truncated")
-    taken += [name for name in (reward, marks, truncated) if name]
+    split = next((name for name in table.columns if _is_split(table, name)), None)
+    if split:
+        found["held-out rows"] = split
+    taken += [name for name in (reward, marks, truncated, split) if name]
     episode, time, clock = _order(table, asked, taken, found, observer)
     taken += [name for name in (episode, *time) if name]
     if twice := [name for name in dict.fromkeys(taken) if taken.count(name) > 1]:
-        raise CwmError(f"column {twice[0]} is named for two roles: name it for one of them")
+        raise CwmError(f"column {twice[0]} is named for two roles: name it for one role")
     if found:
         words = ", ".join(f"{role} = {clean(name, limit=60)}" for role, name in found.items())
         observer.note(f"recognised columns: {words} (set others by option, or `none`)")
     rest = tuple(name for name in table.columns if name not in taken)
     observations = tuple(given) or rest
-    if given and rest:
-        names = first_few([clean(name, limit=60) for name in rest], 10)
-        observer.note(f"unused columns: {names}")
     if not observations:
         raise CwmError(
             f"{table.name} has no column left for the observation: name fewer for other roles"
         )
     return Roles(
-        tuple(actions), observations, bool(given), reward, episode, time, clock, marks, truncated
+        tuple(actions),
+        observations,
+        bool(given),
+        reward,
+        episode,
+        time,
+        clock,
+        marks,
+        truncated,
+        split,
+        rest if given else (),
     )
+
+
+def _is_split(table: ReadTable, name: str) -> bool:
+    """Return whether a column has the words train and test."""
+    if name.casefold() != "split":
+        return False
+    return {str(cell).strip().lower() for cell in table.columns[name]} == SPLITS.keys()
 
 
 def _named(table: ReadTable, names: Sequence[str], option: str) -> list[str]:
@@ -217,7 +236,7 @@ def _groups_rows(table: ReadTable, name: str) -> bool:
     different = len(np.unique(numbers))
     if not different or 2 * different > len(numbers):
         return False
-    # damaged rows part a few runs; rows in random order part most, and so do weekdays
+    # damaged rows divide a few runs; random order divides most runs, and so do weekdays
     shuffled = runs > len(numbers) / 2 and _has_word(name, EPISODE_WORDS)
     return runs <= 1.2 * different + 2 or shuffled
 
@@ -229,8 +248,8 @@ def _has_word(name: str, words: Sequence[str]) -> bool:
 def _is_running(seconds: np.ndarray, episodes: np.ndarray, name: str) -> bool:
     """Return whether a column is a clock: few rows of an episode have the same time.
 
-    The clock of a table without numbers of episodes may begin again in each of them, unless its
-    name is that of a cycle, such as the hour of a day. A clock that stands still is one, too.
+    Without a column of episodes, the clock may begin again in each episode, unless its name is a
+    cycle, such as the hour of a day. A clock that stands still also counts as a clock.
     """
     known = np.isfinite(seconds)
     pairs = np.stack([episodes[known], seconds[known]], axis=1)
@@ -261,7 +280,7 @@ def restarts(times: np.ndarray) -> np.ndarray:
 def episode_numbers(table: ReadTable, column: str | None) -> np.ndarray:
     """Return the number of the episode of each row, counted from 0; -1 for a bad cell.
 
-    Episodes with numbers have their order, others that of their first rows.
+    Episodes with numbers keep their order. Episodes with names are in the order of the table.
     """
     if column is None:
         return np.zeros(table.rows, np.int64)

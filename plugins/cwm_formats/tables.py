@@ -75,7 +75,7 @@ class ReadTable:
         comma: Whether numbers may have a comma for the point.
         damaged: Lines that are no rows, each with its reason; their cells are blank.
         parted: Rows that do not follow the row before, because something was left out.
-        notes: What was left out of the file.
+        notes: Notes on omitted lines.
     """
 
     name: str

@@ -33,7 +33,7 @@ def source():
 
 
 def imported(content, *options, roles=ROLES):
-    """Import a file by the command; return its rows and what it printed."""
+    """Import a file by the command; return its rows and its notes."""
     Path("log.csv").write_bytes(content)
     words = ["data", "import", "log.csv", *roles, *options, "--force"]
     answer = CliRunner().invoke(app, words)
@@ -73,7 +73,7 @@ def test_damage_gives_the_expected_result_and_never_a_traceback(name):
 
 
 def assert_equal(name, found):
-    """Check that rows are those of the intact table."""
+    """Check that rows are equal to the rows of the intact table."""
     intact, _ = imported(source().text().encode())
     if name == "thousands_separators":
         scaled = found.columns["observations"][:, 0] / 1e4

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cwm_cli.cli import app
-from cwm_cli.commands.data import TableColumns, import_transitions
+from cwm_cli.commands.collect import collect
+from cwm_cli.commands.data import TableColumns, export_transitions, import_transitions
 from cwm_cli.errors import CwmError
 from cwm_formats.recorded import RecordedTable
 
@@ -162,3 +163,80 @@ def test_the_command_imports_a_table_without_an_environment():
     answer = CliRunner().invoke(app, ["data", "import", "log.csv", "--action", "valf"])
     assert answer.exit_code == 1
     assert "did you mean valve?" in answer.stderr
+
+
+def test_columns_of_the_next_observation_are_used(folder):
+    rows = collect("CartPole-v1", episodes=8, policy="random", out=folder / "pole.npz").dataset
+    export_transitions(rows, "csv", out="pole.csv")
+    found, _, notes = inferred("pole.csv", "action")
+    for name in ("next_observations", "actions", "terminations", "rewards", "split"):
+        np.testing.assert_allclose(found.columns[name], rows.columns[name], rtol=1e-6)
+    assert "held-out rows = split" in notes
+
+
+@pytest.mark.parametrize(
+    ("clock", "step"),
+    [
+        (lambda row: 1.7e12 + 60_000 * row, "1 minute"),
+        (lambda row: f"{1 + row % 28:02d}.{1 + row // 28:02d}.2024", "1 day"),
+        (lambda row: f"{row // 60:02d}:{row % 60:02d}", "1 minute"),
+        (lambda row: f"2024-01-01 00:{row // 10:02d}:{row % 10 * 6:02d}+01:00", "6 seconds"),
+        (lambda row: row % 50 + 7, "1 unit of time"),
+    ],
+)
+def test_times_are_read_in_usual_notations(clock, step):
+    written(100, time=clock, level=level, valve=valve)
+    _, table, notes = inferred()
+    assert table.step == step
+    assert "time = time" in notes
+
+
+def test_a_day_is_an_episode_or_the_time():
+    written(200, day=lambda row: row // 40, minute=lambda row: row % 40, level=level, valve=valve)
+    assert "episode = day, time = minute" in inferred()[2]
+    written(200, day=lambda row: row, level=level, valve=valve)
+    assert "time = day" in inferred()[2]
+    written(200, day=lambda row: row % 7, level=level, valve=valve)
+    assert "day is not used as the time" in inferred()[2]
+
+
+def test_irregular_times_are_resampled_to_equal_steps():
+    times = np.cumsum(np.random.default_rng(3).exponential(1, 300)).round(3)
+    written(300, time=times, level=lambda row: 2 * times[row], valve=valve)
+    rows, table, notes = inferred()
+    assert "resample with --resample" in notes
+    rows, table, _ = inferred(resample=2.0)
+    assert table.step == "2 units of time"
+    steps = rows.columns["next_observations"] - rows.columns["observations"]
+    np.testing.assert_allclose(steps, 4.0, atol=1e-6)
+
+
+def test_a_mark_before_the_last_row_ends_the_next_step():
+    written(
+        60, run=lambda row: row // 20, level=level, done=lambda row: row % 20 == 18, valve=valve
+    )
+    rows, _, notes = inferred()
+    assert len(rows) == 57
+    assert np.flatnonzero(rows.columns["terminations"]).tolist() == [18, 37, 56]
+    assert "the step from a marked row" in notes
+
+
+def test_a_number_far_outside_is_named_by_its_line():
+    levels = [level(row) for row in range(100)]
+    levels[40] = "9999"
+    written(100, level=levels, valve=valve)
+    assert "level has values far outside all others: 9999 in line 42" in inferred()[2]
+
+
+def test_roles_must_fit_their_columns():
+    written(50, time=lambda row: 5, level=level, height=level, valve=valve, label=valve)
+    for roles, words in {
+        ("time", "level"): "named for two roles",
+        ("time", "label"): "are no times: name another column",
+        ("reward", "label"): "column label has texts",
+        ("terminated", "height"): "does not only have true and false",
+        ("episode", "levle"): "did you mean level?",
+        ("resample", 5.0): "no time to resample by",
+    }.items():
+        with pytest.raises(CwmError, match=words):
+            inferred(**{roles[0]: roles[1]}, observation=("level",))
