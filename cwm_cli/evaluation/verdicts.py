@@ -87,7 +87,9 @@ def _error_words(score: ComponentScore) -> str:
         return "not a finite number in all rows"
     name = "wrong labels" if score.is_label else "RMSE"
     text = percent if score.is_label else "{:.2g}".format
-    noise = "" if score.noise is None else f", noise about {text(score.noise)}"
+    # A level that is only due to rounded arithmetic is no noise.
+    is_known = score.noise is not None and score.noise > 1e-9 * score.error
+    noise = f", noise about {text(score.noise)}" if is_known else ""
     return f"{name} {text(score.error)}{noise}"
 
 
@@ -118,7 +120,8 @@ def score_words(train: Score | None, test: Score | None) -> str:
     if _measures_noise(train, test):
         return _explained_words(train, test)
     if score.skill is None:
-        return f"exact on {exact_words(train, test)}"
+        gap = "" if score.exact == 1 else largest_gap(score.components or ())
+        return f"exact on {exact_words(train, test)}{gap and f'; {gap}'}"
     part = "held-out" if test else "training"
     skill = share_with_error(score.skill, score.skill_stderr)
     return f"{part} skill {skill} (baseline 0, true environment 1)"
