@@ -64,7 +64,7 @@ class ComponentScore(BaseModel):
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the errors are those of rounded values.
+        """Whether rounding of the recorded values explains the errors.
 
         Rounding gives a uniform error with deviation 0.29 units, both in the recorded value and
         in the observation that it is predicted from: together 0.41 units if a law keeps

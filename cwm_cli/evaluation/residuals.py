@@ -1,4 +1,4 @@
-"""Residuals of one-step predictions: their size in each component, and what they depend on.
+"""Residuals of one-step predictions: their size in each component, and their causes.
 
 Residuals are white if they are correlated neither with the observation, the action or earlier
 residuals, nor with the residuals of similar rows. A program with white residuals at the noise
@@ -53,7 +53,7 @@ def component_scores(
         predictions: One or several answers for each row; numbers are compared by their mean.
         rows: The recorded rows, in the order of their episodes.
         levels: Noise levels by component, which may be estimated from other rows.
-        names: Names of the components; by default those of the table or of the space.
+        names: Names of the components, by default from the table or the space.
         remembers: Whether the program has memory, so that it can use earlier rows.
 
     Returns:
@@ -89,7 +89,7 @@ def with_components(
 
 
 def names_of(rows: Dataset) -> tuple[str, ...]:
-    """Return the names of the components: those of a table, or their numbers."""
+    """Return the names of the components: the columns of a table, or numbers."""
     observed = rows.metadata.get("env_args", {}).get("observed", ())
     size = sum(leaf.space.size for leaf in rows.observation_space.leaves(""))
     if len(observed) == size:

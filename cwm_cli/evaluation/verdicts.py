@@ -88,8 +88,8 @@ def _error_words(score: ComponentScore) -> str:
     name = "wrong labels" if score.is_label else "RMSE"
     text = percent if score.is_label else "{:.2g}".format
     # A level that is only due to rounded arithmetic is no noise.
-    is_known = score.noise is not None and score.noise > 1e-9 * score.error
-    noise = f", noise about {text(score.noise)}" if is_known else ""
+    level = score.noise or 0.0
+    noise = f", noise about {text(level)}" if level > 1e-9 * score.error else ""
     return f"{name} {text(score.error)}{noise}"
 
 
