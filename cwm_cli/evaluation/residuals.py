@@ -209,17 +209,16 @@ class _Context:
             _, counts = np.unique(recorded, return_counts=True)
             common = float(counts.max() / counts.sum())
             usual = max(common, float(np.mean(column.guess[going] == recorded)))
-            explained = _share(1 - share, 1 - usual)
-            residual = (~close(column.predicted, column.recorded)).astype(float)
+            explained, found = _share(1 - share, 1 - usual), []
         else:
             residual = column.recorded - column.predicted
             square = float(np.mean(residual[going] ** 2))
             explained = _share(square, float(np.mean((recorded - column.guess[going]) ** 2)))
             fields |= {"rmse": square**0.5, "r2": _share(square, float(recorded.var()))}
-        fields["explained"] = explained
-        found = [] if is_exact else self._dependences(residual, is_sensor=is_sensor)
+            found = [] if is_exact else self._dependences(residual, is_sensor=is_sensor)
         return ComponentScore(
             **fields,
+            explained=explained,
             is_white=not found,
             depends_on=tuple(dict.fromkeys(name for name, _ in found)),
             p_value=min((p for _, p in found), default=1.0),
@@ -239,6 +238,7 @@ class _Context:
         # true law, unless memory filters it (errors in variables).
         biased = self.names[: self.history.before.shape[1]] if is_sensor else []
         tests = [(name, _correlation(residual[going], x[going])) for name, x in self.inputs]
+        tests.append(("a constant offset", _offset(residual[going])))
         if self.remembers:
             for lag in range(1, LAGS + 1):
                 later = np.flatnonzero(going & (step >= lag))
@@ -287,6 +287,15 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     # Fisher's transformation is normal with variance 1 / (rows - 3).
     z = abs(np.arctanh(np.clip(size, 1e-12 - 1, 1 - 1e-12))) * np.sqrt(len(one) - 3)
     return size**2, float(2 * ndtr(-z))
+
+
+def _offset(residual: np.ndarray) -> tuple[float, float]:
+    """Return the share of the squared residuals that their mean explains, and its p-value."""
+    square = float(np.mean(residual**2))
+    if square <= 0 or len(residual) < 10:
+        return 0.0, 1.0
+    z = abs(residual.mean()) * np.sqrt(len(residual)) / max(residual.std(), 1e-300)
+    return float(residual.mean() ** 2 / square), float(2 * ndtr(-z))
 
 
 def _share(left: float, total: float) -> float:
