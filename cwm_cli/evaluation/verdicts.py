@@ -68,6 +68,9 @@ def largest_gap(components: Sequence[ComponentScore]) -> str:
         return f"a program with memory can filter the noise of {levels}"
     worst = max(left, key=_open_share)
     words = f"{worst.name}: {_error_words(worst)}"
+    if worst.typical is not None and (worst.error or 0) > 1.1 * worst.typical:
+        few = f"{worst.outliers} outlier{'s' * (worst.outliers > 1)}"
+        words += f"; {worst.typical:.2g} without {few} in {worst.rows:,} rows"
     if worst.depends_on:
         words += f"; errors depend on {', '.join(worst.depends_on[:3])}"
     return words

@@ -82,6 +82,7 @@ def test_outliers_have_a_row_a_name_and_labels() -> None:
     [words] = result.worst("train", 3)
     assert words.startswith("row 100 (episode 0, step 100): level_m is ")
     assert "pump = on" in words or "pump = off" in words
+    assert "without 1 outlier" in score_words(result.scores.train, None)
 
 
 def test_exact_rows_keep_accuracy() -> None:
