@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
     from cwm_cli.views.page import report
+    from cwm_formats.frames import dataset
     from cwm_induction.calibrate import calibrate
     from cwm_learn.learn import learn
     from cwm_neural.training.train import train
@@ -49,6 +50,7 @@ __all__ = [
     "benchmark",
     "calibrate",
     "collect",
+    "dataset",
     "evaluate",
     "export_transitions",
     "hookimpl",

@@ -23,6 +23,7 @@ from cwm_cli.cli.shared import (
     names_of,
     parse_env_args,
 )
+from cwm_cli.errors import CwmError
 
 data = typer.Typer(no_args_is_help=True, help="Import, export and show recorded transitions.")
 
@@ -43,8 +44,8 @@ EnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID, or FILE.py with the spaces of a log without a simulator. "
-        "Default: the environment that the file names.",
+        help="Environment ID, or FILE.py with the spaces of a log. Default: the environment that "
+        "the file names. Tables without one: --action.",
         autocompletion=names_of("environment"),
     ),
 ]
@@ -62,6 +63,54 @@ SourceOption = Annotated[
 AllTrainOption = Annotated[
     bool, data_option("--all-train", help="Use all rows for training, none as held-out rows.")
 ]
+ActionOption = Annotated[
+    list[str] | None,
+    basic_option(
+        "--action",
+        metavar="COLUMNS",
+        help="Columns of the action, with commas between, of a table without an environment; its "
+        "spaces are inferred.",
+    ),
+]
+ObservationOption = Annotated[
+    list[str] | None,
+    basic_option(
+        "--observation",
+        metavar="COLUMNS",
+        help="Columns of the observation. Default: all that have no other role.",
+    ),
+]
+RewardOption = Annotated[
+    str | None, basic_option("--reward", metavar="COLUMN", help="Column of the reward.")
+]
+EpisodeOption = Annotated[
+    str | None,
+    data_option("--episode", metavar="COLUMN", help="Column of the episode. Default: recognised."),
+]
+TimeOption = Annotated[
+    str | None,
+    data_option(
+        "--time",
+        metavar="COLUMN",
+        help="Column of the time, or none. Default: recognised by name and values.",
+    ),
+]
+TerminatedOption = Annotated[
+    str | None,
+    data_option(
+        "--terminated",
+        metavar="COLUMN",
+        help="Column that marks the last row of an episode. Default: recognised.",
+    ),
+]
+DropMissingOption = Annotated[
+    bool,
+    data_option("--drop-missing", help="Leave out rows with missing or bad cells."),
+]
+ResampleOption = Annotated[
+    float | None,
+    data_option("--resample", metavar="SECONDS", help="Resample to steps of this length."),
+]
 
 
 @data.command("import")
@@ -75,6 +124,14 @@ def import_(
     all_train: AllTrainOption = False,
     env_arg: EnvArgOption,
     hide: HideOption,
+    action: ActionOption = None,
+    observation: ObservationOption = None,
+    reward: RewardOption = None,
+    episode: EpisodeOption = None,
+    time: TimeOption = None,
+    terminated: TerminatedOption = None,
+    drop_missing: DropMissingOption = False,
+    resample: ResampleOption = None,
     options: OptionsOption,
     force: ForceOption = False,
     json: JsonOption = False,
@@ -85,21 +142,37 @@ def import_(
 
     Example: cwm data import minari:cartpole/expert-v0
     """
-    from cwm_cli.commands.data import import_transitions
+    from cwm_cli.commands.data import TableColumns, import_transitions
     from cwm_cli.views.lines import Lines
 
+    columns = TableColumns(
+        tuple(action or ()),
+        tuple(observation or ()),
+        reward,
+        episode,
+        time,
+        terminated,
+        drop_missing,
+        resample,
+    )
+    if not action and columns != TableColumns(()):
+        raise CwmError("name the columns of the action with --action")
     result = import_transitions(
         file,
         env,
         env_args=parse_env_args(env_arg, hide=hide),
         source=source,
+        columns=columns if action else None,
         out=out,
         all_train=all_train,
         force=force,
         options=options,
         observer=Lines(),
     )
-    emit(result.as_json(), json=json)
+    facts = result.as_json()
+    if action and not json:
+        del facts["env_args"]  # the notes describe the columns
+    emit(facts, json=json)
 
 
 ToOption = Annotated[

@@ -95,8 +95,17 @@ RunEnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID. Default: the environment of the run.",
+        help="Environment ID. Default: that of the run, or of --dataset.",
         autocompletion=names_of("environment"),
+    ),
+]
+RewardExpressionOption = Annotated[
+    str | None,
+    data_option(
+        "--reward-expression",
+        metavar="TEXT",
+        help="Reward of a step, over columns after the step and the action: '-abs(level - 1.2)'. "
+        "Default: the own reward.",
     ),
 ]
 SeedOption = Annotated[int, basic_option("--seed", min=0, help="Random seed.")]

@@ -81,6 +81,33 @@ class TransitionShape:
             )
 
 
+@dataclass(frozen=True)
+class TableColumns:
+    """The roles of the columns of a table that belongs to no environment.
+
+    Columns with usual names are recognised if a role is None; the name `none` prevents this.
+
+    Attributes:
+        action: Columns of the action.
+        observation: Columns of the observation, by default all that have no other role.
+        reward: Column of the reward.
+        episode: Column of the episode's number or name.
+        time: Column of the time, or a date and a time of day with a comma between.
+        terminated: Column that marks the ends of episodes.
+        drop_missing: Leave out rows with missing or bad cells.
+        resample: Length of the steps to resample to, in seconds or units of the time column.
+    """
+
+    action: tuple[str, ...]
+    observation: tuple[str, ...] = ()
+    reward: str | None = None
+    episode: str | None = None
+    time: str | None = None
+    terminated: str | None = None
+    drop_missing: bool = False
+    resample: float | None = None
+
+
 class Importer:
     """Base class of importers, which read transitions from a file in another format.
 
@@ -127,6 +154,19 @@ class Importer:
         """
         raise NotImplementedError
 
+    def infer(self, file: Path, columns: TableColumns, observer: Observer) -> Dataset:
+        """Return the transitions of a table without an environment, with inferred spaces.
+
+        Args:
+            file: File or folder.
+            columns: The roles of its columns.
+            observer: Receives notes.
+
+        Raises:
+            CwmError: The file cannot be read, or is not a table.
+        """
+        raise CwmError(f"{file} is not a table: --action is for tables; add --env ID")
+
 
 @dataclass(frozen=True)
 class ImportResult(Result):
@@ -146,6 +186,7 @@ def import_transitions(
     *,
     env_args: Mapping[str, Any] | None = None,
     source: str | None = None,
+    columns: TableColumns | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
     out: Path | str | None = None,
     all_train: bool = False,
@@ -159,6 +200,7 @@ def import_transitions(
         env: Id of the environment; optional if the file names it.
         env_args: Arguments of the environment.
         source: Name of the importer, by default the first one that recognises the file.
+        columns: Roles of the columns of a table without an environment; the spaces are inferred.
         options: Options of the importer.
         out: Dataset to write, by default the importer's name for the file with suffix .npz.
         all_train: Put all rows into the train split, as in published datasets.
@@ -170,33 +212,18 @@ def import_transitions(
     """
     file = Path(file)
     importer = _importer(file, options, source)
-    origin = importer.origin(file)
-    if env is None and origin is None:
-        raise CwmError(
-            f"{file} does not name its environment: add --env ID, or "
-            "--env FILE.py with the spaces of a log without a simulator"
-        )
-    if env is None and origin is not None and ":" in origin.env:
-        raise CwmError(
-            f"{file} names the environment {origin.env}, which imports a Python module: "
-            f"add --env {origin.env} if you trust it"
-        )
-    spec = find_environment(env or (origin.env if origin else ""), observer)
     target = Path(out or f"{importer.title(file)}.npz")
     # a link to the imported file would be overwritten too
     if realpath(target) == realpath(file):
         raise CwmError(f"{target} is the imported file itself: choose another file with --out")
-    asked = dict(env_args or {})
-    if NOISE in asked:
-        raise CwmError("noise cannot be added to recorded transitions: leave out --noise")
-    hidden = asked.pop(HIDE, None)
-    named_args = origin.env_args if origin and origin.env == spec.id else {}
-    if hidden is not None and HIDE in named_args:
-        raise CwmError(f"{file} was already recorded with hidden components: leave out --hide")
-    given = {**named_args, **asked}
-    dataset = importer.read(file, spec, given, observer)
-    if hidden is not None:
-        dataset = _hide_components(dataset, spec, given | {HIDE: hidden})
+    if columns is None:
+        dataset = _read_for_environment(importer, file, env, env_args or {}, observer)
+    elif env is not None or env_args:
+        raise CwmError(
+            "--action is for tables without an environment: leave out --env and its arguments"
+        )
+    else:
+        dataset = importer.infer(file, columns, observer)
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
@@ -207,6 +234,40 @@ def import_transitions(
     with writing(target):
         dataset.save(target)
     return ImportResult(target, dataset)
+
+
+def _read_for_environment(
+    importer: Importer,
+    file: Path,
+    env: str | None,
+    env_args: Mapping[str, Any],
+    observer: Observer,
+) -> Dataset:
+    """Return the transitions of a file, which fit the spaces of an environment."""
+    origin = importer.origin(file)
+    if env is None and origin is None:
+        raise CwmError(
+            f"{file} does not name its environment: add --env ID, or for a table without one "
+            "--action COLUMN"
+        )
+    if env is None and origin is not None and ":" in origin.env:
+        raise CwmError(
+            f"{file} names the environment {origin.env}, which imports a Python module: "
+            f"add --env {origin.env} if you trust it"
+        )
+    spec = find_environment(env or (origin.env if origin else ""), observer)
+    asked = dict(env_args)
+    if NOISE in asked:
+        raise CwmError("noise cannot be added to recorded transitions: leave out --noise")
+    hidden = asked.pop(HIDE, None)
+    named_args = origin.env_args if origin and origin.env == spec.id else {}
+    if hidden is not None and HIDE in named_args:
+        raise CwmError(f"{file} was already recorded with hidden components: leave out --hide")
+    given = {**named_args, **asked}
+    dataset = importer.read(file, spec, given, observer)
+    if hidden is not None:
+        dataset = _hide_components(dataset, spec, given | {HIDE: hidden})
+    return dataset
 
 
 def _hide_components(

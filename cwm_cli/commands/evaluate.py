@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cwm_cli.commands.collect import environment_in, load_dataset, recorded_args
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
 from cwm_cli.commands.tolerances import with_tolerances
@@ -167,7 +166,7 @@ def evaluate(
 
     Args:
         subject: A program (file or text) of `env`, or a run, which names its environment.
-        env: Id of the environment of a program, by default the environment of the dataset.
+        env: Id of the environment of a program; optional if the dataset names it.
         env_args: Arguments of the environment.
         dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
@@ -192,13 +191,12 @@ def evaluate(
         CwmError: The request is invalid.
     """
     run = _run(subject, env)
-    if run is None and dataset is not None:
-        env, env_args = _environment(dataset, env, env_args)
     about = find_subject(
         run,
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
+        dataset=dataset,
         options=options,
         observer=observer,
     )
@@ -281,17 +279,6 @@ def _measure(
         # The true environment, restored to one observation, is no ceiling for a memory.
         return measure.with_memory()
     return measure.with_environment(EnvironmentModel(about.spec, about.env_args), seed=seed)
-
-
-def _environment(
-    dataset: Dataset | Path | str, env: str | None, env_args: Mapping[str, Any] | None
-) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the given environment of a program, or else the environment of the dataset."""
-    rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
-    if env is None:
-        return environment_in(rows)
-    is_same = rows.metadata.get("env") == env
-    return env, env_args or (recorded_args(rows) if is_same else env_args)
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:

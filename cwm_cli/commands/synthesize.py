@@ -250,9 +250,7 @@ def synthesize(
         options = {**options, "search.start": str(start)}
     elif start is not None:
         options = [*options, f"search.start={start}"]
-    if env is None and dataset is not None:
-        env, named_args = environment_in(dataset)
-        env_args = env_args or named_args
+    env, env_args = environment_in(dataset, env, env_args)
     if env is None:
         raise CwmError("name an environment with --env ID, or transitions with --dataset FILE")
     spec, answers = environment(env), choose_backend(backend, named_models(model))

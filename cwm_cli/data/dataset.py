@@ -212,6 +212,11 @@ class Dataset:
         return VALID in self.columns
 
     @property
+    def longest_episode(self) -> int:
+        """The number of rows of the longest episode."""
+        return int(np.unique(self.columns["episodes"], return_counts=True)[1].max(initial=0))
+
+    @property
     def fitted(self) -> np.ndarray:
         """Mask of the rows that may be fitted to and shown in prompts.
 

@@ -1,7 +1,8 @@
 """Transitions in the formats that others read and write.
 
-`minari_datasets` are those of Minari, `tables` and `table_files` CSV and Parquet, and
-`replay_buffers` those of Stable-Baselines3. `columns` makes datasets of their arrays.
+`minari_datasets` are those of Minari, `replay_buffers` those of Stable-Baselines3, `tables` and
+`table_files` CSV and Parquet. `columns` makes datasets of their arrays. `inferred` makes datasets
+of tables without an environment, in files or (`frames`) in memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
     from cwm_formats.recorded import RecordedEnvironments
 
     return RecordedEnvironments()
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Add the function `dataset` for data frames."""
+    return {"dataset": "cwm_formats.frames:dataset"}
 
 
 @hookimpl

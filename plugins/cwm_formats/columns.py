@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,8 +88,14 @@ def flattened(space: Space, name: str, value: Any) -> Columns:
     return columns
 
 
-def beyond(dataset: Dataset, observer: Observer) -> None:
-    """Say how many real numbers are out of the bounds of their space; they are kept as they are."""
+def beyond(dataset: Dataset, observer: Observer, place: Callable[[int], str] | None = None) -> None:
+    """Note how many numbers are outside the bounds of their space; they are kept.
+
+    Args:
+        dataset: The rows.
+        observer: Receives the note.
+        place: Returns the name of a row in its file, such as "line 7".
+    """
     spaces = {"observations": dataset.observation_space, "actions": dataset.action_space}
     for name, space in spaces.items():
         for leaf in space.leaves(name):
@@ -100,10 +106,15 @@ def beyond(dataset: Dataset, observer: Observer) -> None:
                 np.reshape(np.array(bound, column.dtype), leaf.space.shape)
                 for bound in (leaf.space.low, leaf.space.high)
             )
-            count = int(((column < low) | (column > high)).sum())
+            outside = (column < low) | (column > high)
+            count = int(outside.sum())
             if count:
                 are = "value of {} is" if count == 1 else "values of {} are"
-                observer.note(f"{count} {are.format(leaf.name)} outside the bounds of their space")
+                first = tuple(np.argwhere(outside)[0].tolist())
+                where = f" (first: {column[first]:g} in {place(first[0])})" if place else ""
+                observer.note(
+                    f"{count} {are.format(leaf.name)} outside the bounds of their space{where}"
+                )
 
 
 class Ends(NamedTuple):
@@ -140,6 +151,8 @@ class RecordedRows(NamedTuple):
     episodes: np.ndarray
     split: np.ndarray
     valid: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    """The row of the file that each comes from."""
 
     def dataset(self, shape: TransitionShape, metadata: Mapping[str, Any]) -> Dataset:
         """Make a dataset of them."""

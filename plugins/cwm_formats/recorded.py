@@ -7,12 +7,12 @@ a dataset, a run or a worker process needs nothing else to make the environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of
+from cwm_cli.envs.spec import EnvironmentSpec, NamedComponent, gym_space_of
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -24,13 +24,21 @@ PREFIX = "data/"
 
 @dataclass(frozen=True)
 class RecordedColumn:
-    """A column of a table: its name, and its labels if the cells are texts or booleans.
+    """A column of a table.
 
-    The number of a label is its place in `labels`, counted from the lowest value.
+    Attributes:
+        name: Its name.
+        labels: Labels if the cells are texts or booleans. The number of a label is its place,
+            counted from the lowest value.
+        unit: Unit that the cells carry, such as "kW".
+        resolution: Place to which the numbers are rounded, such as 0.001: no prediction can be
+            expected to be closer than half of it. 0 if they are not rounded, and for labels.
     """
 
     name: str
     labels: tuple[str, ...] = ()
+    unit: str = ""
+    resolution: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class RecordedTable:
         acted: Columns of the action, in the order of its components.
         source: Name of the file.
         step: Length of a step in words, such as "300 seconds"; empty if unknown.
+        reward: Name of the column of the reward; empty if there is none and all rewards are 0.
+        reward_resolution: Place to which rewards are rounded, 0 if they are not.
     """
 
     observations: Space
@@ -53,6 +63,8 @@ class RecordedTable:
     acted: tuple[RecordedColumn, ...]
     source: str = ""
     step: str = ""
+    reward: str = ""
+    reward_resolution: float = 0.0
 
     def as_arguments(self) -> dict[str, Any]:
         """Return the arguments of the environment, as JSON data."""
@@ -61,20 +73,37 @@ class RecordedTable:
             "actions": self.actions.to_json(),
             "observed": [[column.name, *column.labels] for column in self.observed],
             "acted": [[column.name, *column.labels] for column in self.acted],
+            "units": [column.unit for column in (*self.observed, *self.acted)],
+            "resolutions": [column.resolution for column in self.observed],
             "source": self.source,
             "step": self.step,
+            "reward": self.reward,
+            "reward_resolution": self.reward_resolution,
         }
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the table that `as_arguments` described; `ValueError` for other data."""
+        observed, acted = (_columns(arguments[name]) for name in ("observed", "acted"))
+        units = arguments.get("units", [""] * (len(observed) + len(acted)))
+        resolutions = arguments.get("resolutions", [0.0] * len(observed))
+        observed = tuple(
+            replace(column, unit=str(unit), resolution=float(resolution))
+            for column, unit, resolution in zip(observed, units, resolutions, strict=False)
+        )
+        acted = tuple(
+            replace(column, unit=str(unit))
+            for column, unit in zip(acted, units[len(observed) :], strict=True)
+        )
         return cls(
             Space.from_json(arguments["observations"]),
             Space.from_json(arguments["actions"]),
-            _columns(arguments["observed"]),
-            _columns(arguments["acted"]),
+            observed,
+            acted,
             str(arguments.get("source", "")),
             str(arguments.get("step", "")),
+            str(arguments.get("reward", "")),
+            float(arguments.get("reward_resolution", 0.0)),
         )
 
     def describe(self) -> str:
@@ -98,6 +127,12 @@ class RecordedTable:
         else:
             lines += ["", "| Num | Action | Values |", "|---|---|---|"]
             lines += _rows(self.acted, self.actions)
+        lines += [
+            "",
+            f"The reward is {self.reward}."
+            if self.reward
+            else "There is no reward: it is always 0.",
+        ]
         return "\n".join(lines)
 
 
@@ -117,8 +152,12 @@ def _rows(columns: Sequence[RecordedColumn], space: Space) -> list[str]:
             first = int(low)
             values = ", ".join(f"{first + n} = {label}" for n, label in enumerate(column.labels))
         else:
-            values = f"{'real' if leaf.is_float else 'whole'}, from {low:g} to {high:g}"
-        rows.append(f"| {number} | {column.name} | {values} |")
+            is_real = leaf.is_float and column.resolution != 1
+            values = f"{'real' if is_real else 'whole'}, from {low:g} to {high:g} {column.unit}"
+            if 0 < column.resolution < 1:
+                values = f"{values.strip()}, rounded to {column.resolution:g}"
+        name = column.name.replace("|", "/")
+        rows.append(f"| {number} | {name} | {values.strip()} |")
     return rows
 
 
@@ -163,4 +202,12 @@ def _specify(name: str) -> EnvironmentSpec:
         make=partial(make, name),
         describe=lambda env: env.unwrapped.table.describe(),  # type: ignore[attr-defined]
         versions=dict,
+        components=_components,
     )
+
+
+def _components(env: gym.Env[Any, Any]) -> tuple[list[NamedComponent], list[NamedComponent]]:
+    """Return the names and labels of all columns."""
+    table: RecordedTable = env.unwrapped.table  # type: ignore[attr-defined]
+    observed = [(column.name, column.labels) for column in table.observed]
+    return observed, [(column.name, column.labels) for column in table.acted]

@@ -7,8 +7,6 @@ import gzip
 import io
 import json
 import tomllib
-import zlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,24 +14,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.commands.data import Exporter, Importer, Origin, TransitionShape, written_whole
+from cwm_cli.commands.data import (
+    Exporter,
+    Importer,
+    Origin,
+    TableColumns,
+    TransitionShape,
+    written_whole,
+)
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, parse_json, read_bytes, read_json, read_text
+from cwm_cli.data.reading import parse_json, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean
 from cwm_formats.columns import beyond, too_many
+from cwm_formats.csv_text import read_csv, refuse_twice
+from cwm_formats.inferred import infer_dataset
 from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
-
-LARGEST_CSV = 1 << 28
-"""Bytes of the largest CSV, unpacked: as lists of texts they take some ten times as many."""
 
 MOST_CELLS = 100_000_000
 """Cells of the largest table."""
-
-SAMPLE = 1 << 16
-"""Characters from which the mark between two cells is guessed."""
 
 KEY = b"cwm"
 """The key of a Parquet file's own metadata with those of the dataset."""
@@ -68,8 +69,20 @@ class TableImporter(Importer):
         rows = recorded_rows(table, chosen, shape, spec.id, observer)
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, {**self.told(file, spec.id), **about})
-        beyond(dataset, observer)
+        places = np.arange(table.rows) if rows.kept is None else rows.kept
+        beyond(dataset, observer, lambda row: table.place(int(places[row])))
         return dataset
+
+    def infer(self, file: Path, columns: TableColumns, observer: Observer) -> Dataset:
+        """Return the rows as a dataset without an environment."""
+        if self.columns or self.map:
+            raise CwmError("-o columns=... needs --env: name the columns with --action and others")
+        name = self.title(file)
+        return infer_dataset(self.read_damaged(file), columns, name, file.name, observer)
+
+    def read_damaged(self, file: Path) -> ReadTable:
+        """Read the cells of a file that may be damaged in places."""
+        return self.read_table(file)
 
     def told(self, file: Path, env: str) -> Mapping[str, Any]:
         """Return the metadata of a dataset of an environment, where the file keeps them."""
@@ -106,87 +119,11 @@ class CsvImporter(TableImporter):
 
     def read_table(self, file: Path) -> ReadTable:
         """Read all cells as texts, with the line that each row begins on."""
-        text = _text(file)
-        mark = _mark(text)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
-        rows, lines, header = [], [], None
-        before = 0
-        try:
-            for row in reader:
-                begun, before = before + 1, reader.line_num
-                if not row or row == [""]:
-                    continue
-                if header is None:
-                    header = _header(row, file)
-                elif len(row) != len(header):
-                    raise CwmError(
-                        f"{file}: expected {len(header)} cells, found {len(row)} (line {begun}); "
-                        "correct that line"
-                    )
-                else:
-                    rows.append(row)
-                    lines.append(begun)
-        except csv.Error as error:
-            raise CwmError(
-                f"{file}: {error} (line {reader.line_num}); correct that line"
-            ) from error
-        if header is None or not rows:
-            what = "is empty" if header is None else "has a header but no rows"
-            raise CwmError(f"{file} {what}: there is nothing to import")
-        cells: dict[str, Cells] = dict(zip(header, zip(*rows, strict=True), strict=True))
-        return ReadTable(
-            str(file), cells, len(rows), lambda row: f"line {lines[row]}", comma=mark == ";"
-        )
+        return read_csv(file)
 
-
-def _text(file: Path) -> str:
-    """Return the text of a file, unpacked if need be."""
-    try:
-        data = read_bytes(file, LARGEST_CSV)
-    except UnreadableError as error:
-        if error.is_missing:
-            raise CwmError(f"there is no {file}: give the path of a table") from error
-        raise
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-                data = packed.read(LARGEST_CSV + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise CwmError(f"{file} is a damaged gzip file: restore it") from error
-        if len(data) > LARGEST_CSV:
-            raise CwmError(
-                f"{file} unpacks to more than {LARGEST_CSV:,} bytes: import a part of it"
-            )
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise CwmError(f"{file} is not UTF-8 text: save it as UTF-8") from error
-    if "\0" in text:
-        raise CwmError(f"{file} is not a text file: give the path of a table")
-    return text
-
-
-def _mark(text: str) -> str:
-    """Guess what stands between two cells."""
-    try:
-        return csv.Sniffer().sniff(text[:SAMPLE], delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","  # of one column, or of very few rows
-
-
-def _header(row: list[str], file: Path) -> list[str]:
-    """Return the names of columns, each once."""
-    names = [name.strip() for name in row]
-    _refuse_twice(names, file)
-    return names
-
-
-def _refuse_twice(names: list[str], file: Path) -> None:
-    """Refuse names that stand for two columns."""
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        words = ", ".join(repr(name) for name in twice[:5])
-        raise CwmError(f"{file} has two columns called {words}: rename one")
+    def read_damaged(self, file: Path) -> ReadTable:
+        """Read all cells; lines with a wrong number of cells become blank rows."""
+        return read_csv(file, damaged=True)
 
 
 @dataclass
@@ -214,7 +151,7 @@ class ParquetImporter(TableImporter):
             if rows * max(1, source.metadata.num_columns) > MOST_CELLS:
                 raise CwmError(f"{file} has too many rows ({rows:,}): import a part of it")
             names = list(source.schema_arrow.names)
-            _refuse_twice(names, file)
+            refuse_twice(names, file)
             try:
                 found = source.read()
             except Exception as error:

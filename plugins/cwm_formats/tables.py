@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -67,8 +67,15 @@ WHOLE = Space("box", "int64")
 class ReadTable:
     """The columns of a file, all of the same length.
 
-    `place` names a row as people count it, such as line 7. `comma` says that numbers may have a
-    comma for the point.
+    Attributes:
+        name: Name of the file.
+        columns: Cells by column.
+        rows: Number of rows.
+        place: Returns the name of a row as people count it, such as "line 7".
+        comma: Whether numbers may have a comma for the point.
+        damaged: Lines that are no rows, each with its reason; their cells are blank.
+        parted: Rows that do not follow the row before, because something was left out.
+        notes: What was left out of the file.
     """
 
     name: str
@@ -76,6 +83,9 @@ class ReadTable:
     rows: int
     place: Callable[[int], str]
     comma: bool = False
+    damaged: Mapping[int, str] = field(default_factory=dict)
+    parted: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def refuse(self, row: int, column: str, reason: str) -> CwmError:
         """Complain of a cell."""
@@ -302,17 +312,26 @@ def recorded_rows(
     used = {*chosen.roles.values(), *chosen.valid}.union(*chosen.components.values())
     if unused := [name for name in table.columns if name not in used]:
         names = first_few([clean(name, limit=80) for name in unused], 10)
-        observer.note(f"unused columns: {names}")
+        times = [name for name in unused if "time" in normal(name).split("_")]
+        hint = (
+            f"""; -o columns='{{"step": "{times[0]}"}}' makes {times[0]} the step"""
+            if times
+            else ""
+        )
+        observer.note(f"unused columns: {names}{hint if 'step' not in chosen.roles else ''}")
     order, episodes, marks = _order(table, chosen, observer)
     kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):
         raise CwmError(
             f"{table.name} has no two rows of one episode: add columns with the next observation"
         )
-    if not chosen.has_next and marks[~np.isin(order, kept)].any():
-        count = int(marks[~np.isin(order, kept)].sum())
+    if not chosen.has_next:
+        lost = ~np.isin(order, kept)
+        ended = int(marks[lost].sum())
+        ends = f", with {ended} ends: add columns with the next observation to keep them"
         observer.note(
-            f"{count} of them ended an episode: add columns with the next observation to keep them"
+            "the next row is taken as the next observation: the last row of each of "
+            f"{int(lost.sum())} episodes is left out{ends if ended else ''}"
         )
     for leaf in shape.actions.leaves("action"):
         columns[f"actions{leaf.name.removeprefix('action')}"] = _leaf(table, chosen, leaf, kept)
@@ -332,6 +351,7 @@ def recorded_rows(
         numbers,
         _splits(table, chosen.roles["split"], kept) if split is None else split,
         np.stack(valid, axis=1) if valid else None,
+        kept,
     )
 
 
@@ -428,11 +448,6 @@ def _seen(
         seen = _leaf(table, chosen, leaf, order)
         name = f"observations{leaf.name.removeprefix('observation')}"
         columns |= {name: seen[goes_on], f"next_{name}": seen[1:][goes_on[:-1]]}
-    dropped = int((~goes_on).sum())
-    observer.note(
-        f"the next row is taken as the next observation: the last row of each of {dropped} "
-        "episodes is left out"
-    )
     return order[goes_on], columns
 
 

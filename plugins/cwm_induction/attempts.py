@@ -20,7 +20,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import match
-from cwm_induction import discrete, noise, objects, relations
+from cwm_induction import discrete, noise, noisy, objects, relations
 from cwm_induction.bodies.induce import induce_body
 from cwm_induction.chance.model import learn_model
 from cwm_induction.chance.program import write as write_random
@@ -38,6 +38,7 @@ from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
+from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.statements import EmissionError
 
 DEFAULT = Hypothesis()
@@ -385,6 +386,22 @@ class NoiseAttempt:
 
 
 @dataclass(frozen=True)
+class NoisyLawAttempt:
+    """Fits laws of rounded or noisy numbers, with memory if the contract has one."""
+
+    contract: str
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program whose errors are as small as the noise allows."""
+        task.effort.tell("fitting laws under noise")
+        view = real(task.data)
+        series = noisy.Series.of(view.flat(task.data), ~task.held_back)
+        found = noisy.induce(series, task.effort, self.contract == "memory")
+        program = broken(view.nested(noisy.Writer(found).text()))
+        return ProgramProposal(program, is_complete=True)
+
+
+@dataclass(frozen=True)
 class BodyAttempt:
     """Simulates a given body; proposes the default attempts if the body explains no row."""
 
@@ -425,6 +442,8 @@ def unchanged(data: Dataset) -> str:
 
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield the attempts for a new program of a model type, the likeliest first."""
+    if contract != "chance" and noisy.has_noise(data):
+        yield NoisyLawAttempt(contract)
     if has_window(data, contract):
         yield BoardAttempt()
         yield UnchangedAttempt()

@@ -89,7 +89,10 @@ class Portfolio:
     transitions without a rule itself, and accepts a program that is right in most rows."""
 
     def best(self) -> JudgedProgram | None:
-        """Return the best running program, except the program of the request; None if none runs."""
+        """Return the best running program; None if none runs.
+
+        It may be the program of the request: then the search finds no further improvement.
+        """
         best: JudgedProgram | None = None
         waiting = list(self._attempts())
         while waiting and not (best is not None and self._is_enough(best)):
@@ -140,7 +143,8 @@ class Portfolio:
         """Run a program on the training rows and score it; return None if it fails."""
         if self.known is not None:
             proposal = proposal._replace(program=forgetful(proposal.program, self.fit))
-        if proposal.program in ("", self.request.move.program):
+        failing = self.request.move.program if self.request.move.action == FIX else ""
+        if proposal.program in ("", failing):
             return None
         predictions = self._predictions(proposal.program)
         if predictions is None:

@@ -124,8 +124,7 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
         np.testing.assert_array_equal(seen[1:][same], after[:-1][same])
     assert said.lines == [
         "the next row is taken as the next observation: the last row of each of 6 episodes is "
-        "left out",
-        "6 of them ended an episode: add columns with the next observation to keep them",
+        "left out, with 6 ends: add columns with the next observation to keep them",
     ]
 
 
@@ -254,6 +253,18 @@ def test_unused_columns_are_noted(folder):
     file = write(folder / "log.csv", [*HEADS, "weather"], lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
     assert said.lines[0] == "unused columns: weather"
+    file = write(folder / "log.csv", [*HEADS, "time"], lines)
+    columns = {role: names for role, names in MAP.items() if role != "step"}
+    import_transitions(file, "CartPole-v1", options={"columns": columns}, observer=said, force=True)
+    assert """-o columns='{"step": "time"}'""" in " ".join(said.lines)
+
+
+def test_a_value_out_of_bounds_is_named_by_its_line(folder):
+    lines, said = logged(episodes=1), Said()
+    lines[3][0] = 99.0
+    file = write(folder / "log.csv", HEADS, lines)
+    import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
+    assert said.lines[-1].endswith("outside the bounds of their space (first: 99 in line 5)")
 
 
 def test_a_missing_component_has_its_documented_name(folder):

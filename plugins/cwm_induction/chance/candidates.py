@@ -8,9 +8,11 @@ from itertools import islice
 import numpy as np
 from scipy import special
 
+from cwm_induction.chance.balances import balances
 from cwm_induction.chance.counts import (
     BINOMIAL,
     GEOMETRIC,
+    NORMAL,
     POISSON,
     CountKernel,
     Draw,
@@ -68,12 +70,19 @@ RANKING_COST = 6e4
 MAX_RANKED = 200
 """Rows for the ranking of expressions, because a ranking needs less precision than a fit."""
 
+MAX_BALANCED_GROUPS = 12
+"""Groups of rows for which balances are fitted: all rows, and rows with one action or flag."""
+
 MAX_KERNELS = 60
 """Kernels of counts, because they take most of the time. All rows together get half this number,
 every group of rows gets a sixth, and the maximum in total is twice this number."""
 
 DICE = ((1, 4), (1, 6), (1, 8), (1, 10), (1, 12), (1, 20), (2, 4), (2, 6), (2, 8), (2, 10), (3, 6))
 """Numbers of dice and sides that are tried."""
+
+WIDE = 8.0
+"""Standard deviation of residuals above which sums of two counts without trials are not tried:
+they look like rounded normal noise and take most of the time."""
 
 TOKEN_BITS = 3.0
 """Price of an operand of an expression."""
@@ -143,6 +152,8 @@ class _Candidates:
                 found.append(plus(constant(1, own.values), -1, own))
             found += self._cycles(own)
         found += others
+        low, high = float(target.low.max()), float(target.high.min())
+        found += balances(target.values, (low, high), rows, self.groups[:MAX_BALANCED_GROUPS])
         common = _common([target.values[group] for group in self.groups])
         found += [constant(value, target.values) for value in common]
         earlier = [part for part in rows.earlier if is_whole(part.values)]
@@ -248,7 +259,7 @@ class _Candidates:
             own += [self._limited(shifted(own[0], change)) for change in usual]
             own += self._effects(own[0])
         own = own or [zero]
-        for base in distinct([*own, *(bases[n] for n in order[:BASES_PER_GROUP]), zero]):
+        for base in distinct([*own, zero, *(bases[n] for n in order[:BASES_PER_GROUP])]):
             yield from self._on_base(base, group)
         if group is self.groups[0]:
             for base in [bases[n] for n in order[BASES_PER_GROUP:TWO_SIDED_BASES]]:
@@ -356,8 +367,11 @@ class _Candidates:
                 yield part
 
     def _two_sided(self, base: KnownQuantity) -> Iterator[CountKernel]:
+        yield self._count(base, (Draw(NORMAL, 1),), None)
         ups: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None), (GEOMETRIC, None)]
         downs: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None)]
+        if (self.target.values - base.values)[self.learn].std() > WIDE:
+            ups, downs = [], []
         if base.values.min() >= 0:
             downs.insert(0, (BINOMIAL, base))
             ups.append((BINOMIAL, base))

@@ -6,9 +6,10 @@ rows by matrix products.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from scipy.optimize import minimize
@@ -58,6 +59,12 @@ class OutcomeTarget:
     own: KnownQuantity | None = None
     is_label: bool = False
     """Whether values are names, so that no count is tried."""
+
+    def on(self, rows: Array) -> "OutcomeTarget":
+        """Return the target for the rows of a mask only."""
+        own = None if self.own is None else self.own.on(rows)
+        values, low, high = self.values[rows], self.low[rows], self.high[rows]
+        return replace(self, values=values, low=low, high=high, own=own)
 
 
 @dataclass(frozen=True)
@@ -123,9 +130,13 @@ class ParametricKernel(Kernel):
     ) -> FittedKernel:
         """Return a leaf whose parameter is an expression."""
 
-    def loss(self, parameters: Sequence[Array], rows: Array) -> float:
-        """Return the negative log-likelihood of a mask of rows in nats."""
-        chances = self.likelihood(parameters)[rows]
+    @abstractmethod
+    def on(self, rows: Array) -> Self:
+        """Return the kernel for the rows of a mask only."""
+
+    def loss(self, parameters: Sequence[Array]) -> float:
+        """Return the negative log-likelihood in nats."""
+        chances = self.likelihood(parameters)
         return -float(np.log(np.maximum(chances, np.exp(LEAST))).sum())
 
 
@@ -223,6 +234,12 @@ class ChoiceKernel(ParametricKernel):
         chances: Array = first * (1 - parameters[0]) + second * parameters[0]
         return chances
 
+    def on(self, rows: Array) -> Self:
+        """Return the kernel for the rows of a mask only."""
+        choices = tuple(choice.on(rows) for choice in self.choices)
+        target, learn = self.target.on(rows), self.learn[rows]
+        return replace(self, target=target, choices=choices, learn=learn)
+
     def start(self, rows: Array) -> float:
         """Return the share of the second of two choices."""
         return float(self.shares(rows)[1].clip(0.01, 0.99))
@@ -250,17 +267,18 @@ class SlopeKernel:
         return min(forms, key=lambda leaf: leaf.bits)
 
     def _form(self, kind: str, rows: Array) -> FittedKernel:
+        inner, values = self.kernel.on(rows), self.quantity.values[rows]
+
         def loss(parts: Array) -> float:
-            return self.kernel.loss([self._curve(kind, parts)], rows)
+            return inner.loss([self._curve(kind, parts, values)])
 
         parts = shortest(self._parts(kind, rows, loss), loss)
         size = 0.5 * len(parts) * float(np.log2(rows.sum() + 1))
         bits = loss(parts) / LOG_2 + self.kernel.bits + SMOOTH_BITS + size
         return self.kernel.leaf(self._text(kind, parts), bits, self.fit)
 
-    def _curve(self, kind: str, parts: Array) -> Array:
-        """Return the parameter in every row."""
-        values = self.quantity.values
+    def _curve(self, kind: str, parts: Array, values: Array) -> Array:
+        """Return the parameter for every value of the quantity."""
         if kind == "proportional":
             return self._within(parts[0] * values)
         curve = (

@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.chance.candidates import kernels
+from cwm_induction.chance.balances import balances
+from cwm_induction.chance.candidates import COVERED, ONE_SIDED, kernels
 from cwm_induction.chance.kernels import (
     FittedKernel,
     Kernel,
@@ -36,6 +37,9 @@ MAX_DEPTH = 8
 
 SMOOTH_TRIED = 3
 """Kernels per node whose parameter may change with a quantity."""
+
+FITTED = 3
+"""Kernels per node that are fitted, as the grids of their parameters are coarse."""
 
 MATRIX_SPEED = 0.05
 """Cost of a multiplication in a matrix product, relative to other arithmetic."""
@@ -97,7 +101,8 @@ class Grower:
         costs = np.array(
             [float(k.costs(part, count)[0]) for k, part in zip(self.kernels, sums, strict=True)]
         )
-        best = self._smooth(rows, costs) or self._fitted(rows, costs)
+        best = self._fitted(rows, costs)
+        best = self._smooth(rows, costs, best.bits) or best
         if not depth or best.bits < 12 or rows.sum() < 2 * MIN_SIDE:
             return best
         split = self._split(rows, float(costs.min()))
@@ -108,7 +113,11 @@ class Grower:
         return Tree(bits, None, split, yes, no) if bits < best.bits else best
 
     def _fitted(self, rows: Array, costs: Array) -> Tree:
-        leaf = self.kernels[int(costs.argmin())].fit(rows)
+        """Return the shortest fit of the likeliest kernels, whose costs are upper limits."""
+        order = np.argsort(costs, kind="stable")[:FITTED]
+        likely = [n for n in order.tolist() if costs[n] <= 1.1 * costs.min() + 10]
+        leaves = [self.kernels[n].fit(rows) for n in likely]
+        leaf = min(leaves, key=lambda leaf: leaf.bits)
         return Tree(leaf.bits, leaf)
 
     def _split(self, rows: Array, least: float) -> ParameterCondition | None:
@@ -135,8 +144,8 @@ class Grower:
         gained = least - total[best] - np.log2(len(self.conditions))
         return self.conditions[usable[best]] if gained > 0 else None
 
-    def _smooth(self, rows: Array, costs: Array) -> Tree | None:
-        """Return a leaf whose parameter changes with a quantity, if that is shorter."""
+    def _smooth(self, rows: Array, costs: Array, plain: float) -> Tree | None:
+        """Return a leaf whose parameter changes with a quantity, if `plain` bits are more."""
         order = np.argsort(costs, kind="stable")
         likely = [self.kernels[n] for n in order.tolist() if costs[n] <= 1.2 * costs.min() + 30]
         tried = [k for k in likely if isinstance(k, ParametricKernel) and k.top is not None]
@@ -145,7 +154,7 @@ class Grower:
             for quantity in self.slopes:
                 if len(np.unique(quantity.values[rows])) > 3 and self.effort.spend(60 * 400.0):
                     leaf = SlopeKernel(kernel, quantity).fit(rows)
-                    if leaf.bits < (found.bits if found else float(costs.min()) - 2):
+                    if leaf.bits < (found.bits if found else plain - 2):
                         found = Tree(leaf.bits, leaf)
         return found
 
@@ -202,16 +211,48 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     ]
     first = [_output(target, rows, learn, effort) for target in states]
     order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
-    ordered = [states[n] for n in order]
+    random = [n for n in order if not first[n].is_certain]
+    computed = _computed([states[n] for n in random], [after[n] for n in random], rows, learn)
+    ordered = [states[n] for n in order if states[n].name not in computed]
+    ordered += [states[n] for n in order if states[n].name in computed]
     certain = [states[n] for n in order if first[n].is_certain]
     tried = [ordered]
     if reward.extra[learn].any():
         bounds = _full(rows, -np.inf), _full(rows, np.inf)
         extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
         later = [target for target in ordered if not any(target is each for each in certain)]
-        tried = [[*ordered, extra], [*certain, extra, *later]]
+        one_sided = max((reward.extra >= 0)[learn].mean(), (reward.extra <= 0)[learn].mean())
+        tried = [[*ordered, extra]]
+        if one_sided >= ONE_SIDED and not computed:
+            tried.append([*certain, extra, *later])
     found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
     return min(found, key=lambda model: model.bits)
+
+
+def _computed(
+    targets: Sequence[OutcomeTarget],
+    after: Sequence[KnownQuantity],
+    rows: OutcomeRows,
+    learn: Array,
+) -> set[str]:
+    """Return the names of random outputs that are balances of others, which are drawn first.
+
+    Outputs that take the most bits are computed rather than drawn.
+    """
+    computed: set[str] = set()
+    needed: set[str] = set()
+    for target in reversed(targets):
+        others = [part for part in after if part.text not in {target.name, *computed}]
+        if target.name in needed or not is_whole(target.values) or not others:
+            continue
+        low, high = float(target.low.max()), float(target.high.min())
+        for sum_ in balances(target.values, (low, high), rows.knowing(*others), [learn]):
+            right = (sum_.values.clip(low, high) == target.values)[learn].mean()
+            if right >= COVERED:
+                computed.add(target.name)
+                needed |= {part.text for part in others if part.text in sum_.text}
+                break
+    return computed
 
 
 def _full(rows: OutcomeRows, bound: float) -> Array:

@@ -93,7 +93,7 @@ class _Writer:
         functions = sorted({source for leaf in leaves for source in leaf.sources})
         if any(map(self._has_counts, self.model.outputs)):
             functions.append(COMBINED)
-        names = ("comb", "exp", "lgamma", "log")
+        names = ("comb", "erf", "exp", "lgamma", "log")
         needed = [name for name in names if any(f"{name}(" in source for source in functions)]
         imports = [f"from math import {', '.join(needed)}", ""] if needed else []
         methods = [line for output in self.model.outputs for line in self._method(output)]
