@@ -110,7 +110,7 @@ class EvaluationResult(Result):
         return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
 
     def worst(self, part: Part, count: int) -> list[str]:
-        """Describe the worst predictions of a part; those of tables with names and labels."""
+        """Describe the worst predictions of a part, of tables with names and labels."""
         rows, predictions = self.mistakes(part)
         if not is_table(rows):
             return worst(rows, predictions, self.metric, count)

@@ -390,7 +390,7 @@ def _search_observed(job: "SearchJob", observer: Observer) -> None:
     if reused := sum(node.usage.reused for node in job.search.nodes):
         every = job.search.completions
         observer.note(f"{reused} of {every} completions were reused from the cache")
-    if job.search.given_up:
+    if job.search.given_up and not job.search.solved:
         observer.note("stopped: induction from data finds no further improvement")
     if job.search.out_of_money:
         observer.note(
@@ -633,6 +633,7 @@ def open_job(
             body=order.body,
             contract=config.contract,
             finding=finding,
+            noise=finding.noise,
             # only "auto" may change the contract, and with it the metric, during the search
             measure=measure if is_open else None,
             **parts.settings["problem"],

@@ -26,7 +26,7 @@ def with_tolerances(
     Args:
         rows: The rows; the tolerances become a part of their metadata.
         given: `"NAME=VALUE"`, or `"VALUE"` for all real numbers; or a mapping by name, with the
-            empty name for all. Names are those of components, their numbers, and `reward`.
+            empty name for all. A name is the name or number of a component, or `reward`.
         spec: The environment, whose description may name the components.
         env_args: Arguments of the environment.
 
@@ -71,7 +71,7 @@ def _number(name: str, value: str | float) -> float:
 
 
 def _names(rows: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the components: from the description, or those of the table."""
+    """Return the names of the components, from the description or from the table."""
     with closing(spec.make(**env_args)) as env:
         description = spec.describe(env)
     return documented_names(description, rows.observation_space) or names_of(rows)

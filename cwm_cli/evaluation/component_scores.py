@@ -25,8 +25,11 @@ class ComponentScore(BaseModel):
             the most common label.
         right: Share of exactly right values; None for real numbers.
         exact: Whether all values are right within the tolerance.
+        outliers: Number of errors far beyond all others, if they are at most 1 % of the rows.
+        typical: Root mean square error without outliers; None without outliers.
         noise: Noise level that the program can reach: an error like `rmse`, for labels the
-            share of wrong values; None if unknown.
+            share of wrong values; None if unknown. White errors below the estimated level are a
+            better estimate and replace it.
         filtered: Lower noise level that a program with memory can reach; None if `noise` is it.
         is_sensor: Whether earlier rows lower the noise, which is the sign of a sensor's noise.
         unit: Rounding unit of the recorded values, 0 if they are not rounded.
@@ -44,6 +47,8 @@ class ComponentScore(BaseModel):
     explained: float | None = None
     right: float | None = None
     exact: bool = False
+    outliers: int = 0
+    typical: float | None = None
     noise: float | None = None
     filtered: float | None = None
     is_sensor: bool = False
@@ -64,7 +69,7 @@ class ComponentScore(BaseModel):
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the errors are those of rounded values.
+        """Whether rounding of the recorded values explains the errors.
 
         Rounding gives a uniform error with deviation 0.29 units, both in the recorded value and
         in the observation that it is predicted from: together 0.41 units if a law keeps

@@ -65,7 +65,7 @@ def find_gaps(
         f"Every reward seen was the same ({rewards[0]:g})."
         if len(rewards) == 1 and rows.has_rewards
         else "",
-        # The bounds of a table are those of its values.
+        # The bounds of a table only enclose its values.
         _on_bounds(rows, names, columns[1]) if not is_table(rows) else "",
         *_on_values(rows, schema),
         *(_on_rules(model, rows, max_rows) if model else ()),

@@ -1,4 +1,4 @@
-"""Residuals of one-step predictions: their size in each component, and what they depend on.
+"""Residuals of one-step predictions: their size in each component, and their causes.
 
 Residuals are white if they are correlated neither with the observation, the action or earlier
 residuals, nor with the residuals of similar rows. A program with white residuals at the noise
@@ -53,7 +53,7 @@ def component_scores(
         predictions: One or several answers for each row; numbers are compared by their mean.
         rows: The recorded rows, in the order of their episodes.
         levels: Noise levels by component, which may be estimated from other rows.
-        names: Names of the components; by default those of the table or of the space.
+        names: Names of the components, by default from the table or the space.
         remembers: Whether the program has memory, so that it can use earlier rows.
 
     Returns:
@@ -89,7 +89,7 @@ def with_components(
 
 
 def names_of(rows: Dataset) -> tuple[str, ...]:
-    """Return the names of the components: those of a table, or their numbers."""
+    """Return the names of the components: the columns of a table, or numbers."""
     observed = rows.metadata.get("env_args", {}).get("observed", ())
     size = sum(leaf.space.size for leaf in rows.observation_space.leaves(""))
     if len(observed) == size:
@@ -209,17 +209,19 @@ class _Context:
             _, counts = np.unique(recorded, return_counts=True)
             common = float(counts.max() / counts.sum())
             usual = max(common, float(np.mean(column.guess[going] == recorded)))
-            explained = _share(1 - share, 1 - usual)
-            residual = (~close(column.predicted, column.recorded)).astype(float)
+            explained, found = _share(1 - share, 1 - usual), []
         else:
             residual = column.recorded - column.predicted
             square = float(np.mean(residual[going] ** 2))
             explained = _share(square, float(np.mean((recorded - column.guess[going]) ** 2)))
             fields |= {"rmse": square**0.5, "r2": _share(square, float(recorded.var()))}
-        fields["explained"] = explained
-        found = [] if is_exact else self._dependences(residual, is_sensor=is_sensor)
+            found = [] if is_exact else self._dependences(residual, is_sensor=is_sensor)
+            fields |= _outliers(residual[going])
+            if not found and level is not None and not is_exact:
+                fields["noise"] = min(fields["noise"], fields["rmse"])
         return ComponentScore(
             **fields,
+            explained=explained,
             is_white=not found,
             depends_on=tuple(dict.fromkeys(name for name, _ in found)),
             p_value=min((p for _, p in found), default=1.0),
@@ -239,6 +241,7 @@ class _Context:
         # true law, unless memory filters it (errors in variables).
         biased = self.names[: self.history.before.shape[1]] if is_sensor else []
         tests = [(name, _correlation(residual[going], x[going])) for name, x in self.inputs]
+        tests.append(("a constant offset", _offset(residual[going])))
         if self.remembers:
             for lag in range(1, LAGS + 1):
                 later = np.flatnonzero(going & (step >= lag))
@@ -287,6 +290,25 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     # Fisher's transformation is normal with variance 1 / (rows - 3).
     z = abs(np.arctanh(np.clip(size, 1e-12 - 1, 1 - 1e-12))) * np.sqrt(len(one) - 3)
     return size**2, float(2 * ndtr(-z))
+
+
+def _outliers(residual: np.ndarray) -> dict[str, float]:
+    """Return the number of outliers, and the root mean square error without them."""
+    # Of normal errors, 1 in 500 million is larger than six standard deviations.
+    spread = float(np.median(np.abs(residual))) / 0.6745
+    far = np.abs(residual) > 6 * spread
+    if not 0 < far.sum() <= 0.01 * len(residual):
+        return {}
+    return {"outliers": int(far.sum()), "typical": float(np.sqrt(np.mean(residual[~far] ** 2)))}
+
+
+def _offset(residual: np.ndarray) -> tuple[float, float]:
+    """Return the share of the squared residuals that their mean explains, and its p-value."""
+    square = float(np.mean(residual**2))
+    if square <= 0 or len(residual) < 10:
+        return 0.0, 1.0
+    z = abs(residual.mean()) * np.sqrt(len(residual)) / max(residual.std(), 1e-300)
+    return float(residual.mean() ** 2 / square), float(2 * ndtr(-z))
 
 
 def _share(left: float, total: float) -> float:

@@ -68,6 +68,9 @@ def largest_gap(components: Sequence[ComponentScore]) -> str:
         return f"a program with memory can filter the noise of {levels}"
     worst = max(left, key=_open_share)
     words = f"{worst.name}: {_error_words(worst)}"
+    if worst.typical is not None and (worst.error or 0) > 1.1 * worst.typical:
+        few = f"{worst.outliers} outlier{'s' * (worst.outliers > 1)}"
+        words += f"; {worst.typical:.2g} without {few} in {worst.rows:,} rows"
     if worst.depends_on:
         words += f"; errors depend on {', '.join(worst.depends_on[:3])}"
     return words
@@ -87,7 +90,9 @@ def _error_words(score: ComponentScore) -> str:
         return "not a finite number in all rows"
     name = "wrong labels" if score.is_label else "RMSE"
     text = percent if score.is_label else "{:.2g}".format
-    noise = "" if score.noise is None else f", noise about {text(score.noise)}"
+    # A level that is only due to rounded arithmetic is no noise.
+    level = score.noise or 0.0
+    noise = f", noise about {text(level)}" if level > 1e-9 * score.error else ""
     return f"{name} {text(score.error)}{noise}"
 
 
@@ -118,7 +123,8 @@ def score_words(train: Score | None, test: Score | None) -> str:
     if _measures_noise(train, test):
         return _explained_words(train, test)
     if score.skill is None:
-        return f"exact on {exact_words(train, test)}"
+        gap = "" if score.exact == 1 else largest_gap(score.components or ())
+        return f"exact on {exact_words(train, test)}{gap and f'; {gap}'}"
     part = "held-out" if test else "training"
     skill = share_with_error(score.skill, score.skill_stderr)
     return f"{part} skill {skill} (baseline 0, true environment 1)"

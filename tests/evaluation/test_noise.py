@@ -106,6 +106,33 @@ def test_persistence_does_not_explain_an_action(process: float, sensor: float) -
     assert "the action" in level.depends_on
 
 
+def test_constant_offset_is_found() -> None:
+    rows = linear(0.2, 0.0)
+    found = predicted(rows, law=True)
+    found["next_observations"] = found["next_observations"] + 0.06
+    level, _ = component_scores(found, rows, noise_levels(rows))
+    assert level.depends_on == ("a constant offset",)
+
+
+def test_noisy_labels_are_explained_at_their_error_rate() -> None:
+    rows = linear(0.1, 0.0)
+    rng = np.random.default_rng(2)
+    true = (rows.columns["observations"][:, 0] > 0).astype(float)
+    label = np.where(rng.random(len(true)) < 0.1, 1 - true, true)
+    after = np.column_stack([label, rows.columns["next_observations"][:, 1]])
+    observed = [["door", "open", "shut"], ["part_1"]]
+    metadata = rows.metadata | {"env_args": {"observed": observed}}
+    rows = replace(rows, columns=rows.columns | {"next_observations": after}, metadata=metadata)
+    levels = noise_levels(rows)
+    assert levels[0].level == pytest.approx(0.1, abs=0.05)
+    for values, is_explained in ((true, True), (1 - true, False)):
+        found = predicted(rows, law=True)
+        found["next_observations"] = np.column_stack([values, after[:, 1]])
+        door, _ = component_scores(found, rows, levels)
+        assert door.is_label and door.rmse is None
+        assert door.is_explained == is_explained
+
+
 def test_memory_is_wanted_if_it_filters_the_noise_of_a_sensor() -> None:
     rows = linear(0.02, 0.3)
     levels = noise_levels(rows)
