@@ -81,13 +81,15 @@ def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
     starts = {index: first_law(found, index, effort, remembers) for index in real}
     # components that do not depend on themselves come first: others may follow them
     found.order = sorted(real, key=lambda index: (_reads_itself(starts[index]), index))
-    rounds = 1 + (len(real) > 1) + remembers
+    rounds = 1 if len(real) == 1 else 2 + remembers
     for round_ in range(rounds):
         for index in found.order:
             law = found.laws.get(index) or starts[index]
-            thorough = round_ > 0
+            thorough = round_ > 0 or rounds == 1
             found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
             found.record(index)
+    found = finished(found, effort)
+    series = found.series
     found.reward = outcome_law(found, "reward", series.rewards, effort)
     if series.terminated.any():
         found.ending = outcome_law(found, "terminated", series.terminated * 1.0, effort)
@@ -240,13 +242,28 @@ def law_of(
     if not thorough and remembers:
         return law
     search = Search(target, Library.of(target, now, lagged), effort, remembers)
-    law = search.selected(law, robust=False)
+    law = search.selected(law, robust=target.has_outliers(law))
     law = without_needless(search, refined(search, search.limited(law)))
-    if law.relay is not None:
-        law = tuned(search, law)
-    law = search.selected(law, robust=False)
+    law = search.selected(tuned(search, law), robust=target.has_outliers(law))
     unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
     return unfiltered if search.cost(unfiltered) <= search.cost(law) + 2.0 else law
+
+
+def finished(found: Findings, effort: Effort) -> Findings:
+    """Fit the constants of all laws again, to all rows."""
+    series = replace(found.series, learn=np.ones(len(found.series), bool))
+    found = replace(found, series=series)
+    for index in found.order:
+        target = found.target(index)
+        now = [*quantities_of(found, index, found.order), *lagged_of(series)]
+        law = updated(found.laws[index], now)
+        search = Search(target, Library(()), effort, law.gain < 1)
+        robust = target.has_outliers(law)
+        law = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        law = tuned(search, refined(search, law))
+        found.laws[index] = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        found.record(index)
+    return found
 
 
 def updated(law: Law, quantities: Sequence[Quantity]) -> Law:

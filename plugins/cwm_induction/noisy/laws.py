@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from cwm_induction.noisy.series import Array, Quantity, Series
 
@@ -140,14 +141,16 @@ class Relay:
         group: A quantity whose values have their own thresholds, or None.
         low: Threshold that turns the switch on, by value of the group.
         high: Threshold that turns the switch off, by value of the group.
-        doubt: Difference of squared errors at which the switch is assumed to be wrong.
+        width: Softness of the thresholds, because the compared value is uncertain.
+        noise: Standard deviation of prediction errors in a known mode.
     """
 
     quantity: Quantity | None
     group: Quantity | None
     low: Mapping[float, float]
     high: Mapping[float, float]
-    doubt: float = np.inf
+    width: float = 0.0
+    noise: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,8 @@ class Trace(NamedTuple):
         open: Mask of the rows whose prediction depends on the weights.
         gains: Gains that correct the estimate after the step.
         free: Mask of the steps whose gain is the fitted one.
-        mode: 1 where the switch is on.
+        mode: Probability that the switch is on.
+        revised: The same after the next observation.
     """
 
     predicted: Array
@@ -206,6 +210,7 @@ class Trace(NamedTuple):
     gains: Array
     free: Array
     mode: Array
+    revised: Array
 
 
 @dataclass(frozen=True)
@@ -281,12 +286,12 @@ class Target:
         free: Array = np.ones(state.shape, bool)
         predicted, open_ = self._limited(law, predicted, state, slice(None))
         ones = np.ones_like(state)
-        return Trace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones)
+        return Trace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones, 0 * ones)
 
     def _stepped(self, law: Law) -> Trace:
         """Return the trace of a law that carries its estimate from step to step."""
         steps, count = self.now.shape
-        predicted, state, slope, modes = (np.zeros((steps, count)) for _ in range(4))
+        predicted, state, slope, modes, later = (np.zeros((steps, count)) for _ in range(5))
         open_: Array = np.ones((steps, count), bool)
         age = np.arange(steps)[:, None] + np.zeros((1, count))
         gains = np.maximum(law.gain, 1.0 / (age + 2.0))
@@ -295,23 +300,25 @@ class Target:
         revised = self._sums(law, True) if corrects else (usual, switched)
         relay = None if law.relay is None else RelayTrack.of(law.relay, self.rows)
         current = self.now[0]
-        if relay is not None:
-            relay.begin(current)
         for step in range(steps):
             state[step] = current
-            on = None if relay is None else relay.advance(current, step)
-            value, rise, inner = self._outcome(law, usual, switched, current, step, on)
+            value, rise, inner = self._outcome(law, usual, switched, current, step, None)
+            if relay is not None:
+                chance = relay.advance(current, step)
+                on = self._outcome(law, usual, switched, current, step, np.ones(count))
+                off, modes[step] = value, chance
+                value, rise = off + chance * (on[0] - off), rise + chance * (on[1] - rise)
             predicted[step], slope[step], open_[step] = value, rise * inner, inner
-            if relay is not None and on is not None:
-                other = self._outcome(law, usual, switched, current, step, 1.0 - on)[0]
-                modes[step] = on
-                relay.doubt(self.after[step] - value, self.after[step] - other)
             if corrects:
-                value = self._outcome(law, *revised, current, step, on)[0]
+                value = self._outcome(law, *revised, current, step, None)[0]
+            if relay is not None:
+                relay.correct(self.after[step] - off, self.after[step] - on[0])
+                later[step] = relay.chance
+                value = (value if corrects else off) + relay.chance * (on[0] - off)
             error = self.after[step] - value
             gains[step] = np.where(np.abs(error) > law.jump, 1.0, gains[step])
             current = value + gains[step] * error
-        return Trace(predicted, state, slope, open_, gains, gains <= law.gain, modes)
+        return Trace(predicted, state, slope, open_, gains, gains <= law.gain, modes, later)
 
     def _outcome(
         self,
@@ -357,32 +364,46 @@ class Target:
 
         A weight changes a prediction directly, and through the estimates of earlier steps.
         """
-        direct = self.direct(trace, terms)
-        return self.propagated(trace, direct * trace.open[..., None])
+        direct = self.direct(trace, terms, trace.mode) * trace.open[..., None]
+        if not any(term.is_switched for term in terms):
+            return self.propagated(trace, direct, direct)
+        carried = self.direct(trace, terms, trace.revised) * trace.open[..., None]
+        return self.propagated(trace, direct, carried)
 
-    def direct(self, trace: Trace, terms: Sequence[Term]) -> Array:
+    def direct(self, trace: Trace, terms: Sequence[Term], mode: Array) -> Array:
         """Return the values of terms at the estimates (steps, sequences, terms)."""
         factors = {own: OWN_FACTORS[own].value(trace.state) for own in {t.own for t in terms}}
         direct = np.stack([factors[t.own] * self.on_grid(t.given) for t in terms], axis=-1)
         for number, term in enumerate(terms):
             if term.is_switched:
-                direct[..., number] *= trace.mode
+                direct[..., number] *= mode
         return direct
 
-    def propagated(self, trace: Trace, direct: Array) -> Array:
-        """Add the derivatives through earlier estimates to direct ones; return fitted rows."""
-        carry = trace.slope[1:] * (1.0 - trace.gains[:-1])
-        if np.any(carry):
-            for step in range(1, len(direct)):
-                direct[step] += carry[step - 1][:, None] * direct[step - 1]
-        return np.asarray(direct[self.fitted])
+    def propagated(self, trace: Trace, direct: Array, carried: Array) -> Array:
+        """Add the derivatives through earlier estimates to direct ones; return fitted rows.
+
+        Args:
+            trace: The law along the sequences.
+            direct: Derivatives of the predictions at given estimates.
+            carried: The same after the next observation has corrected the mode.
+        """
+        keep = (1.0 - trace.gains)[..., None]
+        if not np.any(keep):
+            return np.asarray(direct[self.fitted])
+        total = np.empty_like(direct)
+        moved = np.zeros_like(direct[0])
+        for step in range(len(direct)):
+            through = trace.slope[step][:, None] * moved
+            total[step] = direct[step] + through
+            moved = keep[step] * (carried[step] + through)
+        return np.asarray(total[self.fitted])
 
     def gain_gradient(self, trace: Trace) -> Array:
         """Return the derivative of the predictions by the gain (fitted rows, 1)."""
         errors = self.errors(trace) * trace.free
         direct = np.zeros((*errors.shape, 1))
         direct[1:, :, 0] = trace.slope[1:] * errors[:-1]
-        return self.propagated(trace, direct)
+        return self.propagated(trace, direct, direct)
 
     def fit(self, law: Law, *, fits_gain: bool, rounds: int = 6, robust: bool = False) -> Law:
         """Return the law with the weights, and the gain, that minimise the squared errors.
@@ -406,7 +427,7 @@ class Target:
                 moved = law.weights + factor * step[: len(law.terms)]
                 gain = law.gain
                 if has_gain:
-                    gain = float(np.clip(law.gain + factor * step[-1], 0.003, 0.999))
+                    gain = float(np.clip(law.gain + factor * step[-1], LEAST_GAIN, 0.999))
                 candidate = replace(law, weights=moved, gain=gain)
                 track = self.trace(candidate)
                 found, other = self.loss(track, robust)
@@ -434,6 +455,10 @@ class Target:
         errors = self.errors(self.trace(law))[self.fitted]
         return 1.4826 * float(np.median(np.abs(errors))) + float(np.sqrt(self.rounding))
 
+    def has_outliers(self, law: Law) -> bool:
+        """Return whether few rows with large errors determine the mean squared error."""
+        return self.typical_error(law) < 0.5 * float(np.sqrt(self.mean_square(law, self.fitted)))
+
     def mean_square(self, law: Law, mask: Array) -> float:
         """Return the mean squared one-step error of a law on rows of the grid."""
         errors = self.errors(self.trace(law))[mask]
@@ -442,14 +467,17 @@ class Target:
 
 @dataclass
 class RelayTrack:
-    """The state of a hidden switch along the sequences."""
+    """The probability that a hidden switch is on, along the sequences.
+
+    It is a filter over two modes that share one estimate, as the interacting multiple model
+    filter in its simplest form (Blom and Bar-Shalom, 1988).
+    """
 
     relay: Relay
     read: Array | None
     low: Array
     high: Array
-    on: Array
-    evidence: Array
+    chance: Array
 
     @classmethod
     def of(cls, relay: Relay, rows: Array) -> "RelayTrack":
@@ -463,31 +491,28 @@ class RelayTrack:
             for value in relay.low:
                 low[group == value] = relay.low[value]
                 high[group == value] = relay.high[value]
-        count = rows.shape[1]
-        return cls(relay, read, low, high, np.zeros(count), np.zeros(count))
-
-    def begin(self, state: Array) -> None:
-        """Start at the likelier side."""
-        read = state if self.read is None else self.read[0]
-        self.on = (read < 0.5 * (self.low[0] + self.high[0])) * 1.0
+        return cls(relay, read, low, high, np.full(rows.shape[1], 0.5))
 
     def advance(self, state: Array, step: int) -> Array:
-        """Switch, and return whether the switch is on."""
+        """Switch at the thresholds, and return the probability that the switch is on."""
         read = state if self.read is None else self.read[step]
-        self.on = np.where(read < self.low[step], 1.0, self.on)
-        self.on = np.where(read > self.high[step], 0.0, self.on)
-        return self.on
+        width = max(self.relay.width, 1e-12)
+        self.chance = self.chance + (1.0 - self.chance) * expit((self.low[step] - read) / width)
+        self.chance = self.chance * expit((self.high[step] - read) / width)
+        return self.chance
 
-    def doubt(self, error: Array, other: Array) -> None:
-        """Flip the switch if the other mode explained the last steps better."""
-        self.evidence = DOUBT_DECAY * self.evidence + error**2 - other**2
-        flips = self.evidence > self.relay.doubt
-        self.on = np.where(flips, 1.0 - self.on, self.on)
-        self.evidence = np.where(flips, 0.0, self.evidence)
+    def correct(self, off: Array, on: Array) -> None:
+        """Take the errors of both modes into account (Bayes' rule)."""
+        evidence = np.clip((off**2 - on**2) / (2.0 * self.relay.noise**2), -50.0, 50.0)
+        prior = np.clip(self.chance, LEAST_CHANCE, 1.0 - LEAST_CHANCE)
+        self.chance = expit(np.log(prior / (1.0 - prior)) + evidence)
 
 
-DOUBT_DECAY = 0.7
-"""Weight of earlier evidence against the assumed mode."""
+LEAST_GAIN = 0.02
+"""Smallest gain: with exact laws it would be 0, but then a wrong estimate would stay wrong."""
+
+LEAST_CHANCE = 0.003
+"""Least probability of a mode, so that unexpected switching is noticed after a few steps."""
 
 
 def _evaluated(sums: Mapping[str, Array], state: Array) -> tuple[Array, Array]:

@@ -2,13 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cwm_induction.noisy.inducing import Findings
-from cwm_induction.noisy.laws import Condition, Law
+from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, Law, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -31,6 +31,27 @@ def corrected(predicted, recorded, gain, jump):
 '''
 
 
+_SWITCH = '''
+
+def soft_step(excess, width):
+    """Return the probability that an uncertain value exceeds a threshold."""
+    return 1 / (1 + np.exp(-np.clip(excess / width, -500, 500)))
+
+
+def switched(chance, value, low, high, width):
+    """Return the probability of a hidden switch: on below `low`, off above `high`."""
+    chance = chance + (1 - chance) * soft_step(low - value, width)
+    return chance * soft_step(high - value, width)
+
+
+def revised(chance, error_off, error_on, noise):
+    """Return the probability of a hidden switch after an observation (Bayes' rule)."""
+    chance = min(max(chance, {least}), 1 - {least})
+    odds = np.log(chance / (1 - chance)) + (error_off**2 - error_on**2) / (2 * noise**2)
+    return soft_step(odds, 1)
+'''
+
+
 @dataclass(frozen=True)
 class Writer:
     """Writes findings as the text of a program."""
@@ -45,9 +66,9 @@ class Writer:
         for name, law in self._outcomes.items():
             functions.append(self._function(f"{name}_of", name, law))
         body = "".join([*functions, self._environment()])
-        helpers = (_EARLIER if "earlier(" in body else "") + (
-            _CORRECTED if "corrected(" in body else ""
-        )
+        helpers = _EARLIER if "earlier(" in body else ""
+        helpers += _CORRECTED if "corrected(" in body else ""
+        helpers += _SWITCH.format(least=LEAST_CHANCE) if "switched(" in body else ""
         constants = "\n".join(self._constants(body))
         imports = "import numpy as np\n"
         text = (
@@ -76,7 +97,7 @@ class Writer:
                 name = label_name(column, code)
                 if re.search(rf"\b{name}\b", body):
                     yield f"{name} = {code}"
-        if not self._filters:
+        if not self._filters and not self._relays:
             return
         yield "# Share of a prediction error that corrects an estimate, and the size of the error"
         yield "# that shows a wrong case."
@@ -84,6 +105,14 @@ class Writer:
             law, name = self.found.laws[index], self._columns[index].name.upper()
             if law.gain < 1:
                 yield f"{name}_GAIN, {name}_JUMP = {law.gain:.3g}, {law.jump:.3g}"
+        for index in self._computed:
+            relay, name = self.found.laws[index].relay, self._columns[index].name.upper()
+            if relay is not None:
+                yield f"# The hidden switch of {name.lower()}: on below the first threshold, off above"
+                yield "# the second one."
+                yield f"{name}_ON_BELOW, {name}_OFF_ABOVE = {_table(relay.low)}, {_table(relay.high)}"
+                yield f"{name}_SWITCH_WIDTH = {max(relay.width, 1e-9):.3g}"
+                yield f"{name}_SWITCH_NOISE = {relay.noise:.3g}"
 
     @property
     def _outcomes(self) -> dict[str, Law]:
@@ -118,7 +147,7 @@ class Writer:
         parts += [_comparison(c, name) for rule in law.overrides for c in rule.conditions]
         parts += [name for rule in law.overrides if rule.value is None]
         words = set(re.findall(r"[a-z_]\w*", " ".join(parts)))
-        return [n for n in dict.fromkeys((name, *self._names)) if n in words]
+        return [n for n in dict.fromkeys((name, *self._names, "switch")) if n in words]
 
     @property
     def _names(self) -> list[str]:
@@ -144,7 +173,13 @@ class Writer:
 
     @property
     def _remembers(self) -> bool:
-        return self._filters or bool(self._delays)
+        return self._filters or bool(self._delays) or bool(self._relays)
+
+    @property
+    def _relays(self) -> dict[str, Relay]:
+        """Hidden switches by the name of the component."""
+        laws = ((self._columns[index].name, self.found.laws[index]) for index in self._computed)
+        return {name: law.relay for name, law in laws if law.relay is not None}
 
     @property
     def _delays(self) -> dict[str, int]:
@@ -181,6 +216,8 @@ class Writer:
         yield f"        {_listed('self.', names)} = map(float, np.ravel(observation))"
         if self._filters:
             yield "        self.rows = 1"
+        for name in self._relays:
+            yield f"        self.{name}_switch = 0.5  # probability that it is on"
         for name in self._delays:
             yield f"        self.{name}_history = []"
 
@@ -196,8 +233,15 @@ class Writer:
             yield f"self.{name}_history = [*self.{name}_history[-{delay}:], {name}]"
             yield from self._read_history(name)
         for index in self._computed:
-            yield self._call(index, "_next")
-        if self._filters:
+            name = self._columns[index].name
+            if name not in self._relays:
+                yield self._call(index, "_next")
+                continue
+            yield f"self.{name}_switch = {self._switching(name)}"
+            yield self._call(index, "_off", "0")
+            yield self._call(index, "_on", "1")
+            yield f"{name}_next = {name}_off + self.{name}_switch * ({name}_on - {name}_off)"
+        if self._filters or self._relays:
             inputs = [column.name for column in self.found.series.acted]
             yield f"self.before = {', '.join([*names, *inputs])}"
         following = [f"{name}_next" for name in names]
@@ -234,15 +278,27 @@ class Writer:
             if any(f"{name}_{delay}_ago" in call for call in called):
                 yield f"{name}_{delay}_ago = earlier(self.{name}_history, {delay})"
 
-    def _call(self, index: int, suffix: str) -> str:
+    def _call(self, index: int, suffix: str, switch: str = "") -> str:
         name, law = self._columns[index].name, self.found.laws[index]
-        return f"{name}{suffix} = next_{name}({', '.join(self._arguments(name, law))})"
+        arguments = [*self._arguments(name, law)]
+        if "switch" in arguments:
+            arguments[arguments.index("switch")] = switch
+        return f"{name}{suffix} = next_{name}({', '.join(arguments)})"
+
+    def _switching(self, name: str) -> str:
+        """Return the expression that advances a hidden switch."""
+        relay = self._relays[name]
+        value = name if relay.quantity is None else relay.quantity.text
+        group = "" if relay.group is None else f"[{relay.group.text}]"
+        upper = name.upper()
+        low, high = f"{upper}_ON_BELOW{group}", f"{upper}_OFF_ABOVE{group}"
+        return f"switched(self.{name}_switch, {value}, {low}, {high}, {upper}_SWITCH_WIDTH)"
 
     def _correct(self) -> Iterator[str]:
         """Yield the method `correct`."""
         names = [column.name for column in self._columns]
         yield "    def correct(self, observation, reward):"
-        if not self._filters:
+        if not self._filters and not self._relays:
             yield '        """Continue from the recorded observation."""'
             yield f"        {_listed('self.', names)} = map(float, np.ravel(observation))"
             return
@@ -254,13 +310,25 @@ class Writer:
                 yield f"        {line}"
         recorded = [f"recorded_{name}" for name in names]
         yield f"        {_listed('', recorded)} = map(float, np.ravel(observation))"
-        yield "        self.rows += 1"
+        if self._filters:
+            yield "        self.rows += 1"
         for index in self._computed:
             name, law = names[index], self.found.laws[index]
+            if name in self._relays:
+                yield f"        {self._call(index, '_off', '0')}"
+                yield f"        {self._call(index, '_on', '1')}"
+                chance = f"self.{name}_switch"
+                yield f"        {chance} = revised("
+                yield f"            {chance}, recorded_{name} - {name}_off,"
+                yield f"            recorded_{name} - {name}_on, {name.upper()}_SWITCH_NOISE,"
+                yield "        )"
             if law.gain >= 1:
                 yield f"        self.{name} = {name}_next = recorded_{name}"
                 continue
-            yield f"        {self._call(index, '_next')}"
+            if name in self._relays:
+                yield f"        {name}_next = {name}_off + {chance} * ({name}_on - {name}_off)"
+            else:
+                yield f"        {self._call(index, '_next')}"
             values = f"{name}_next, recorded_{name}"
             weights = f"max({name.upper()}_GAIN, 1 / self.rows), {name.upper()}_JUMP"
             yield f"        self.{name} = {name}_next = corrected({values}, {weights})"
@@ -312,3 +380,10 @@ def _sum(law: Law, name: str) -> str:
 def _short(value: float, unit: float) -> str:
     """Write a limit with the digits of the recorded values and one more."""
     return literal(round(value, max(0, 1 - round(np.log10(unit)))) if unit else rounded(value, 7))
+
+
+def _table(thresholds: Mapping[float, float]) -> str:
+    """Write thresholds by group, or the only one."""
+    if len(thresholds) == 1:
+        return f"{next(iter(thresholds.values())):.6g}"
+    return "{" + ", ".join(f"{key:g}: {value:.6g}" for key, value in thresholds.items()) + "}"

@@ -43,7 +43,8 @@ def with_relay(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
                 if relay is None or wrong > MAX_SHARE_WRONG:
                     continue
                 base = fit.law if is_on else _plus(fit.law, fit.shift)
-                candidate = _switched(target, base, relay, fit.shift if is_on else -fit.shift)
+                shift = fit.shift if is_on else -fit.shift
+                candidate = _switched(base, relay, shift, fit.deviation)
                 candidate = search.target.fit(candidate, fits_gain=True, rounds=3)
                 found = search.cost(candidate)
                 if found < cost:
@@ -71,14 +72,13 @@ def _plus(law: Law, shift: float) -> Law:
     return replace(law, terms=(*law.terms, Term("1")), weights=np.append(law.weights, shift))
 
 
-def _switched(target: Target, law: Law, relay: Relay, shift: float) -> Law:
+def _switched(law: Law, relay: Relay, shift: float, noise: float) -> Law:
     """Add a constant that counts while the switch is on."""
-    doubt = 8.0 * target.typical_error(law) ** 2
     return replace(
         law,
         terms=(*law.terms, Term("1", is_switched=True)),
         weights=np.append(law.weights, shift),
-        relay=replace(relay, doubt=doubt),
+        relay=replace(relay, noise=noise, width=0.3 * noise),
         gain=min(law.gain, 0.3),
     )
 
@@ -102,7 +102,7 @@ def _modes(target: Target, law: Law) -> ModeFit:
     law = replace(law, terms=(Term("1"), *(t for t in law.terms if t.written("x"))))
     law = replace(law, weights=np.zeros(len(law.terms)))
     trace, used = target.trace(law), target.fitted
-    columns, errors = target.direct(trace, law.terms), target.errors(trace)
+    columns, errors = target.direct(trace, law.terms, trace.mode), target.errors(trace)
     weights = _least_squares(columns[used], errors[used])
     base = errors - columns @ weights
     low, high = np.quantile(base[used], [0.2, 0.8])
@@ -186,29 +186,62 @@ def _cut(switching: Array, staying: Array, is_low: bool) -> float:
 
 
 def tuned(search: Search, law: Law) -> Law:
-    """Improve the thresholds of the switch by a coordinate search, with weights fitted between."""
+    """Improve the thresholds of the switch, their softness and the gain, one after the other."""
     relay = law.relay
-    assert relay is not None
-    spread = np.mean([relay.high[k] - relay.low[k] for k in relay.low])
-    cost = search.cost(law)
-    for width in (0.3 * spread, 0.1 * spread, 0.03 * spread, 0.01 * spread):
-        for side in ("low", "high"):
-            for value in relay.low:
-                for offset in np.linspace(-1, 1, GRID):
-                    table = dict(getattr(law.relay, side))
-                    table[value] = getattr(relay, side)[value] + float(offset) * width
-                    moved = (
-                        replace(relay, low=table) if side == "low" else replace(relay, high=table)
-                    )
-                    candidate = replace(law, relay=moved)
-                    found = search.cost(candidate)
-                    if found < cost:
-                        law, cost = candidate, found
-                relay = law.relay or relay
-        law = search.target.fit(law, fits_gain=True, rounds=3)
-        doubt = 8.0 * search.target.typical_error(law) ** 2
-        fresh = replace(law, relay=replace(relay, doubt=doubt))
-        if search.cost(fresh) < search.cost(law):
-            law = fresh
-        relay, cost = law.relay or relay, search.cost(law)
+    if relay is None:
+        return law
+    width = float(np.mean([relay.high[key] - relay.low[key] for key in relay.low]))
+    for share in (0.2, 0.07, 0.02):
+        law = _with_gain(search, _with_widths(search, law))
+        law = _with_thresholds(search, law, share * width)
+        law = _refitted(search, law)
     return law
+
+
+def _refitted(search: Search, law: Law) -> Law:
+    """Fit the weights, without the rows of the wrong mode if they are outliers."""
+    robust = search.target.fit(law, fits_gain=True, rounds=4, robust=True)
+    typical = search.target.typical_error(robust)
+    if not search.target.has_outliers(robust):
+        return search.target.fit(law, fits_gain=True, rounds=3)
+    return replace(robust, relay=robust.relay and replace(robust.relay, noise=1.5 * typical))
+
+
+def _with_thresholds(search: Search, law: Law, width: float) -> Law:
+    """Move each threshold by up to a width."""
+    cost = search.cost(law)
+    for side, value in product(("low", "high"), law.relay.low if law.relay else ()):
+        start = law
+        for offset in np.linspace(-width, width, GRID).tolist():
+            candidate = _moved(start, side, value, offset)
+            found = search.cost(candidate)
+            if found < cost:
+                law, cost = candidate, found
+    return law
+
+
+def _moved(law: Law, side: str, value: float, offset: float) -> Law:
+    """Move one threshold of the switch."""
+    relay = law.relay
+    if relay is None:
+        return law
+    table = dict(relay.low if side == "low" else relay.high)
+    table[value] += offset
+    moved = replace(relay, low=table) if side == "low" else replace(relay, high=table)
+    return replace(law, relay=moved)
+
+
+def _with_widths(search: Search, law: Law) -> Law:
+    """Choose the softness of the thresholds, and the noise of a known mode."""
+    for field, factors in (("noise", (0.7, 1.0, 1.4)), ("width", (0.01, 0.1, 0.2, 0.4, 0.8))):
+        usual = search.target.typical_error(law)
+        relays = [law.relay and replace(law.relay, **{field: f * usual}) for f in factors]
+        law = min([law, *(replace(law, relay=relay) for relay in relays)], key=search.cost)
+    return law
+
+
+def _with_gain(search: Search, law: Law) -> Law:
+    """Fit the gain from several starts."""
+    starts = [law, *(replace(law, gain=gain) for gain in (0.03, 0.1, 0.25))]
+    laws = [search.target.fit(start, fits_gain=True, rounds=3) for start in starts]
+    return min(laws, key=search.cost)
