@@ -73,6 +73,7 @@ class FittedKernel:
 
     `lines` are the statements that return the distribution, and `sources` the functions that
     they call. `refit` fits the kernel to a mask of other rows; it needs more than `least_rows`.
+    If the kernel `draws`, its only value is a draw.
     """
 
     bits: float
@@ -81,6 +82,7 @@ class FittedKernel:
     is_certain: bool = False
     sources: frozenset[str] = frozenset()
     least_rows: int = 0
+    draws: bool = False
 
 
 class Kernel(ABC):
