@@ -96,6 +96,13 @@ def kernels(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effo
     return _Candidates(target, rows, learn, effort).kernels()
 
 
+def expressions(
+    target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort
+) -> list[KnownQuantity]:
+    """Return the expressions that an output may equal, the simple ones first."""
+    return _Candidates(target, rows, learn, effort).bases
+
+
 @dataclass(frozen=True)
 class _Candidates:
     """Expressions for an output, and their quality in every group of rows."""

@@ -13,6 +13,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.balances import balances
 from cwm_induction.chance.candidates import COVERED, ONE_SIDED, kernels
 from cwm_induction.chance.counts import NORMAL, CountKernel
+from cwm_induction.chance.events import Event, find_event
 from cwm_induction.chance.kernels import (
     FittedKernel,
     Kernel,
@@ -69,6 +70,15 @@ class Tree:
         assert self.condition and self.yes and self.no
         mask = self.condition.mask
         return replace(self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask))
+
+    def means(self, values: Array, rows: Array) -> Array:
+        """Return the mean of values over those rows of a mask that have the same leaf."""
+        if self.leaf is not None:
+            return np.full(len(values), values[rows].mean() if rows.any() else 0.0)
+        assert self.condition and self.yes and self.no
+        mask = self.condition.mask
+        sides = self.yes.means(values, rows & mask), self.no.means(values, rows & ~mask)
+        return np.where(mask, *sides)
 
     def lines(self) -> list[str]:
         """Write the statements that return the distribution."""
@@ -211,7 +221,14 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     ]
     reward = fit_reward(rows.knowing(*after), learn, effort)
     states = [
-        OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        OutcomeTarget(
+            q.text,
+            q.values,
+            _full(rows, low),
+            _full(rows, high),
+            own,
+            is_label=set(np.unique(q.values)) <= {0.0, 1.0},
+        )
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
     ]
     moving: tuple[Output, ...] = ()
@@ -223,8 +240,22 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
         rows = rows.knowing(*(after[n] for n in moved.stocks))
     orders = _orders(states, reward, rows, learn, effort)
     found = [_chained(targets, rows, reward, learn, effort) for targets in orders]
+    event = find_event(states, rows, learn, effort)
+    if event is not None:
+        target = _event_target(event, rows, learn, effort)
+        given = rows.knowing(KnownQuantity(target.name, target.values))
+        orders = _orders(states, reward, given, learn, effort)
+        found += [_chained([target, *targets], rows, reward, learn, effort) for targets in orders]
     best = min(found, key=lambda model: model.bits)
     return replace(best, outputs=(*moving, *best.outputs))
+
+
+def _event_target(event: Event, rows: OutcomeRows, learn: Array, effort: Effort) -> OutcomeTarget:
+    """Return the event as an output, with drawn results in rows that do not show it."""
+    target = OutcomeTarget("event", event.result, _full(rows, 0), _full(rows, 1), is_label=True)
+    shown = learn & (event.result >= 0)
+    tree = _output(target, rows, shown, effort).tree
+    return replace(target, values=event.filled(tree.means(event.result, shown)))
 
 
 def _orders(
