@@ -61,6 +61,9 @@ BASES_PER_GROUP = 3
 TWO_SIDED_BASES = 12
 """The same for the sum of two counts, whose base is less sharp."""
 
+NOISY_BASES = 1
+"""Expressions per group of rows that rounded normal noise is added to."""
+
 IDLE_SHARE = 0.08
 """Minimum share of rows without a draw, before an event may decide whether a count is drawn."""
 
@@ -93,6 +96,13 @@ def kernels(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effo
     return _Candidates(target, rows, learn, effort).kernels()
 
 
+def expressions(
+    target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort
+) -> list[KnownQuantity]:
+    """Return the expressions that an output may equal, the simple ones first."""
+    return _Candidates(target, rows, learn, effort).bases
+
+
 @dataclass(frozen=True)
 class _Candidates:
     """Expressions for an output, and their quality in every group of rows."""
@@ -118,10 +128,19 @@ class _Candidates:
             few = chosen is not None and len(chosen) <= FEW_CHOICES
             if not few and not self.target.is_label:
                 most = MAX_KERNELS // (2 if group is self.groups[0] else 6)
-                found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
-                fresh = [key for key in found if key not in counts][:most]
-                counts |= {key: found[key] for key in fresh if len(counts) < 2 * MAX_KERNELS}
+                counts |= self._fresh(group, counts, most)
         return [*choices.values(), *counts.values()]
+
+    def _fresh(
+        self, group: Array, known: dict[str, CountKernel], most: int
+    ) -> dict[str, CountKernel]:
+        """Return further counts of a group by their keys, and its normal noise beyond the limit."""
+        found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
+        fresh = [key for key in found if key not in known]
+        noisy = [key for key in fresh if "rounded_normal" in key]
+        fresh = [key for key in fresh if key not in noisy]
+        room = max(2 * MAX_KERNELS - len(known), 0)
+        return {key: found[key] for key in [*fresh[: min(most, room)], *noisy]}
 
     @cached_property
     def groups(self) -> list[Array]:
@@ -259,9 +278,13 @@ class _Candidates:
             own += [self._limited(shifted(own[0], change)) for change in usual]
             own += self._effects(own[0])
         own = own or [zero]
-        for base in distinct([*own, zero, *(bases[n] for n in order[:BASES_PER_GROUP])]):
+        likely = [bases[n] for n in order[:BASES_PER_GROUP]]
+        is_whole_table = group is self.groups[0]
+        for base in distinct([*own, zero, *likely] if is_whole_table else [*own, *likely, zero]):
             yield from self._on_base(base, group)
-        if group is self.groups[0]:
+        for base in likely[:NOISY_BASES]:
+            yield self._count(base, (Draw(NORMAL, 1),), None)
+        if is_whole_table:
             for base in [bases[n] for n in order[BASES_PER_GROUP:TWO_SIDED_BASES]]:
                 if self._side(base, group) == 0:
                     yield from self._two_sided(base)
@@ -367,7 +390,6 @@ class _Candidates:
                 yield part
 
     def _two_sided(self, base: KnownQuantity) -> Iterator[CountKernel]:
-        yield self._count(base, (Draw(NORMAL, 1),), None)
         ups: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None), (GEOMETRIC, None)]
         downs: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None)]
         if (self.target.values - base.values)[self.learn].std() > WIDE:

@@ -278,7 +278,9 @@ class CountKernel(ParametricKernel):
             below = sums[rows, np.where(inside, places - stride, places)]
             above = sums[rows, np.where(inside, places + stride, places)]
             bend = np.maximum(2 * top - below - above, 1e-9)
-            found += (above - below) ** 2 / (8 * bend)
+            gain = (above - below) ** 2 / (8 * bend)
+            # Outcomes that a neighbour excludes make the curve steeper than a parabola.
+            found += np.minimum(gain, top - np.maximum(below, above))
         return found
 
     def likelihood(self, parameters: Sequence[Array]) -> Array:

@@ -12,6 +12,8 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.balances import balances
 from cwm_induction.chance.candidates import COVERED, ONE_SIDED, kernels
+from cwm_induction.chance.counts import NORMAL, CountKernel
+from cwm_induction.chance.events import Event, find_event
 from cwm_induction.chance.kernels import (
     FittedKernel,
     Kernel,
@@ -28,6 +30,7 @@ from cwm_induction.chance.quantities import (
     is_whole,
 )
 from cwm_induction.chance.rewards import RandomReward, fit_reward
+from cwm_induction.chance.transfers import fit_transfers
 from cwm_induction.effort import Effort
 
 Array = np.ndarray
@@ -37,9 +40,6 @@ MAX_DEPTH = 8
 
 SMOOTH_TRIED = 3
 """Kernels per node whose parameter may change with a quantity."""
-
-FITTED = 3
-"""Kernels per node that are fitted, as the grids of their parameters are coarse."""
 
 MATRIX_SPEED = 0.05
 """Cost of a multiplication in a matrix product, relative to other arithmetic."""
@@ -70,6 +70,15 @@ class Tree:
         assert self.condition and self.yes and self.no
         mask = self.condition.mask
         return replace(self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask))
+
+    def means(self, values: Array, rows: Array) -> Array:
+        """Return the mean of values over those rows of a mask that have the same leaf."""
+        if self.leaf is not None:
+            return np.full(len(values), values[rows].mean() if rows.any() else 0.0)
+        assert self.condition and self.yes and self.no
+        mask = self.condition.mask
+        sides = self.yes.means(values, rows & mask), self.no.means(values, rows & ~mask)
+        return np.where(mask, *sides)
 
     def lines(self) -> list[str]:
         """Write the statements that return the distribution."""
@@ -113,11 +122,7 @@ class Grower:
         return Tree(bits, None, split, yes, no) if bits < best.bits else best
 
     def _fitted(self, rows: Array, costs: Array) -> Tree:
-        """Return the shortest fit of the likeliest kernels, whose costs are upper limits."""
-        order = np.argsort(costs, kind="stable")[:FITTED]
-        likely = [n for n in order.tolist() if costs[n] <= 1.1 * costs.min() + 10]
-        leaves = [self.kernels[n].fit(rows) for n in likely]
-        leaf = min(leaves, key=lambda leaf: leaf.bits)
+        leaf = self.kernels[int(costs.argmin())].fit(rows)
         return Tree(leaf.bits, leaf)
 
     def _split(self, rows: Array, least: float) -> ParameterCondition | None:
@@ -169,7 +174,17 @@ class Output:
     @property
     def is_certain(self) -> bool:
         """Whether every leaf has one value."""
-        return all(leaf.is_certain for leaf in self.tree.leaves())
+        return all(leaf.is_certain and not leaf.draws for leaf in self.tree.leaves())
+
+    @classmethod
+    def fixed(cls, name: str, text: str) -> "Output":
+        """Return an output with the same expression in all rows."""
+
+        def leaf(_: Array | None = None) -> FittedKernel:
+            return FittedKernel(0.0, [f"return [(1, {text})]"], leaf, True, draws="rng." in text)
+
+        target = OutcomeTarget(name, np.zeros(1), np.full(1, -np.inf), np.full(1, np.inf))
+        return cls(target, Tree(0.0, leaf()))
 
 
 @dataclass(frozen=True)
@@ -206,39 +221,78 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     ]
     reward = fit_reward(rows.knowing(*after), learn, effort)
     states = [
-        OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        OutcomeTarget(
+            q.text,
+            q.values,
+            _full(rows, low),
+            _full(rows, high),
+            own,
+            is_label=set(np.unique(q.values)) <= {0.0, 1.0},
+        )
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
     ]
-    first = [_output(target, rows, learn, effort) for target in states]
-    order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
-    random = [n for n in order if not first[n].is_certain]
-    computed = _computed([states[n] for n in random], [after[n] for n in random], rows, learn)
-    ordered = [states[n] for n in order if states[n].name not in computed]
-    ordered += [states[n] for n in order if states[n].name in computed]
-    certain = [states[n] for n in order if first[n].is_certain]
-    tried = [ordered]
-    if reward.extra[learn].any():
-        bounds = _full(rows, -np.inf), _full(rows, np.inf)
-        extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
-        later = [target for target in ordered if not any(target is each for each in certain)]
-        one_sided = max((reward.extra >= 0)[learn].mean(), (reward.extra <= 0)[learn].mean())
-        tried = [[*ordered, extra]]
-        if one_sided >= ONE_SIDED and not computed:
-            tried.append([*certain, extra, *later])
-    found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
-    return min(found, key=lambda model: model.bits)
+    moving: tuple[Output, ...] = ()
+    moved = fit_transfers(rows, learn)
+    if moved is not None and moved.is_calibrated:
+        names = [part.text for part in rows.now]
+        moving = tuple(Output.fixed(*line) for line in moved.lines(names))
+        states = [target for n, target in enumerate(states) if n not in moved.stocks]
+        rows = rows.knowing(*(after[n] for n in moved.stocks))
+    orders = _orders(states, reward, rows, learn, effort)
+    found = [_chained(targets, rows, reward, learn, effort) for targets in orders]
+    event = find_event(states, rows, learn, effort)
+    if event is not None:
+        target = _event_target(event, rows, learn, effort)
+        given = rows.knowing(KnownQuantity(target.name, target.values))
+        orders = _orders(states, reward, given, learn, effort)
+        found += [_chained([target, *targets], rows, reward, learn, effort) for targets in orders]
+    best = min(found, key=lambda model: model.bits)
+    return replace(best, outputs=(*moving, *best.outputs))
 
 
-def _computed(
-    targets: Sequence[OutcomeTarget],
-    after: Sequence[KnownQuantity],
+def _event_target(event: Event, rows: OutcomeRows, learn: Array, effort: Effort) -> OutcomeTarget:
+    """Return the event as an output, with drawn results in rows that do not show it."""
+    target = OutcomeTarget("event", event.result, _full(rows, 0), _full(rows, 1), is_label=True)
+    shown = learn & (event.result >= 0)
+    tree = _output(target, rows, shown, effort).tree
+    return replace(target, values=event.filled(tree.means(event.result, shown)))
+
+
+def _orders(
+    states: Sequence[OutcomeTarget],
+    reward: RandomReward,
     rows: OutcomeRows,
     learn: Array,
-) -> set[str]:
+    effort: Effort,
+) -> list[list[OutcomeTarget]]:
+    """Return orders of the outputs to try: simple ones first, sums of others last."""
+    first = [_output(target, rows, learn, effort) for target in states]
+    order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
+    random = [states[n] for n in order if not first[n].is_certain]
+    certain = [states[n] for n in order if first[n].is_certain]
+    computed = _computed(random, rows, learn)
+    ordered = [states[n] for n in order if states[n].name not in computed]
+    ordered += [states[n] for n in order if states[n].name in computed]
+    if not reward.extra[learn].any():
+        return [ordered]
+    bounds = _full(rows, -np.inf), _full(rows, np.inf)
+    extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
+    one_sided = max((reward.extra >= 0)[learn].mean(), (reward.extra <= 0)[learn].mean())
+    if one_sided < ONE_SIDED or computed:
+        return [[*ordered, extra]]
+    later = [target for target in ordered if not any(target is each for each in certain)]
+    return [[*ordered, extra], [*certain, extra, *later]]
+
+
+def _computed(targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array) -> set[str]:
     """Return the names of random outputs that are balances of others, which are drawn first.
 
-    Outputs that take the most bits are computed rather than drawn.
+    Args:
+        targets: Random outputs in ascending order of their bits; the last ones are computed.
+        rows: The known quantities.
+        learn: Mask of the rows to learn from.
     """
+    after = [KnownQuantity(target.name, target.values) for target in targets]
     computed: set[str] = set()
     needed: set[str] = set()
     for target in reversed(targets):
@@ -246,11 +300,11 @@ def _computed(
         if target.name in needed or not is_whole(target.values) or not others:
             continue
         low, high = float(target.low.max()), float(target.high.min())
-        for sum_ in balances(target.values, (low, high), rows.knowing(*others), [learn]):
-            right = (sum_.values.clip(low, high) == target.values)[learn].mean()
+        for balance in balances(target.values, (low, high), rows.knowing(*others), [learn]):
+            right = (balance.values.clip(low, high) == target.values)[learn].mean()
             if right >= COVERED:
                 computed.add(target.name)
-                needed |= {part.text for part in others if part.text in sum_.text}
+                needed |= {part.text for part in others if part.text in balance.text}
                 break
     return computed
 
@@ -276,7 +330,7 @@ def _chained(
 
 
 def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
-    if rows.terminated[learn].any():
+    if rows.terminated[learn].sum() >= MIN_SIDE:
         ends = rows.terminated.astype(float)
         yield OutcomeTarget("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
 
@@ -288,4 +342,13 @@ def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effo
         else regressions(target, rows, learn)
     )
     grower = Grower(found, rows.conditions(), rows.known, effort)
-    return Output(target, grower.grow(learn))
+    tree = grower.grow(learn)
+    if any(NORMAL.source in leaf.sources for leaf in tree.leaves()):
+        # Normal noise fits most rows so well that the search may miss sharper laws of some rows.
+        sharper = replace(grower, kernels=[kernel for kernel in found if not _is_normal(kernel)])
+        tree = min(tree, sharper.grow(learn), key=lambda each: each.bits)
+    return Output(target, tree)
+
+
+def _is_normal(kernel: Kernel) -> bool:
+    return isinstance(kernel, CountKernel) and kernel.draws[0].family is NORMAL
