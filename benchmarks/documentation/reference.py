@@ -336,6 +336,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "cwm_cli/translation",
         "cwm_cli/evaluation",
         "cwm_cli/commands/evaluate",
+        "cwm_cli/commands/tolerances",
         "plugins/cwm_induction/calibrate",
         "cwm_cli/commands/subjects",
     ),

@@ -124,7 +124,7 @@ class Session:
         state = self.folder / "state"
         after = f'\ncode=$?\n{{ pwd; env -0; }} > "{state}"\nexit $code\n'
         process = subprocess.Popen(
-            ["/bin/bash", "-c", LOCAL.sub(self.url, line) + after],
+            ["/bin/bash", "-c", LOCAL.sub(self.url, line).replace("~/cwm/", f"{ROOT}/") + after],
             cwd=self.at,
             env=self.variables,
             stdin=subprocess.DEVNULL,

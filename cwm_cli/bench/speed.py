@@ -254,7 +254,13 @@ def bench_speed(
             stochastic or has memory, or an argument is invalid.
     """
     subject = find_subject(
-        run, program=program, env=env, env_args=env_args, options=options, observer=observer
+        run,
+        program=program,
+        env=env,
+        env_args=env_args,
+        dataset=dataset,
+        options=options,
+        observer=observer,
     )
     if subject.model is not None and not subject.model.can_be_timed:
         raise CwmError(
@@ -401,7 +407,8 @@ def measure(
     found = evaluate(model, asked, metric, seed=seed)
     with closing(spec.make(**subject.env_args)) as env:
         setting = Setting(subject.env, subject.env_args, seed, step_limit(env))
-        walks = walks_of(spec, env, setting.task(spec), timed)
+        acts = spec.has_simulator(subject.env_args)
+        walks = walks_of(spec, env, setting.task(spec), timed) if acts else {}
         if found.failure:
             sides = TimedSides(len(timed), paces(walks), {}, found.failure)
         elif sandbox is None:

@@ -15,6 +15,7 @@ from cwm_cli.cli.shared import (
     MaxStepsOption,
     PlannerOption,
     ProgramOptions,
+    RewardExpressionOption,
     RunEnvOption,
     SeedOption,
     WorldModelOptions,
@@ -56,6 +57,7 @@ class PlanOptions(TypedDict):
             autocompletion=complete_dataset,
         ),
     ]
+    reward_expression: RewardExpressionOption
     max_steps: MaxStepsOption
     new: Annotated[
         bool, advanced_option("--new", help="Play again, and ignore episodes from before.")

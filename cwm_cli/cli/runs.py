@@ -15,6 +15,7 @@ from cwm_cli.cli.shared import (
     MaxStepsOption,
     OneRunArgument,
     ProgramOptions,
+    RewardExpressionOption,
     basic_option,
     complete_run,
     console,
@@ -266,6 +267,7 @@ def export(
     policy: PolicyOption = None,
     planner: PlannerOption = None,
     max_steps: MaxStepsOption = None,
+    reward_expression: RewardExpressionOption = None,
     programs: ProgramOptions,
     force: ForceOption = False,
     json: JsonOption = False,
@@ -295,13 +297,15 @@ def export(
     }
     given = {name: value for name, value in asked.items() if value not in (None, [])}
     if to is not None:
+        if reward_expression is not None:
+            raise CwmError("--reward-expression is for a package: leave out --to")
         return _export_imagined(folder, to, out, given, force=force, json=json)
     if given:
         name = {"options": "-o", "tools": "--tool"}.get(next(iter(given)))
         name = name or f"--{next(iter(given)).replace('_', '-')}"
         raise CwmError(f"{name} is for imagined episodes: add --to minari, or leave it out")
     with redirect_stdout(sys.stderr):  # environments may print
-        made = export_of(folder)
+        made = export_of(folder, reward_expression)
     target = Path(out) if out else folder / "export"
     with writing(target):
         publish(made, target)

@@ -95,8 +95,17 @@ RunEnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID. Default: the environment of the run.",
+        help="Environment ID. Default: that of the run, or of --dataset.",
         autocompletion=names_of("environment"),
+    ),
+]
+RewardExpressionOption = Annotated[
+    str | None,
+    data_option(
+        "--reward-expression",
+        metavar="TEXT",
+        help="Reward of a step, over columns after the step and the action: '-abs(level - 1.2)'. "
+        "Default: the own reward.",
     ),
 ]
 SeedOption = Annotated[int, basic_option("--seed", min=0, help="Random seed.")]
@@ -170,14 +179,24 @@ DatasetOption = Annotated[
 DataSeedOption = Annotated[
     int, data_option("--data-seed", min=0, help="Random seed of data collected by default.")
 ]
-METRICS = "Score: accuracy, skill (proper scoring rules), paper (as published) or a plugin's."
+ToleranceOption = Annotated[
+    list[str] | None,
+    data_option(
+        "--tolerance",
+        metavar="[NAME=]VALUE",
+        help="Absolute tolerance of exact values, of one component or all; repeatable.",
+        show_default="1e-5, absolute and relative",
+    ),
+]
+METRICS = "Score: accuracy, explained (noise), skill (chance), paper (as published) or a plugin's."
 MetricOption = Annotated[
     str | None,
     data_option(
         "--metric",
         metavar="NAME",
         help=METRICS,
-        show_default="skill if outcomes are random or partly hidden, else accuracy",
+        show_default="explained for tables with noise, skill if outcomes are random or partly "
+        "hidden, else accuracy",
         autocompletion=names_of("metric"),
     ),
 ]

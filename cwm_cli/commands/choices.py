@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
+from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, usual_metric
 from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
@@ -86,10 +86,11 @@ class Choices(NamedTuple):
     contract: str = AUTO
     cache: bool = False
 
-    def with_defaults(self, contract: ContractName) -> Self:
+    def with_defaults(self, contract: ContractName, *, is_noisy: bool = False) -> Self:
         """Return the choices with this contract and its usual metric if the user chose none."""
         named = next((each for each in USUAL_METRICS if each == self.contract), contract)
-        return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
+        metric = self.metric or usual_metric(named, is_noisy=is_noisy)
+        return self._replace(contract=named, metric=metric)
 
 
 class ChosenBackend(NamedTuple):

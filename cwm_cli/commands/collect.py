@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -188,7 +188,16 @@ def load_transitions(
         raise CwmError(
             f"{source} was recorded with --env-arg {recorded_args(rows)}: leave out --env-arg"
         )
-    return rows, source
+    return _without_missing_parts(rows, spec), source
+
+
+def _without_missing_parts(rows: Dataset, spec: EnvironmentSpec) -> Dataset:
+    """Mark rewards or ends that a table of transitions lacks, so that they are not scored."""
+    parts = {"rewards": "rewards", "ends": "terminations"}
+    missing = {name: False for name, column in parts.items() if not rows.columns[column].any()}
+    if not missing or spec.has_simulator(recorded_args(rows)):
+        return rows
+    return replace(rows, metadata=rows.metadata | missing)
 
 
 def warn_of_rows(rows: Dataset, observer: Observer) -> None:
@@ -210,19 +219,32 @@ def formats_of(file: Path) -> list[str]:
     return [name for name in names("importer") if find("importer", name)().reads(file)]
 
 
-def environment_in(dataset: Dataset | Path | str) -> tuple[str, dict[str, Any]]:
-    """Return the environment that a dataset names, and its arguments.
+def environment_in(
+    dataset: Dataset | Path | str | None,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+) -> tuple[str | None, Mapping[str, Any] | None]:
+    """Return the environment of a request, by default the one that its dataset names.
+
+    Args:
+        dataset: The dataset or its file.
+        env: Id of the environment, if the user gave it.
+        env_args: Arguments of the environment, by default those of the dataset.
 
     Raises:
         CwmError: The dataset names no environment, or one that imports a Python module, which
             only the user may decide.
     """
+    if dataset is None or env_args:
+        return env, env_args
     rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
     source = "the dataset" if isinstance(dataset, Dataset) else dataset
     name = rows.metadata.get("env")
+    if env not in (None, name):
+        return env, env_args
     if name is None:
         raise CwmError(f"{source} does not name its environment: add --env ID")
-    if ":" in name:
+    if env is None and ":" in name:
         raise CwmError(
             f"{source} names the environment {name}, which imports a Python module: "
             f"add --env {name} if you trust it"

@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cwm_cli.commands.subjects import ProgramSource, RunSource, find_subject, protected
+import numpy as np
+
+from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
+from cwm_cli.commands.tolerances import with_tolerances
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -25,7 +28,12 @@ from cwm_cli.evaluation import (
 )
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
-from cwm_cli.problems.feedback import Diagnosis, diagnose
+from cwm_cli.evaluation.finding import usual_metric
+from cwm_cli.evaluation.noise import NoiseLevel, is_table, noise_levels
+from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
+from cwm_cli.problems.feedback import Diagnosis, diagnose, worst
+from cwm_cli.problems.feedback.table_rows import worst_values
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
@@ -58,6 +66,7 @@ class EvaluationResult(Result):
         trajectories: Recorded episodes, with the predictions of a program that continues from its
             own predictions.
         baseline: Score of predictions without a model, on held-out rows if they are scored.
+        places: Row numbers of each part in the dataset, counted from 0.
     """
 
     scores: Scores
@@ -69,6 +78,14 @@ class EvaluationResult(Result):
     ranks: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
     baseline: Score | None = None
+    places: Mapping[Part, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no prediction is wrong, except for noise if the metric measures it."""
+        if self.failure is None and self.wrong is None:
+            return True
+        return explains_all_but_noise(self.scores.train, self.scores.test)
 
     @property
     def wrong(self) -> Part | None:
@@ -86,11 +103,21 @@ class EvaluationResult(Result):
         If the program predicts several possible results, only the rows whose result it excludes
         are returned.
         """
-        rows, found = self.rows[part], self.found[part]
+        rows, found = self.metric.tolerant(self.rows[part]), self.found[part]
         if found.answers is None or found.answers.shape == "certain":
             return rows, found.predictions
         wrong = found.rows < 1
         return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
+
+    def worst(self, part: Part, count: int) -> list[str]:
+        """Describe the worst predictions of a part, of tables with names and labels."""
+        rows, predictions = self.mistakes(part)
+        if not is_table(rows):
+            return worst(rows, predictions, self.metric, count)
+        places = self.places.get(part)
+        if places is not None and len(places) != len(rows):
+            places = places[self.found[part].rows < 1]
+        return worst_values(rows, predictions, count, places)
 
     def calibration(self, part: Part) -> ForecastCalibration | None:
         """Compare predicted probabilities of a part with frequencies; None after a failure."""
@@ -126,6 +153,7 @@ def evaluate(
     dataset: Dataset | Path | str | None = None,
     split: Part | None = None,
     metric: str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
     rollout_count: int = 0,
     trajectory_count: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -138,12 +166,15 @@ def evaluate(
 
     Args:
         subject: A program (file or text) of `env`, or a run, which names its environment.
-        env: Id of the environment of a program.
+        env: Id of the environment of a program; optional if the dataset names it.
         env_args: Arguments of the environment.
         dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
         metric: Name of the metric. By default `skill` for programs with randomness or memory, and
-            `accuracy` for others; for rules, the accuracy of their likeliest prediction.
+            `accuracy` for others; `explained` instead for programs without randomness if a table
+            has noise; for rules, the accuracy of their likeliest prediction.
+        tolerance: Absolute tolerances of exactness: `"NAME=VALUE"`, `"VALUE"` for all real
+            numbers, or a mapping by name of the component (or `reward`).
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.
@@ -165,19 +196,18 @@ def evaluate(
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
+        dataset=dataset,
         options=options,
         observer=observer,
     )
     limits = read_options(about.options, [Owner("sandbox", Limits)])["sandbox"]
     check_access(tools, allow_gap)
-    plain = abilities_of(about.text or "").is_plain
-    kind: type[Metric] = find("metric", metric or ("accuracy" if plain else "skill"))
+    abilities = abilities_of(about.text or "")
     data = about.transitions(dataset, observer)
-    truth = EnvironmentModel(about.spec, about.env_args)
-    measure = kind.of(data.train)
-    if not abilities_of(about.text or "").remembers:
-        # The true environment, restored to one observation, is no ceiling for a memory.
-        measure = measure.with_environment(truth, seed=seed)
+    data = with_tolerances(data, tolerance, about.spec, about.env_args)
+    is_simulated = about.spec.has_simulator(about.env_args)
+    levels = {} if is_simulated else noise_levels(data.train)
+    measure = _measure(about, data.train, metric, levels, seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     bounds = Limits.chosen({**about.limits, **limits})
@@ -195,6 +225,10 @@ def evaluate(
                 found[part] = failed_evaluation(rows, measure, failure)
             else:
                 found[part] = score(model, rows, measure, seed=seed)
+                if not is_simulated:
+                    found[part] = with_components(
+                        found[part], rows, levels, remembers=abilities.remembers
+                    )
             failure = failure or found[part].failure
         rolled: list[Rollout] = []
         followed: list[FollowedEpisode] = []
@@ -219,7 +253,32 @@ def evaluate(
     scored = {part: model.extra_scores(some) for part, some in chosen.items()}
     extra = {part: each for part, each in scored.items() if each is not None}
     base = baseline(chosen.get("test", chosen.get("train")), data.train)
-    return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed, base)
+    in_test = data.columns["split"] == 1
+    places: dict[Part, np.ndarray] = {
+        "train": np.flatnonzero(~in_test),
+        "test": np.flatnonzero(in_test),
+    }
+    return EvaluationResult(
+        scores, failure, rolled, measure, chosen, found, extra, followed, base, places
+    )
+
+
+def _measure(
+    about: Subject,
+    train: Dataset,
+    metric: str | None,
+    levels: Mapping[int, NoiseLevel],
+    seed: int,
+) -> Metric:
+    """Create the metric, by default the usual one of the program and the noise of the rows."""
+    abilities = abilities_of(about.text or "")
+    is_noisy = any(level.is_noisy for level in levels.values())
+    name = metric or usual_metric(abilities.contract, is_noisy=is_noisy)
+    measure: Metric = find("metric", name).of(train)
+    if abilities.remembers:
+        # The true environment, restored to one observation, is no ceiling for a memory.
+        return measure.with_memory()
+    return measure.with_environment(EnvironmentModel(about.spec, about.env_args), seed=seed)
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:

@@ -2,11 +2,13 @@
 
 An environment with discrete actions does not state which action does nothing. So the idle action
 is measured: it is the action with the best mean return if it is played in every step. In the
-trial, it is at least as good as an action without effect.
+trial, it is at least as good as an action without effect. Real parts of an action are zero in
+each of the tried actions.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ def can_idle(actions: Space, valid: Callable[[Any], Sequence[int] | None] | None
         actions: The action space.
         valid: Returns the valid actions in a state; None if every action is valid everywhere.
     """
-    return valid is None and actions.kind in ("box", "discrete")
+    return valid is None and all(leaf.space.kind != "text" for leaf in actions.leaves(""))
 
 
 def idle_action(task: Task) -> Any:
@@ -47,29 +49,46 @@ def idle_action(task: Task) -> Any:
     Continuous actions are zero, within the bounds of the space. For discrete actions, each action
     is played in every step of at least 3 and at most 30 trial episodes. All trial episodes
     together have at most 5,000 steps. The action with the highest mean return is returned, of
-    equal ones the lowest. Of more than 50 actions, 50 with equal distances are tried. The trial
+    equal ones the lowest. Of more than 50 actions, 50 with equal distances are tried. Actions of
+    several discrete parts are counted, the last part first; real parts are zero. The trial
     episodes are not among the episodes that `cwm plan` plays.
 
     Args:
         task: An environment whose actions can be played in every step (see `can_idle`).
 
     Returns:
-        An array in the shape of the action space, or a whole number.
+        An action of the space.
     """
     with closing(task.make()) as env:
         space = space_of(env.action_space, "actions")
-        if space.kind == "box":
-            zero = np.clip(0.0, space.low, space.high)
-            return zero.reshape(space.shape).astype(space.dtype)
-        count = min(MOST_ACTIONS, space.count)
-        first, last = int(space.low[0]), int(space.high[0])
-        actions = np.unique(np.linspace(first, last, count).round().astype(int)).tolist()
+        actions = _tried_actions(space)
+        if len(actions) == 1:
+            return actions[0]
+        count = len(actions)
         trials = max(FEWEST_TRIALS, min(MOST_TRIALS, ALL_TRIALS // count))
         returns = [_mean_return(env, task, each, trials, TRIAL_STEPS // count) for each in actions]
     return actions[int(np.argmax(returns))]
 
 
-def _mean_return(env: Any, task: Task, action: int, trials: int, steps: int) -> float:
+def _tried_actions(space: Space) -> list[Any]:
+    """Return up to `MOST_ACTIONS` combinations of the discrete parts; boxes are zero."""
+    leaves = [leaf.space for leaf in space.leaves("")]
+    components = [
+        (leaf.kind, *pair) for leaf in leaves for pair in zip(leaf.low, leaf.high, strict=True)
+    ]
+    sizes = [1 if kind == "box" else int(high - low) + 1 for kind, low, high in components]
+    combinations = prod(sizes)
+    count = min(MOST_ACTIONS, combinations)
+    rows = np.zeros((count, len(sizes)))
+    for row in range(count):
+        number = row * (combinations - 1) // max(count - 1, 1)
+        for place, (kind, low, high) in reversed([*enumerate(components)]):
+            number, rest = divmod(number, sizes[place])
+            rows[row, place] = np.clip(0.0, low, high) if kind == "box" else low + rest
+    return [space.cast(value) for value in space.unflatten(rows.reshape(count, *space.flat_shape))]
+
+
+def _mean_return(env: Any, task: Task, action: Any, trials: int, steps: int) -> float:
     """Return the mean return of a constant action in trial episodes of `steps` steps in total."""
     limit = min(task.limit, steps // FEWEST_TRIALS)
     returns = list[float]()

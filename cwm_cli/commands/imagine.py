@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,7 +25,14 @@ from cwm_cli.commands.subjects import (
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.spec import space_of
-from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, seeds_of, step_limit
+from cwm_cli.envs.tasks import (
+    EPISODE_SEED_STRIDE,
+    Setting,
+    Task,
+    random_action,
+    seeds_of,
+    step_limit,
+)
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
@@ -33,6 +41,7 @@ from cwm_cli.sandbox import Limits
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import ImaginedEpisodes, Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.simulated import ProgramSimulator
 
 ImaginedPolicy = Literal["planner", "random", "agent"]
 """Choice of actions: plans in the model, random actions, or the agent of the run."""
@@ -56,9 +65,9 @@ def imagine(
 ) -> Dataset:
     """Play episodes in a world model.
 
-    Each episode begins with the first observation of the environment for its seed, and continues
-    from the predictions of the model; random results are drawn. An episode depends only on the
-    seed and its number.
+    Each episode begins with the first observation of the environment for its seed, or with a
+    recorded initial observation if there is no simulator. It continues from the predictions of the
+    model; random results are drawn. An episode depends only on the seed and its number.
 
     Args:
         run: Run with the world model. It also names the environment.
@@ -90,11 +99,14 @@ def imagine(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
     )
     spec = subject.spec
+    recorded = None if spec.has_simulator(subject.env_args) else subject.transitions()
     with closing(spec.make(**subject.env_args)) as made:
         spaces = space_of(made.observation_space), space_of(made.action_space, "actions")
         limit = step_limit(made, max_steps)
-        like = example_rows(subject, made, spaces, spec.objects(made) if spec.objects else None)
-    task = Task(lambda: spec.make(**subject.env_args), seed, limit, spec.valid_actions)
+        if recorded is None:
+            like = example_rows(subject, made, spaces, spec.objects(made) if spec.objects else None)
+        else:
+            like, limit = recorded[np.arange(1)], max_steps or recorded.longest_episode
     suited = () if subject.model is None else subject.model.planners
     limits, planners = Limits.chosen({**subject.limits, **DECISION}), list[Planning]()
     choice = None
@@ -103,6 +115,7 @@ def imagine(
         limits, planners = choice.limits, choice.planners
     with ExitStack() as stack:
         model: WorldModel | None = subject.model
+        task = Setting(subject.env, subject.env_args, seed, limit).task(spec)
         if subject.text is not None:
             addresses = [each.address for each in planners if each.address]
             sandbox = stack.enter_context(
@@ -110,12 +123,15 @@ def imagine(
                     limits,
                     tools=sorted({*subject.tools, *tools}),
                     accepted=allow_gap,
-                    workers=4,  # to predict, imagine, plan and confirm
+                    workers=5,  # to predict, imagine, plan, confirm and simulate
                     handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                     observer=observer,
                 )
             )
             plain = ProgramModel(subject.text, sandbox, subject.name)
+            if recorded is not None:
+                simulator = stack.enter_context(ProgramSimulator(plain, recorded))
+                task = replace(task, make=simulator.make)
             model, planners = with_planners(plain, subject, choice, task, observer)
         assert model is not None
         session = stack.enter_context(_session(policy, subject, model, task, planners, observer))

@@ -26,6 +26,7 @@ from cwm_cli.commands.episodes import (
     play,
 )
 from cwm_cli.commands.idle import can_idle, idle_action
+from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.plays import EpisodeKey, LearnFrom, PlanResult, PlayConfig, PlayRun
 from cwm_cli.commands.sides import (
     FEWEST_EPISODES,
@@ -44,15 +45,16 @@ from cwm_cli.commands.subjects import (
 )
 from cwm_cli.commands.trials import choose_by_trial
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Leaf, Space
 from cwm_cli.envs.films import Camera
-from cwm_cli.envs.spec import gym_space_of, space_of
-from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
+from cwm_cli.envs.spec import gym_space_of
+from cwm_cli.envs.tasks import Setting, Task, seeds_of
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.evaluation.support import Doubt, Mode, doubting, is_enumerable
-from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
+from cwm_cli.planning import PLANNERS, Unsuited, automatic, rank_of, serving
+from cwm_cli.planning.encoding import find_unplannable
 from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER
@@ -65,6 +67,7 @@ from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
+from cwm_cli.worlds.rewarding import RewardExpression
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """Limits of one planning call, which decides for all running episodes.
@@ -86,6 +89,7 @@ def plan(
     dataset: Dataset | Path | str | None = None,
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
+    reward_expression: str | None = None,
     oracle: bool = False,
     episodes: int | None = FEWEST_EPISODES,
     workers: int = 1,
@@ -104,9 +108,12 @@ def plan(
     `real_env`, in the environment itself. Finished episodes are stored on disk, so that the same
     call continues an interrupted one. If all episodes are finished, it plays them again.
 
+    Recorded data without a simulator are played in the program itself, from recorded initial
+    observations: the returns are then predictions.
+
     Args:
         run: Run with the program. It also names the environment.
-        env: Id of the environment of `program`.
+        env: Id of the environment of `program`; optional if the dataset names it.
         env_args: Arguments of the environment.
         program: Program to plan in, instead of the best program of a run.
         real_env: Plan in the environment itself.
@@ -115,6 +122,8 @@ def plan(
             `planning.doubt` has another value.
         planner: Name of the planner, or "auto".
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
+        reward_expression: Reward of a step instead of the own one, as an expression over the
+            columns after the step and the action, such as `"-abs(level - 1.2)"`.
         oracle: Also plan in the environment itself, to compute the relative return `R`.
         episodes: Number of episodes of each side. None plays 10 to 2,000, so that the side with
             the longest episodes plays about 3,000 steps.
@@ -140,26 +149,29 @@ def plan(
         program=program,
         env=env,
         env_args=env_args,
+        dataset=dataset,
         real_env=real_env,
         options=options,
         observer=observer,
     )
     check_access(tools, allow_gap)
-    with closing(subject.spec.make(**subject.env_args)) as made:
-        spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
-        limit = step_limit(made, max_steps)
+    setup = PlanSetup.of(
+        subject,
+        dataset=dataset,
+        reward_expression=reward_expression,
+        max_steps=max_steps,
+        observer=observer,
+    )
+    setup.check_options(oracle=oracle, render=render is not None)
+    subject, spaces, limit, data = setup.subject, setup.spaces, setup.limit, setup.data
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
-    rows = None  # the true environment and trained models need no support by data
-    if subject.text is not None and (dataset is not None or subject.run is not None):
-        rows = subject.transitions(dataset, observer).train
+    rows = None if data is None else data.train
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
     setting = Setting(subject.env, subject.env_args, seed, limit)
-    truth = EnvironmentModel(subject.spec, subject.env_args)
     asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
-    sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
     all_tools = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
         sandbox = None
@@ -168,9 +180,9 @@ def plan(
                 choice.limits,
                 tools=all_tools,
                 accepted=allow_gap,
-                # two processes per worker and model, one for the trial of the planners, and one
-                # that repeats predictions
-                workers=(2 if rows is None else 4) * workers + 2,
+                # two processes per worker and model, one for the trial of the planners, one that
+                # repeats predictions, and one that simulates
+                workers=(2 if rows is None else 4) * workers + 2 + setup.in_program,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -180,6 +192,10 @@ def plan(
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
+        if sandbox is not None:
+            subject = stack.enter_context(setup.opened(sandbox))
+        truth = EnvironmentModel(subject.spec, subject.env_args)
+        sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
         model, doubt = _model_with_doubt(
             subject,
             sandbox,
@@ -191,7 +207,7 @@ def plan(
         known = None if doubt == FOREIGN_DATA else rows
         if model is not None and known is not None:
             choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
-        config = _play_config(subject, setting, choice, all_tools, rows)
+        config = _play_config(subject, setting, choice, all_tools, rows, setup.reward)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
@@ -202,7 +218,7 @@ def plan(
         noisy = NOISE in subject.env_args
         comparing = (
             None
-            if model is None
+            if model is None or setup.in_program  # then every prediction is right
             else Comparing(model, *spaces, known, seed, noisy=noisy, stops=choice.stops)
         )
         players = _Players(
@@ -214,8 +230,9 @@ def plan(
     if film and filmed:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
-    if subject.model is not None:
-        return replace(result, learn_from=None)  # `cwm learn` continues only from programs
+    if subject.model is not None or setup.in_program:
+        # `cwm learn` continues only from programs, and acts in the environment
+        return replace(result, learn_from=None, in_program=setup.in_program)
     return result
 
 
@@ -391,8 +408,11 @@ def choose_planners(
     first = [each for each in suited if each in supported]
     automatic_names = [*first, *(each for each in automatic_names if each not in first)]
     if not supported:
-        needed = "planning needs Discrete or bounded Box actions"
-        raise CwmError(f"{needed}: this environment has {gym_space_of(spaces[1])}")
+        part, space = find_unplannable(spaces[1]) or Leaf("the action", spaces[1])
+        raise CwmError(
+            f"planning needs finite bounds, and no texts: {part} is {gym_space_of(space)}; "
+            "bound it in the environment, or install a planner for it"
+        )
     if name not in (*supported, "auto"):
         raise CwmError(
             f"--planner {name} needs {known[name].NEEDS}: choose --planner {automatic_names[-1]}"
@@ -407,7 +427,7 @@ def choose_planners(
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
     doubt = Doubt(**given["planning"])
-    ranks = [known[planner.name].rank(*spaces) for planner in planners]
+    ranks = [rank_of(known[planner.name], *spaces) for planner in planners]
     rivals = 1 if first else ranks.count(ranks[0])
     return PlannerChoice(name, planners, bounds, general, doubt.doubt, rivals, doubt.stop)
 
@@ -499,6 +519,7 @@ def _play_config(
     choice: PlannerChoice,
     tools: list[str],
     rows: Dataset | None,
+    reward: RewardExpression | None = None,
 ) -> PlayConfig:
     return PlayConfig(
         env=subject.spec.id,
@@ -512,6 +533,7 @@ def _play_config(
         seed=setting.seed,
         tools=tools,
         limits={} if subject.text is None else asdict(choice.limits),
+        reward=reward.text if reward else "",
     )
 
 

@@ -68,6 +68,7 @@ class PlanResult(
         doubt: Value of steps that no row supports, or the reason why support is unknown.
         stopped: Reason why planning stopped early; empty if all episodes were played.
         learn_from: Arguments of the `cwm learn` command that fixes wrong predictions.
+        in_program: Whether the episodes were played in the program itself.
     """
 
     sides: Mapping[SideName, Side]
@@ -77,6 +78,7 @@ class PlanResult(
     doubt: str = ""
     stopped: str = ""
     learn_from: LearnFrom | None = None
+    in_program: bool = False
 
     @property
     def side(self) -> Side:
@@ -193,6 +195,7 @@ class PlanResult(
             "random_returns": self.sides["random"].returns,
             "idle_returns": idle.returns if idle else None,
             "stopped": self.stopped or None,
+            "in_program": self.in_program,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
         }
@@ -220,6 +223,7 @@ class PlayConfig(BaseModel):
         seed: Seed of all episodes.
         tools: Tools that the program may use.
         limits: Limits of the sandbox.
+        reward: Expression of the reward; empty for the own reward.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -235,11 +239,13 @@ class PlayConfig(BaseModel):
     seed: int
     tools: list[str] = []
     limits: dict[str, float] = {}
+    reward: str = ""
 
     @property
     def folder_name(self) -> str:
         """A readable folder name with a hash of all settings."""
-        return hashed_name(self.model_dump(mode="json"), self.planner)
+        settings = self.model_dump(mode="json", exclude=None if self.reward else {"reward"})
+        return hashed_name(settings, self.planner)
 
 
 class PlayHeader(RunHeader[PlayConfig]):

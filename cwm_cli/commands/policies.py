@@ -21,7 +21,7 @@ from cwm_cli.envs.simulators import CachingSimulator, Opening, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError, EnvironmentFailure
-from cwm_cli.planning import PLANNERS, Moment, find_planner, serving
+from cwm_cli.planning import PLANNERS, Moment, find_planner
 from cwm_cli.planning.model import countable, key
 from cwm_cli.worlds.model import Plan, PlanningSession
 
@@ -99,7 +99,8 @@ class Stage:
         if self.note:
             return None
         planners = {name: find_planner(name) for name in PLANNERS}
-        if not serving(planners, space_of(self.env.action_space, "actions")):
+        actions = space_of(self.env.action_space, "actions")
+        if not any(planner.serves(actions) for planner in planners.values()):
             self._skip_planning("no planner supports its actions")
             return None
         # time plain steps first: `Opening.of` takes many steps, too many in a slow environment

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.commands.collect import find_environment, load_transitions
+from cwm_cli.commands.collect import environment_in, find_environment, load_transitions
 from cwm_cli.commands.synthesize import warn_of_gaps
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
@@ -87,6 +87,7 @@ def find_subject(
     program: ProgramSource | None = None,
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
+    dataset: Dataset | Path | str | None = None,
     real_env: bool | None = None,
     options: Options | None = None,
     agents: bool = False,
@@ -97,8 +98,9 @@ def find_subject(
     Args:
         run: A run, which also names the environment.
         program: A program of `env`.
-        env: Id of the environment.
+        env: Id of the environment; a program without it belongs to that of the dataset.
         env_args: Arguments of the environment.
+        dataset: Transitions or their file, which may name the environment.
         real_env: Use the environment itself, by default the environment of the newest run. None
             if the command does not offer it.
         options: Options of the command; a run uses the options of its model. None accepts only
@@ -114,8 +116,10 @@ def find_subject(
         raise CwmError(f"choose one world model: a run, --program FILE{instead}")
     if run is not None:
         return _of_run(run, env, env_args, options, agents, observer)
+    if program is not None:
+        env, env_args = environment_in(dataset, env, env_args)
     if env is None and program is not None:
-        raise CwmError("--program needs an environment: add --env ID")
+        raise CwmError("--program needs an environment: add --env ID or --dataset FILE")
     if env is None:
         newest = _newest_run()
         if newest is None:

@@ -30,14 +30,24 @@ from cwm_cli.commands.collect import (
     recorded_args,
     warn_of_rows,
 )
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.commands.tolerances import with_tolerances
+from cwm_cli.data.dataset import TOLERANCES, Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.bodies import ENVIRONMENT, TOOL, Body, body_of, read_body
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score, baseline, evaluate, unseen
-from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
+from cwm_cli.evaluation.finding import (
+    USUAL_METRICS,
+    ContractName,
+    Finding,
+    find_contract,
+    usual_metric,
+)
 from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
+from cwm_cli.evaluation.noise import noise_levels
+from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -67,6 +77,7 @@ from cwm_cli.search.models import (
     ModelUse,
     model_uses,
 )
+from cwm_cli.text import first_few
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
 
@@ -181,6 +192,7 @@ def synthesize(
     data_seed: int = 0,
     dataset: Dataset | Path | str | None = None,
     metric: str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
     contract: ContractName | Literal["auto"] = "auto",
     max_cost: float | None = None,
     api_base: str | None = None,
@@ -211,6 +223,8 @@ def synthesize(
         data_seed: Random seed of recorded transitions.
         dataset: Transitions or their file; by default they are recorded.
         metric: Metric of programs, by default the usual one of the contract.
+        tolerance: Absolute tolerances of exactness: `"NAME=VALUE"`, `"VALUE"` for all real
+            numbers, or a mapping by name of the component (or `reward`).
         contract: Methods that a program must have, "auto" to choose by the data.
         max_cost: Maximum cost in US dollars.
         api_base: URL of the provider.
@@ -236,9 +250,7 @@ def synthesize(
         options = {**options, "search.start": str(start)}
     elif start is not None:
         options = [*options, f"search.start={start}"]
-    if env is None and dataset is not None:
-        env, named_args = environment_in(dataset)
-        env_args = env_args or named_args
+    env, env_args = environment_in(dataset, env, env_args)
     if env is None:
         raise CwmError("name an environment with --env ID, or transitions with --dataset FILE")
     spec, answers = environment(env), choose_backend(backend, named_models(model))
@@ -289,6 +301,7 @@ def synthesize(
             given_body.check(rows.observation_space, rows.action_space)
             observer.note(given_body.origin, "Body")
         args = recorded_args(rows, env_args)
+        rows = with_tolerances(rows, tolerance, spec, args)
         order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
         return _run_order(order, sandbox, observer, folder=folder, new=new)
@@ -329,6 +342,8 @@ def _run_order(
             observer.note(f"{job.run.place} continues with {done} nodes", "Run")
         if job.problem.contract != "plain" or job.finding.contract != "plain":
             observer.note(job.contract_words(), "Model type")
+        if noise := job.noise_words():
+            observer.note(noise, "Noise")
         job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
@@ -375,7 +390,7 @@ def _search_observed(job: "SearchJob", observer: Observer) -> None:
     if reused := sum(node.usage.reused for node in job.search.nodes):
         every = job.search.completions
         observer.note(f"{reused} of {every} completions were reused from the cache")
-    if job.search.given_up:
+    if job.search.given_up and not job.search.solved:
         observer.note("stopped: induction from data finds no further improvement")
     if job.search.out_of_money:
         observer.note(
@@ -430,6 +445,17 @@ class SearchJob:
         chosen = "changed during the search" if self.search.switches else "chosen"
         return f"{contract} ({chosen}; the data suggest {self.finding.contract})"
 
+    def noise_words(self) -> str:
+        """Return the estimated noise of components, for programs with memory."""
+        names = documented_names(self.run.header.description, self.dataset.observation_space)
+        noise = self.finding.noise.items()
+        found = [
+            f"{([*names, 'reward'])[number]} about {level.reachable(remembers=True):.2g}"
+            for number, level in noise
+            if level.is_clear and number <= len(names)
+        ]
+        return first_few(found, 4)
+
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node after it is in the journal and, if it is the best, saved."""
         stopped: CwmError | None = None
@@ -458,20 +484,33 @@ class SearchJob:
         spent = total([node.usage for node in self.search.nodes])
         model = ProgramModel(best.program, self.problem.sandbox) if best else None
         metric = metric or self.problem.metric
+        parts = (train, test, test[unseen(test, train)])
         found = [
             evaluate(model, rows, metric, seed=self.problem.seed) if model and len(rows) else None
-            for rows in (train, test, test[unseen(test, train)])
+            for rows in parts
         ]
         failures = [each.failure for each in found if each and each.failure]
-        scores = Scores(*(each and each.score for each in found))
-        finished, rare = self.search.solved, find_unverified(train, test)
+        spec = environment(self.run.config.env)
+        has_simulator = spec.has_simulator(self.run.config.env_args)
         names = documented_names(self.run.header.description, train.observation_space)
+        if not has_simulator:
+            remembers = self.problem.contract == "memory"
+            levels = self.finding.noise
+            found = [
+                each and with_components(each, rows, levels, names=names, remembers=remembers)
+                for each, rows in zip(found, parts, strict=True)
+            ]
+        scores = Scores(*(each and each.score for each in found))
+        rare = find_unverified(train, test)
+        is_explained = not rare and explains_all_but_noise(scores.train, scores.test)
+        finished = self.search.solved or is_explained
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
-            solved=finished and not (self.problem.settled or scores.refuted or rare),
-            settled=self.problem.settled,
-            given_up=self.search.given_up,
+            solved=is_explained
+            or (finished and not (self.problem.settled or scores.refuted or rare)),
+            settled=self.problem.settled and not is_explained,
+            given_up=self.search.given_up and not is_explained,
             completions=self.search.completions,
             tokens=spent.tokens,
             cost=spent.cost,
@@ -490,7 +529,7 @@ class SearchJob:
             finished=finished,
             unverified=tuple(rare) if finished else (),
             untested=tuple(find_untested(self.dataset)),
-            has_simulator=environment(self.run.config.env).has_simulator(self.run.config.env_args),
+            has_simulator=has_simulator,
             baseline=baseline(test if len(test) else train, train),
         )
         self.run.save_result(result.as_json())
@@ -562,10 +601,12 @@ def open_job(
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
+    if not order.spec.has_simulator(order.env_args):  # recorded by sensors, perhaps
+        finding = finding.model_copy(update={"noise": noise_levels(dataset.train)})
     # cached, because `skill` runs the true environment to measure its ceiling
-    measure = cache(partial(_measure, order))
+    measure = cache(partial(_measure, order, is_noisy=finding.is_noisy))
     is_open = order.choices.contract == AUTO
-    choices = order.choices.with_defaults(finding.contract)
+    choices = order.choices.with_defaults(finding.contract, is_noisy=finding.is_noisy)
     order = order._replace(choices=choices)
     parts = make_parts(choices)
     config = _config(
@@ -575,6 +616,7 @@ def open_job(
         choices=choices,
         settings=parts.settings,
         body=order.body,
+        tolerances=dataset.tolerances,
     )
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
@@ -591,6 +633,7 @@ def open_job(
             body=order.body,
             contract=config.contract,
             finding=finding,
+            noise=finding.noise,
             # only "auto" may change the contract, and with it the metric, during the search
             measure=measure if is_open else None,
             **parts.settings["problem"],
@@ -609,16 +652,16 @@ def open_job(
         yield job
 
 
-def _measure(order: Order, contract: ContractName) -> Metric:
+def _measure(order: Order, contract: ContractName, *, is_noisy: bool) -> Metric:
     """Create the metric; `skill` measures the ceiling with the true environment.
 
     There is no ceiling for a program with memory: it uses earlier observations, and the
     environment is restored to a single one.
     """
-    name = order.choices.metric or USUAL_METRICS[contract]
+    name = order.choices.metric or usual_metric(contract, is_noisy=is_noisy)
     metric: Metric = find("metric", name).of(order.dataset.train)
     if contract != "chance":
-        return metric
+        return metric.with_memory() if contract == "memory" else metric
     return metric.with_environment(
         EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed
     )
@@ -665,8 +708,11 @@ def _config(
     choices: Choices,
     settings: Settings,
     body: Body | None,
+    tolerances: Mapping[str, float],
 ) -> SearchConfig:
     """Return the configuration that identifies a run."""
+    if tolerances:  # they change scores, as the other options of the problem do
+        settings = settings | {"problem": {**settings["problem"], TOLERANCES: dict(tolerances)}}
     if choices.contract == "plain":
         # Patience has an effect only if the best reachable score is unknown.
         problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
@@ -700,8 +746,19 @@ def _check_folder(
         return check_free(folder, (DATASET, BODY))
     run = SearchRun.load(folder)
     # the transitions and the contract are not known yet: compare everything else
-    digest, choices = run.config.dataset, choices.with_defaults(run.config.contract)
-    config = _config(spec.id, env_args or {}, digest, choices=choices, settings=settings, body=body)
+    found = run.header.finding
+    is_noisy = found is not None and found.is_noisy
+    digest = run.config.dataset
+    choices = choices.with_defaults(run.config.contract, is_noisy=is_noisy)
+    config = _config(
+        spec.id,
+        env_args or {},
+        digest,
+        choices=choices,
+        settings=settings,
+        body=body,
+        tolerances=run.config.options["problem"].get(TOLERANCES, {}),
+    )
     run.check(config)
     return None
 

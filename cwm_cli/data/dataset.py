@@ -35,6 +35,9 @@ VALID = "valid_actions"
 DONE = "dones"
 """Column of an imported file that does not distinguish termination from time limits."""
 
+TOLERANCES = "tolerances"
+"""Metadata of rows that are compared within given tolerances."""
+
 ALL_FITTED = {"fitted": "all"}
 """Metadata of rows that are all fitted, because an agent that acts on them needs all."""
 
@@ -189,9 +192,29 @@ class Dataset:
         return self[self.columns["split"] == 1]
 
     @property
+    def has_rewards(self) -> bool:
+        """Whether rewards are a part of scores: tables of transitions may lack them."""
+        return self.metadata.get("rewards") is not False
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the ends of episodes are a part of scores."""
+        return self.metadata.get("ends") is not False
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """Absolute tolerances of exactness by number of the component, or `reward`."""
+        return dict(self.metadata.get(TOLERANCES, {}))
+
+    @property
     def has_valid_actions(self) -> bool:
         """Whether programs must return the valid actions after a step."""
         return VALID in self.columns
+
+    @property
+    def longest_episode(self) -> int:
+        """The number of rows of the longest episode."""
+        return int(np.unique(self.columns["episodes"], return_counts=True)[1].max(initial=0))
 
     @property
     def fitted(self) -> np.ndarray:

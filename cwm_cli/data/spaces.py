@@ -142,6 +142,49 @@ class Space:
             return int(value)
         return str(value) if self.kind == "text" else np.array(value)
 
+    @property
+    def flat_shape(self) -> tuple[int, ...]:
+        """Shape of a value in an array of values: of a tuple or a dict, all its components."""
+        return (self.size,) if self.kind in ("tuple", "dict") else self.shape
+
+    def flatten(self, name: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return numeric columns as one array (rows, *flat_shape)."""
+        if self.kind not in ("tuple", "dict"):
+            return columns[name]
+        leaves = [columns[leaf.name] for leaf in self.leaves(name)]
+        return np.hstack([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves])
+
+    def unflatten(self, array: np.ndarray) -> list[Any]:
+        """Return the values in an array (rows, *flat_shape), with int64 and float64 parts."""
+        if self.kind == "discrete":
+            return list(map(int, array))
+        if self.kind not in ("tuple", "dict"):
+            return list(array.copy())
+        columns, rest = Columns(), array
+        for leaf, part in self.leaves(""):
+            own, rest = rest[:, : part.size], rest[:, part.size :]
+            columns[leaf] = own.reshape(-1, *part.shape).astype(
+                np.float64 if part.is_float else np.int64
+            )
+        return [self.unpack("", columns, row) for row in range(len(array))]
+
+    def components(self, value: Any) -> list[Any]:
+        """Return the components of a value as Python numbers, in the order of the leaves."""
+        if self.kind not in ("tuple", "dict"):
+            return list(np.ravel(value).tolist())
+        parts = value if self.kind == "tuple" else [value[name] for name in self.keys]
+        pairs = zip(self.children, parts, strict=True)
+        return [number for child, part in pairs for number in child.components(part)]
+
+    def cast(self, value: Any) -> Any:
+        """Return a value whose arrays have the declared types, as environments expect it."""
+        if self.kind == "tuple":
+            return tuple(c.cast(part) for c, part in zip(self.children, value, strict=True))
+        if self.kind == "dict":
+            pairs = zip(self.keys, self.children, strict=True)
+            return {name: child.cast(value[name]) for name, child in pairs}
+        return value if self.kind in ("discrete", "text") else np.asarray(value, dtype=self.dtype)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; infinite bounds become null, equal bounds one number."""
         data: dict[str, Any] = {"kind": self.kind}

@@ -178,6 +178,8 @@ class Simulator(Model):
         hides: bool = False,
     ) -> None:
         self.action_space: Space = space_of(env.action_space, "actions")
+        # Environments may check the types of the parts of an action.
+        self._casts = self.action_space.kind != "discrete" and not self.action_space.is_float
         self.deterministic = deterministic
         self.counter: Counter = [0]
         self.rewinder = bind(env)
@@ -226,6 +228,7 @@ class Simulator(Model):
     def step(self, action: Any) -> Step:
         """Take an action."""
         self.counter[0] += 1
+        action = self.action_space.cast(action) if self._casts else action
         observation, reward, terminated, _, _ = self._step(action)
         self._seen = observation
         valid = self._valid_actions(self._env) if self._valid_actions else None
@@ -237,7 +240,7 @@ class Simulator(Model):
         """Take actions until the episode ends; return the discounted sum of rewards."""
         # Most time of a planner is spent here, so the loop makes no `Step` and no copy.
         step, count, total, factor = self._step, 0, 0.0, 1.0
-        for action in actions:
+        for action in map(self.action_space.cast, actions) if self._casts else actions:
             count += 1
             self._seen, reward, terminated, _, _ = step(action)
             total += factor * (reward if type(reward) is float else _number(reward))
@@ -272,7 +275,7 @@ class Place:
 
     def __init__(self, state: Named) -> None:
         self.state = state
-        self.steps: dict[int, tuple[Place, Step]] = {}
+        self.steps: dict[Any, tuple[Place, Step]] = {}
 
 
 class CachingSimulator(Model):
@@ -285,6 +288,7 @@ class CachingSimulator(Model):
         self._places: dict[Named, Place] = {}
         self._here: Any = None
         self.action_space = simulator.action_space
+        self._is_discrete = simulator.action_space.kind == "discrete"
         self.counter: Counter = simulator.counter
 
     @property
@@ -307,11 +311,14 @@ class CachingSimulator(Model):
     def step(self, action: Any) -> Step:
         """Take an action."""
         self.counter[0] += 1
-        self._here, step = self._here.steps.get(action) or self._take(self._here, action)
+        name = action if self._is_discrete else key(action)
+        self._here, step = self._here.steps.get(name) or self._take(self._here, action)
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until the episode ends; return the discounted sum of rewards."""
+        if not self._is_discrete:
+            return super().play(actions, discount)
         here, count, total, factor = self._here, 0, 0.0, 1.0
         # A copy of the loop over `step`, because planners spend most of their time here.
         for action in actions:
@@ -327,14 +334,15 @@ class CachingSimulator(Model):
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state."""
-        return self._simulator.returns([state.state for state in states], plans)
+        return self._simulator.returns(states, plans)
 
     def _take(self, here: Place, action: Any) -> tuple[Place, Step]:
         simulator = self._simulator
         simulator.stand(here.state)
         step = simulator.step(action)
         self.counter[0] -= 1  # `step` and `play` have counted it
-        taken = here.steps[action] = self._place(simulator.here()), step
+        taken = self._place(simulator.here()), step
+        here.steps[action if self._is_discrete else key(action)] = taken
         return taken
 
     def _place(self, state: Named) -> Place:

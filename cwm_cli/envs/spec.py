@@ -75,6 +75,10 @@ class Rewinder(Protocol):
         """
 
 
+NamedComponent = tuple[str, tuple[str, ...]]
+"""Name of a component, and the labels of its numbers, counted from 0; without labels, none."""
+
+
 @dataclass(frozen=True)
 class EnvironmentSpec:
     """An environment and the text that describes it to a language model.
@@ -100,6 +104,8 @@ class EnvironmentSpec:
         objects: Return the meaning of the object tables, if the observations are objects.
         action_names: Return the names of the actions, in order.
         text: Return a view that describes transitions in words.
+        components: Return the names and labels of the observation components, and of the
+            components of an action, in order. By default the names are in the description.
     """
 
     id: str
@@ -115,6 +121,10 @@ class EnvironmentSpec:
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema | None] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
     text: Callable[[gym.Env[Any, Any]], TextView] | None = None
+    components: (
+        Callable[[gym.Env[Any, Any]], tuple[Sequence[NamedComponent], Sequence[NamedComponent]]]
+        | None
+    ) = None
 
     def has_simulator(self, env_args: Mapping[str, Any]) -> bool:
         """Return whether the environment defines `step` and `reset`, so that agents can act in it.

@@ -51,6 +51,7 @@ __all__ = [
 
 METRICS: Mapping[str, str] = {
     "accuracy": "cwm_cli.evaluation.metric:AccuracyMetric",
+    "explained": "cwm_cli.evaluation.explained:ExplainedMetric",
     "paper": "cwm_cli.evaluation.metric:PaperMetric",
     "skill": "cwm_cli.evaluation.skill:SkillMetric",
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
@@ -25,6 +25,7 @@ from cwm_cli.evaluation.history import (
     paired,
 )
 from cwm_cli.evaluation.metric import match
+from cwm_cli.evaluation.noise import NoiseLevel
 from cwm_cli.evaluation.similar_rows import SimilarRows, choose_rows
 from cwm_cli.text import percent
 
@@ -35,6 +36,7 @@ __all__ = [
     "RecordedPast",
     "find_contract",
     "reexamine",
+    "usual_metric",
 ]
 
 ContractName = Literal["plain", "chance", "memory"]
@@ -45,7 +47,17 @@ USUAL_METRICS: Mapping[ContractName, str] = {
     "chance": "skill",
     "memory": "skill",
 }
-"""The default metric of each contract."""
+"""The default metric of each contract for data without noise."""
+
+
+def usual_metric(contract: ContractName, *, is_noisy: bool) -> str:
+    """Return the default metric of a contract.
+
+    With noise, no program without random outcomes is exact, so that `explained` replaces the usual
+    metric, unless the contract is chance.
+    """
+    return "explained" if is_noisy and contract != "chance" else USUAL_METRICS[contract]
+
 
 FEW = 0.1
 """Conflicts are rare up to this share of the rows; then similar rows are compared as well."""
@@ -69,6 +81,9 @@ class Finding(BaseModel):
         tests: Number of tests; `p_value` is corrected for it.
         p_value: Probability of so strong a dependence on the history by chance.
         of_program: Whether the errors of a program were examined instead of the outcomes.
+        noise: Noise levels by component, if they were estimated (see `noise_levels`).
+        cancelling: Correlation of the residuals of consecutive steps, which is negative under
+            sensor noise; 0 if no sensor noise was found.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,11 +100,24 @@ class Finding(BaseModel):
     tests: int = 0
     p_value: float = 1.0
     of_program: bool = False
+    noise: dict[int, NoiseLevel] = Field(default_factory=dict)
+    cancelling: float = 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether noise keeps all programs from predicting a component exactly."""
+        return any(level.is_noisy for level in self.noise.values())
 
     def words(self, names: Sequence[str] = ()) -> str:
         """Describe the evidence in a sentence, with names of components if given."""
         if self.contract == "plain":
             return "deterministic (no sign of randomness or hidden state in the data)"
+        if self.cancelling:
+            return (
+                f"errors of {_name(self.components[0], names)} in consecutive rows cancel "
+                f"(correlation {self.cancelling:.2f}), as with sensor noise, so earlier rows lower "
+                "the error"
+            )
         equal = "equal" if self.conflicts else "almost equal"
         if self.contract == "memory":
             cause = re.sub(r"component (\d+)", lambda m: _name(int(m[1]), names), self.told_by)
@@ -128,9 +156,10 @@ def find_contract(rows: Dataset) -> Finding:
         return Finding()
     history = RecordedPast(rows)
     found = _compare_equal_rows(history)
-    if found.contract == "memory" or found.conflicting > FEW * len(rows):
+    if found.contract == "memory":
         return found
-    return _merged(found, _compare_similar_rows(history, history.changes))
+    often = found.conflicting > FEW * len(rows)
+    return _merged(found, _compare_similar_rows(history, history.changes, only_noise=often))
 
 
 def reexamine(rows: Dataset, predictions: Columns, contract: ContractName) -> Finding:
@@ -220,7 +249,10 @@ def _ranked(situation: np.ndarray, outcome: np.ndarray) -> np.ndarray:
 
 
 def _compare_similar_rows(
-    history: RecordedPast, targets: np.ndarray, wrong: np.ndarray | None = None
+    history: RecordedPast,
+    targets: np.ndarray,
+    wrong: np.ndarray | None = None,
+    only_noise: bool = False,
 ) -> Finding:
     """Decide by rows with almost equal observation and action.
 
@@ -228,13 +260,24 @@ def _compare_similar_rows(
         history: The rows.
         targets: Outcomes, or errors of a program, (rows, components).
         wrong: Mask of the rows that a program predicts incorrectly, if targets are its errors.
+        only_noise: Whether to look for sensor noise only, because equal rows differ often.
     """
     chosen = choose_rows(history, wrong)
     # Few rows show nothing about real numbers, and of many components no two rows are similar.
     if len(chosen) < 80 or history.inputs.shape[1] > 24:
         return Finding()
     similar = SimilarRows(history, chosen, targets, wrong is not None)
-    found = similar.memory() or similar.chance()
+    found = None if only_noise else similar.memory()
+    noise = similar.sensor_noise() if found is None and wrong is None else None
+    if noise is not None:
+        return Finding(
+            contract="memory",
+            components=(noise.component,),
+            cancelling=noise.correlation,
+            p_value=noise.p_value,
+        )
+    if found is None and not only_noise:
+        found = similar.chance()
     if found is None:
         return Finding()
     fields = {} if found.explanation is None else found.explanation._asdict()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.component_scores import ComponentScore
 from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Score(BaseModel):
     Attributes:
         accuracy: Weighted mean over rows of the share of correct parts.
         observation: Unweighted mean accuracy of observations, without terminal rows.
-        reward: Unweighted mean accuracy of rewards.
-        terminated: Unweighted mean accuracy of termination.
+        reward: Unweighted mean accuracy of rewards; None if the rows have none.
+        terminated: Unweighted mean accuracy of termination; None if no row could show any.
         exact: Share of rows that are correct in every part.
         floor: Accuracy of the baseline: nothing changes, the most common reward, no termination
             (and the most common valid actions).
@@ -64,6 +65,10 @@ class Score(BaseModel):
         impossible: Number of rows whose outcome has probability 0 in the model.
         uncertain: Number of rows whose observation and action also had another outcome.
         brier: Brier scores of the probabilities of rewards and of termination.
+        explained: Mean share of the squared change of a component that the program explains, in
+            [0, 1], if `explained` is the metric. `reached` and `open_gap` then refer to the noise.
+        explained_ceiling: The same of a program at the noise level.
+        components: Measures of each component, for data without a simulator.
         uniformity: Probability that draws from the true distribution would have ranks at least as
             uneven as the draws of the model have.
     """
@@ -72,8 +77,8 @@ class Score(BaseModel):
 
     accuracy: float
     observation: float | None
-    reward: float
-    terminated: float
+    reward: float | None
+    terminated: float | None
     exact: float
     floor: float
     normalised: float | None
@@ -95,13 +100,18 @@ class Score(BaseModel):
     uncertain: int | None = None
     brier: dict[str, float] | None = None
     uniformity: float | None = None
+    explained: float | None = None
+    explained_ceiling: float | None = None
+    components: tuple[ComponentScore, ...] | None = None
 
     @property
     def value(self) -> float:
-        """The main score, in [0, 1]: the skill, the published score or the accuracy.
+        """The main score, in [0, 1]: the skill, the share explained, the published score, accuracy.
 
         A negative skill counts as 0. A skill counts as 1 only if no row is known to be wrong.
         """
+        if self.explained is not None:
+            return self.explained
         if self.skill is not None:
             return min(max(self.skill, 0.0), 1.0 - 1e-6 if self.reached is False else 1.0)
         return self.accuracy if self.paper is None else self.paper
@@ -112,8 +122,11 @@ class Score(BaseModel):
 
         For a skill without a ceiling, only an outcome with probability 0 in the model shows it.
         The published score alone does not show it, because it is below 1 even for exact programs:
-        it compares doubles with stored float32 numbers.
+        it compares doubles with stored float32 numbers. A share explained shows it if an error
+        is larger than the noise, or not white.
         """
+        if self.explained is not None:
+            return not self.reached
         if self.skill is not None:
             return bool(self.impossible) if self.reached is None else not self.reached
         return self.exact < 1 and (self.paper is None or self.paper < 1)
@@ -121,13 +134,13 @@ class Score(BaseModel):
     @property
     def least(self) -> float:
         """The value of `value` for the baseline."""
-        return self.floor if self.skill is None else 0.0
+        return self.floor if self.skill is None and self.explained is None else 0.0
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit fields that are None, except two that have a meaning when they are null."""
+        """Omit fields that are None, except fields that have a meaning when they are null."""
         data: dict[str, Any] = handler(self)
-        always = ("observation", "normalised")
+        always = ("observation", "normalised", "reward", "terminated")
         return {name: value for name, value in data.items() if value is not None or name in always}
 
 
@@ -142,13 +155,13 @@ class Matches(NamedTuple):
     """The correctness of each part of each row, in [0, 1].
 
     For an observation it is the share of correct components. For predictions with several answers
-    it is the expectation over the answers. `valid_actions` is None if programs need not return
-    them.
+    it is the expectation over the answers. Parts that the rows lack are None: rewards or ends of a
+    table without them, and `valid_actions` if programs need not return them.
     """
 
     observation: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
+    reward: np.ndarray | None
+    terminated: np.ndarray | None
     valid_actions: np.ndarray | None = None
 
     def scale(self, shares: np.ndarray) -> "Matches":
@@ -161,30 +174,50 @@ class Matches(NamedTuple):
         Rows in the mask `terminal` are scored by reward and termination only, because the
         observation after the end has no consequence.
         """
-        loss = 2.0 - self.reward - self.terminated
-        full_loss, parts = loss + 1.0 - self.observation, 3
+        ends = [part for part in (self.reward, self.terminated) if part is not None]
+        loss = np.full(len(terminal), float(len(ends)))
+        for part in ends:
+            loss -= part
+        full_loss, parts = loss + 1.0 - self.observation, len(ends) + 1
         if self.valid_actions is not None:
-            full_loss, parts = full_loss + 1.0 - self.valid_actions, 4
-        losses: np.ndarray = np.where(terminal, loss / 2, full_loss / parts)
+            full_loss, parts = full_loss + 1.0 - self.valid_actions, parts + 1
+        losses: np.ndarray = np.where(terminal, loss / max(1, len(ends)), full_loss / parts)
         return losses
 
 
-def close(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the mask of numbers that are finite and equal within the tolerance."""
+def close(
+    predicted: np.ndarray, target: np.ndarray, tolerance: float | np.ndarray | None = None
+) -> np.ndarray:
+    """Return the mask of numbers that are finite and equal within the tolerance.
+
+    Args:
+        predicted: Predicted numbers.
+        target: Recorded numbers of the same shape.
+        tolerance: Absolute tolerance, by default `TOLERANCE`, absolute and relative.
+    """
     target = np.asarray(target, dtype=np.float64)
+    if tolerance is None:
+        tolerance = TOLERANCE + TOLERANCE * np.abs(target)
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(predicted - target) <= TOLERANCE + TOLERANCE * np.abs(target)
+        near = np.abs(predicted - target) <= tolerance
     right: np.ndarray = near & np.isfinite(predicted) & np.isfinite(target)
     return right
 
 
 def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
     """Return for each leaf of the observation the mask (rows, size) of correct components."""
-    right = []
+    right, first = [], 0
     for name, space in dataset.observation_space.leaves("next_observations"):
         predicted, target = predictions[name], dataset.columns[name]
         same = close(predicted, target) if space.is_float else predicted == target
-        right.append(same.reshape(len(dataset), space.size))
+        same = same.reshape(len(dataset), space.size)
+        for number, tolerance in dataset.tolerances.items():
+            place = int(number) - first if number.isdecimal() else -1
+            if 0 <= place < space.size and space.kind != "text":
+                one, other = (column.reshape(same.shape) for column in (predicted, target))
+                same[:, place] = close(one[:, place], other[:, place], tolerance)
+        right.append(same)
+        first += space.size
     return right
 
 
@@ -194,12 +227,13 @@ def match(predictions: Columns, dataset: Dataset) -> Matches:
     valid = None
     if dataset.has_valid_actions:
         valid = (predictions[VALID] == dataset.columns[VALID]).all(axis=1)
-    return Matches(
-        np.mean(shares, axis=0),
-        close(predictions["rewards"], dataset.columns["rewards"]),
-        predictions["terminations"] == dataset.columns["terminations"],
-        valid,
-    )
+    reward = ended = None
+    if dataset.has_rewards:
+        tolerance = dataset.tolerances.get("reward")
+        reward = close(predictions["rewards"], dataset.columns["rewards"], tolerance)
+    if dataset.has_ends:
+        ended = predictions["terminations"] == dataset.columns["terminations"]
+    return Matches(np.mean(shares, axis=0), reward, ended, valid)
 
 
 def log_error(predictions: Columns, rows: Dataset) -> float | None:
@@ -276,12 +310,20 @@ class Metric:
         """Return the unweighted loss of each row, in [0, 1]; exactly 0 for correct rows."""
         return match_answers(predictions, rows).losses(rows.columns["terminations"])
 
+    def tolerant(self, rows: Dataset) -> Dataset:
+        """Return rows with the tolerances within which `losses` counts values as right."""
+        return rows
+
     def weights(self, rows: Dataset) -> np.ndarray:
         """Return the weight of each row, by default 1."""
         return np.ones(len(rows))
 
     def with_environment(self, environment: "WorldModel", *, seed: int = 0) -> Self:
         """Return the metric with the true environment, if its score depends on the ceiling."""
+        return self
+
+    def with_memory(self) -> Self:
+        """Return the metric of programs with memory, if it differs."""
         return self
 
     def words(self, rows: Dataset) -> str:
@@ -391,7 +433,9 @@ class AccuracyMetric(Metric):
 
     def words(self, rows: Dataset) -> str:
         """Return a description of the scoring, with weights for the rewards in these rows."""
-        names = "next observation, reward, terminated"
+        names = "next observation"
+        names += ", reward" if rows.has_rewards else ""
+        names += ", terminated" if rows.has_ends else ""
         names += ", valid actions" if rows.has_valid_actions else ""
         parts = f"A transition scores the share of its right parts ({names})."
         if len(self.classes) > MOST_CLASSES:
@@ -415,8 +459,8 @@ class AccuracyMetric(Metric):
     def failed(self, rows: Dataset) -> Score:
         """Return the score of a model without predictions: every part is wrong."""
         wrong = np.zeros(len(rows))
-        valid = wrong if rows.has_valid_actions else None
-        return self._score_of(Matches(wrong, wrong, wrong, valid), rows)
+        has = (True, rows.has_rewards, rows.has_ends, rows.has_valid_actions)
+        return self._score_of(Matches._make(wrong if part else None for part in has), rows)
 
     def floor(self, rows: Dataset) -> float:
         """Return the accuracy of the baseline."""
@@ -439,8 +483,8 @@ class AccuracyMetric(Metric):
         return Score(
             accuracy=accuracy,
             observation=None if terminal.all() else float(matches.observation[~terminal].mean()),
-            reward=float(matches.reward.mean()),
-            terminated=float(matches.terminated.mean()),
+            reward=None if matches.reward is None else float(matches.reward.mean()),
+            terminated=None if matches.terminated is None else float(matches.terminated.mean()),
             exact=float((losses == 0).mean()),
             floor=floor,
             normalised=None if floor == 1 else (accuracy - floor) / (1 - floor),
@@ -453,7 +497,8 @@ class AccuracyMetric(Metric):
         """Split the accuracy into parts; observations after the end of an episode weigh nothing."""
         terminal, weights = rows.columns["terminations"], self.weights(rows)
         parts = {name: right for name, right in matches._asdict().items() if right is not None}
-        part_weights = weights / weights.sum() / np.where(terminal, 2, len(parts))
+        ends = max(1, len({"reward", "terminated"} & parts.keys()))
+        part_weights = weights / weights.sum() / np.where(terminal, ends, len(parts))
         found = {}
         for name, right in parts.items():
             own = part_weights if name in ("reward", "terminated") else part_weights * ~terminal

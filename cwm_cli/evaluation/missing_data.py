@@ -16,6 +16,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE, close
+from cwm_cli.evaluation.noise import is_table
 from cwm_cli.evaluation.support import MIN_ROWS, component_bounds, is_enumerable, survey
 from cwm_cli.translation.instrumentation import LOOKUP, SITE_SHIFT
 from cwm_cli.worlds.confined_trails import UNKNOWN
@@ -60,9 +61,12 @@ def find_gaps(
         if len(before) and before.min() == before.max() == after.min() == after.max()
     ]
     parts = [
-        _on_ends(rows, names, columns),
-        f"Every reward seen was the same ({rewards[0]:g})." if len(rewards) == 1 else "",
-        _on_bounds(rows, names, columns[1]),
+        _on_ends(rows, names, columns) if rows.has_ends else "",
+        f"Every reward seen was the same ({rewards[0]:g})."
+        if len(rewards) == 1 and rows.has_rewards
+        else "",
+        # The bounds of a table only enclose its values.
+        _on_bounds(rows, names, columns[1]) if not is_table(rows) else "",
         *_on_values(rows, schema),
         *(_on_rules(model, rows, max_rows) if model else ()),
         f"{_join(constant)} never changed." if constant else "",
@@ -107,7 +111,7 @@ def find_untested(rows: Dataset) -> list[str]:
     the data cannot refute a program that never rewards a goal. Equal rewards alone are usual: many
     environments pay one per step until the episode ends.
     """
-    if not len(rows) or rows.columns["terminations"].any():
+    if not len(rows) or not rows.has_ends or rows.columns["terminations"].any():
         return []
     rewards = rows.columns["rewards"]
     is_constant = close(rewards, rewards[0]).all()

@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 from scipy.stats import mannwhitneyu, pearsonr, rankdata
 
 from cwm_cli.evaluation.history import (
+    MAX_P_VALUE,
     ContextTests,
     Explanation,
     RecordedPast,
@@ -51,6 +52,14 @@ class UnexplainedRows(NamedTuple):
     components: tuple[int, ...]
     unexplained: float
     explanation: Explanation | None = None
+
+
+class SensorNoise(NamedTuple):
+    """A component with sensor noise, and the correlation of its residuals in consecutive steps."""
+
+    component: int
+    correlation: float
+    p_value: float
 
 
 class SimilarRows:
@@ -248,6 +257,38 @@ class SimilarRows:
         unexplained = float(min(1.0, np.median(self.left[noisy])))
         return UnexplainedRows(tuple(noisy), unexplained)
 
+    def sensor_noise(self) -> SensorNoise | None:
+        """Return the component with the strongest sign of sensor noise, if any.
+
+        The noise of a recorded value enters two steps with opposite signs: as the outcome of one
+        step, and as the observation of the next. The residuals then are a moving average of order
+        one (Box and Jenkins, 1970), whereas random outcomes leave uncorrelated residuals. A law
+        that is fitted badly has similar residuals in similar rows instead.
+        """
+        max_correlation, max_alike = -0.18, 0.15
+        found: list[SensorNoise] = []
+        chosen, before = self.chosen, self.history.before
+        later = np.flatnonzero((np.diff(chosen) == 1) & self.history.follows[chosen[1:]]) + 1
+        for target in range(before.shape[1]):
+            residual = self.residuals[:, target]
+            values = np.unique(before[:, target])
+            coarse = len(values) <= MOST_CLASSES or residual.std() < 2 * np.diff(values).min()
+            if coarse or len(later) < 100:
+                continue
+            scaled = np.clip(residual / self._local_sizes(residual), -OUTLIER, OUTLIER)
+            between = pearsonr(scaled[later], scaled[later - 1])
+            alike = pearsonr(scaled, scaled[self.neighbours[:, 0]]).statistic
+            p_value = min(1.0, float(between.pvalue) * before.shape[1])
+            if between.statistic < max_correlation and alike < max_alike:
+                if p_value < MAX_P_VALUE:
+                    found.append(SensorNoise(target, float(between.statistic), p_value))
+        return min(found, key=lambda one: one.correlation) if found else None
+
+    def _local_sizes(self, residual: np.ndarray) -> np.ndarray:
+        """Return the mean size of residuals around each row: large counts vary more."""
+        sizes = np.array([np.abs(residual[rows]).mean() for rows in self.surroundings])
+        return np.asarray(np.maximum(sizes, 0.1 * sizes.mean() + 1e-300))
+
     def _is_noise(self, target: int) -> bool:
         """Whether residuals are alike everywhere and independent of their neighbours'.
 
@@ -267,7 +308,8 @@ class SimilarRows:
             pearsonr(residual[after], residual[after - 1]).statistic,
             pearsonr(residual, near).statistic,
         )
-        distant = pearsonr(np.abs(residual - near), rankdata(self.distances)).statistic
+        apart = np.abs(residual - near) / self._local_sizes(residual)
+        distant = pearsonr(apart, rankdata(self.distances)).statistic
         # largest correlations of noise, in standard errors
         errors, max_alike, max_distant = np.sqrt(len(residual)), 3.5, 2.5
         if max(alike) * errors >= max_alike or distant * errors >= max_distant:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import digamma
 
 from cwm_cli.data.dataset import VALID, Dataset
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.evaluation.calibration import calibration
 from cwm_cli.evaluation.metric import (
     FURTHEST,
@@ -33,6 +33,11 @@ SMOOTHING = 0.001
 
 CHUNK_NUMBERS = 1 << 21
 """Size limit of intermediate arrays when distances are summed, in numbers."""
+
+
+MANY_VALUES = 256
+"""Whole numbers with more values in the train rows are scored like real numbers, because draws
+rarely hit the recorded value; a program lists at most 256 outcomes."""
 
 
 class RowScores(NamedTuple):
@@ -89,13 +94,20 @@ class BaselineDistribution:
     samples_changes: bool
     counts: Mapping[bytes, Counter[bytes]]
     samples: Mapping[tuple[bytes, bool], np.ndarray]
+    wide: frozenset[str] = frozenset()
+    """Paths of whole numbers that are scored like real numbers."""
 
     @classmethod
     def of(cls, train: Dataset, classes: tuple[float, ...]) -> Self:
         """Fit the distribution to train rows, with the given reward classes."""
         real_reward = len(classes) > MOST_CLASSES
         space, terminal = train.observation_space, train.columns["terminations"]
-        found = cls(space, real_reward, np.array(classes), np.ones(1), False, {}, {})
+        wide = frozenset(
+            leaf.name.removeprefix("next_")
+            for leaf in space.leaves("next_observations")
+            if leaf.space.kind == "box" and _has_many_values(train.columns[leaf.name])
+        )
+        found = cls(space, real_reward, np.array(classes), np.ones(1), False, {}, {}, wide)
         after, before = found.real_numbers(train.columns), found.real_numbers(train.columns, "")
         found = replace(found, scale=_step_deviations(after - before, terminal, real_reward))
         actions = found.action_keys(train)
@@ -124,12 +136,16 @@ class BaselineDistribution:
         parts = [
             columns[leaf.name].reshape(*lead, -1).astype(np.float64)
             for leaf in self.space.leaves(f"{prefix}observations")
-            if leaf.space.is_float
+            if self.is_real(leaf)
         ]
         if self.real_reward:
             rewards = columns["rewards"] if prefix else np.zeros(lead)
             parts.append(rewards.reshape(*lead, 1))
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*lead, 0))
+
+    def is_real(self, leaf: Leaf) -> bool:
+        """Return whether a leaf of the observation is scored as real numbers."""
+        return leaf.space.is_float or leaf.name.removeprefix("next_") in self.wide
 
     def match_discrete(self, columns: Columns, rows: Dataset) -> np.ndarray:
         """Return the mask of rows whose predicted discrete part equals the recorded one."""
@@ -229,7 +245,7 @@ class BaselineDistribution:
 
     def _discrete_columns(self, rows: Dataset) -> list[str]:
         leaves = self.space.leaves("next_observations")
-        names = [leaf.name for leaf in leaves if not leaf.space.is_float]
+        names = [leaf.name for leaf in leaves if not self.is_real(leaf)]
         return [*names, VALID] if rows.has_valid_actions else names
 
 
@@ -272,7 +288,7 @@ class SkillMetric(AccuracyMetric):
 
     def words(self, rows: Dataset) -> str:
         """Return a description of the scoring for prompts."""
-        real = any(leaf.space.is_float for leaf in rows.observation_space.leaves("observations"))
+        real = any(map(self._fitted.is_real, rows.observation_space.leaves("observations")))
         numbers = (
             " Real numbers are scored by the distance of the predicted distribution (energy "
             "score): draws that spread too much or too little cost."
@@ -435,7 +451,7 @@ class SkillMetric(AccuracyMetric):
         if not self._fitted.scale.size:
             return 1000
         leaves = self._fitted.space.leaves("observations")
-        return 128 if any(not leaf.space.is_float for leaf in leaves) else self.draws
+        return 128 if any(not self._fitted.is_real(leaf) for leaf in leaves) else self.draws
 
     def _energy(
         self, predictions: Predictions, rows: Dataset, baseline_energy: np.ndarray
@@ -473,15 +489,15 @@ class SkillMetric(AccuracyMetric):
 
     def _accept_in_range(self, columns: Columns, rows: Dataset) -> Columns:
         """Replace drawn by recorded numbers if these are in the extended range of the draws."""
-        names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
+        leaves = rows.observation_space.leaves("next_observations")
+        names = [leaf.name for leaf in leaves if self._fitted.is_real(leaf)]
         found = dict(columns)
         for name in [*names, *(["rewards"] if self._fitted.real_reward else [])]:
             drawn, recorded = columns[name], rows.columns[name]
-            if drawn.dtype.kind == "f":
-                low, high = drawn.min(axis=1), drawn.max(axis=1)
-                width = high - low
-                within = (recorded >= low - width) & (recorded <= high + width)
-                found[name] = np.where(within[:, None], recorded[:, None], drawn)
+            low, high = drawn.min(axis=1), drawn.max(axis=1)
+            width = high - low
+            within = (recorded >= low - width) & (recorded <= high + width)
+            found[name] = np.where(within[:, None], recorded[:, None], drawn)
         return found
 
     def _ceiling_rows(
@@ -554,6 +570,14 @@ class SkillMetric(AccuracyMetric):
 
 def _as_predictions(predictions: Predictions | Columns) -> Predictions:
     return Predictions(predictions) if isinstance(predictions, dict) else predictions
+
+
+def _has_many_values(column: np.ndarray) -> bool:
+    """Return whether a component of a column of whole numbers has many values."""
+    if column.dtype.kind not in "iu":
+        return False
+    parts = column.reshape(len(column), -1).T
+    return any(len(np.unique(part)) > MANY_VALUES for part in parts)
 
 
 def _step_deviations(changes: np.ndarray, terminal: np.ndarray, real_reward: bool) -> np.ndarray:

@@ -34,6 +34,7 @@ from cwm_cli.runs.store import DATASET, kind_of
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean, money, share, tokens
+from cwm_cli.worlds.rewarding import RewardExpression
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -230,7 +231,12 @@ class RunFindings(NamedTuple):
 
 
 def card(
-    run: SearchRun, dataset: Dataset, names: Names, world: World, findings: RunFindings
+    run: SearchRun,
+    dataset: Dataset,
+    names: Names,
+    world: World,
+    findings: RunFindings,
+    reward_expression: str | None = None,
 ) -> str:
     """Return the README of an exported environment."""
     limit = world.max_episode_steps
@@ -246,6 +252,7 @@ def card(
         valid=_VALID if dataset.has_valid_actions else "",
         rendering=_describe_rendering(world.data["rendering"]),
         contract=_CONTRACTS[abilities_of(findings.best.program).contract],
+        reward=f" The reward is {_as_code(reward_expression)}." if reward_expression else "",
         scores=_score_table(run, findings),
         gaps=f"## Not covered by the data\n\n{gaps}\n" if gaps else "",
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
@@ -339,11 +346,19 @@ NEEDED = ("gymnasium>=0.29", "numpy")
 PARTS = ("environment.py", "rendering.py", "values.py", "vector.py")
 
 
-def build_package(run: SearchRun) -> Export:
-    """Return a package of the best program of a run, which may be unfinished."""
+def build_package(run: SearchRun, reward_expression: str | None = None) -> Export:
+    """Return a package of the best program of a run, which may be unfinished.
+
+    Args:
+        run: The run.
+        reward_expression: Reward that replaces that of the program (see `RewardExpression`).
+    """
     text, program = run.best_program(), (run.folder / BEST).read_bytes()
     findings = _read_findings(run, program)
     names, dataset = make_names(run.config.env), run.dataset()
+    if reward_expression is not None:
+        text = _with_reward(run.config, text, reward_expression, dataset)
+        program = text.encode()
     world = gather_world(run.config, dataset, text)
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
@@ -360,7 +375,7 @@ def build_package(run: SearchRun) -> Export:
     )
     return Export(
         files={
-            "README.md": card(run, dataset, names, world, findings).encode(),
+            "README.md": card(run, dataset, names, world, findings, reward_expression).encode(),
             f"{names.module}/program.py": program,
             **_package_files(run, names, world),
         },
@@ -369,6 +384,15 @@ def build_package(run: SearchRun) -> Export:
         use=("pip install $folder", f'env = gymnasium.make("{names.module}:{names.id}")'),
         notes=() if findings.is_over else (early,),
     )
+
+
+def _with_reward(config: SearchConfig, program: str, text: str, dataset: Dataset) -> str:
+    """Return a program with the rewards of an expression over its columns."""
+    spec = environment(config.env)
+    with closing(spec.make(**config.env_args)) as env:
+        reward = RewardExpression.parse(text, spec, env)
+    reward.rewarded(dataset)  # refuse an expression that fails on recorded observations
+    return reward.extended(program, valid=dataset.has_valid_actions)
 
 
 def _read_findings(run: SearchRun, program: bytes) -> RunFindings:
@@ -414,14 +438,20 @@ def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, byte
     }
 
 
-def export_of(folder: Path | str) -> Export:
+def export_of(folder: Path | str, reward_expression: str | None = None) -> Export:
     """Return the export of a run folder; other kinds of run define their own export.
+
+    Args:
+        folder: The run folder.
+        reward_expression: Reward of an exported program instead of its own.
 
     Raises:
         CwmError: The run cannot be exported, is part of a larger run, or has no program yet.
     """
     folder = placed(folder)
     kind = kind_of(folder)
+    if kind != SearchRun.kind and reward_expression is not None:
+        raise CwmError(f"{named(folder)} is a run of kind {kind!r}: leave out --reward-expression")
     if kind != SearchRun.kind:
         made: Export | None = load(folder).export()
         if made is not None:
@@ -432,4 +462,4 @@ def export_of(folder: Path | str) -> Export:
     if not (folder / DATASET).exists():
         above = folder.absolute().parent.parent
         raise CwmError(f"{named(folder)} is part of a larger run: export {named(above)}")
-    return build_package(SearchRun.load(folder))
+    return build_package(SearchRun.load(folder), reward_expression)

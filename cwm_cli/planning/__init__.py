@@ -4,6 +4,7 @@
   first suitable planner of a list.
 - `tabular` and `mcts` for discrete actions, `grid` for models with few real-valued components,
   `cem` (also iCEM) and `feedback` for continuous actions.
+- `encoding`: actions of other spaces, as discrete or continuous ones.
 - `model`: the base class of models. A program (`program`, translated by `cwm_cli.translation`) is
   a model, and so is a true environment (`cwm_cli.envs.simulators`).
 
@@ -14,7 +15,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
-from cwm_cli.planning.planner import Decider, Moment, Planner, Unsuited, automatic, serving
+from cwm_cli.planning.planner import (
+    Decider,
+    Moment,
+    Planner,
+    Unsuited,
+    automatic,
+    rank_of,
+    serving,
+)
 
 __all__ = [
     "PLANNERS",
@@ -24,6 +33,7 @@ __all__ = [
     "Unsuited",
     "automatic",
     "find_planner",
+    "rank_of",
     "serving",
 ]
 

@@ -146,6 +146,7 @@ class Icem(Planner):
     """
 
     NEEDS: ClassVar[str] = "discrete actions, or continuous ones within finite bounds"
+    PREFERS_NUMBERS: ClassVar[bool] = True
     SEGMENT: ClassVar[int] = 100
     """With 25 or 50 decisions HalfCheetah lost a third or an eighth of its return."""
 

@@ -97,7 +97,11 @@ class Mcts(Planner):
         elif situation.memory is not None:
             search = situation.memory
         else:
-            states_recur = not model.deterministic or countable(situation.state)
+            # A model with memory names its states differently inside and outside the sandbox, so
+            # a repeated decision agrees only in a tree of plans.
+            states_recur = not model.deterministic or (
+                countable(situation.state) and not model.remembers
+            )
             search = situation.memory = (StateGraph if states_recur else PlanTree)(model, self)
         found = search.search(situation)
         return choose(found, self.temperature, situation.rng.random())
@@ -617,7 +621,8 @@ class StateGraph(TreeSearch[GraphNode]):
             # States never recur if at least 3 real-valued outcomes all differ. Then the number
             # of outcomes may grow as the square root of the number of trials.
             all_differ = len(outcomes) == sum(outcomes.values())
-            never_recur = len(outcomes) >= 3 and all_differ and not countable(node.state)
+            seen = node.state.observation if isinstance(node.state, Here) else node.state
+            never_recur = len(outcomes) >= 3 and all_differ and not countable(seen)
             if not (never_recur and len(outcomes) ** 2 > node.tried[index]):
                 return None
         [drawn] = self._random.choices(list(outcomes), list(outcomes.values()))

@@ -167,7 +167,8 @@ class Model:
 
         Args:
             observations: (components, lanes) real numbers, one state in each lane.
-            actions: (1, *action) one action for all states, or (lanes, *action).
+            actions: (1, *action) one action for all states, or (lanes, *action), where *action is
+                the `flat_shape` of the action space.
 
         Returns:
             Observations (components, lanes), rewards (lanes,) and terminated (lanes,), a bool.
@@ -185,10 +186,10 @@ class Model:
                     np.broadcast_to(np.asarray(rewards, float), count),
                     np.broadcast_to(np.asarray(ends, bool), count),
                 )
-        steps, is_whole = [], actions.dtype.kind == "i"
-        for state, action in zip(observations.T, actions, strict=True):
+        steps = []
+        for state, action in zip(observations.T, self.action_space.unflatten(actions), strict=True):
             self.stand(state.copy())
-            steps.append(self.step(int(action) if is_whole else action.copy()))
+            steps.append(self.step(action))
         return (
             np.array([step.observation for step in steps], float).reshape(len(steps), -1).T,
             np.array([step.reward for step in steps], float),
@@ -213,16 +214,18 @@ class Model:
         state and the action, not on earlier samples.
         """
         start, found = self.here(), dict[Any, list[Any]]()
-        key = self.drawn_from
+        before = self.drawn_from
         # Not `hash`, whose values for texts differ between processes.
-        self.draw_from([crc32(repr(name(start)).encode()), int(action)])
+        is_number = isinstance(action, int | np.integer)
+        number = int(action) if is_number else crc32(repr(key(action)).encode())
+        self.draw_from([crc32(repr(name(start)).encode()), number])
         for _ in range(times):
             self.stand(start)
             step = self.step(action)
             state = self.here()
             same = found.setdefault(name((state, *step)), [0, step, state])
             same[0] += 1
-        self.draw_from(key)
+        self.draw_from(before)
         return [PossibleStep(count / times, step, state) for count, step, state in found.values()]
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
@@ -241,14 +244,15 @@ class Model:
 
         Args:
             states: The states to start from.
-            plans: Actions, of shape (states, plans, steps, *action). They are never modified.
+            plans: Actions, of shape (states, plans, steps, *action), where *action is the
+                `flat_shape` of the action space. They are never modified.
             draws: Number of times to play each plan, with the same random numbers for all plans.
                 0 plays each plan once, without a seed.
 
         Returns:
             Mean returns of shape (states, plans).
         """
-        returns, key = np.empty(plans.shape[:2]), self.drawn_from
+        returns, key, space = np.empty(plans.shape[:2]), self.drawn_from, self.action_space
         for index, state in enumerate(states):
             for number, plan in enumerate(plans[index]):
                 total = 0.0
@@ -256,7 +260,7 @@ class Model:
                     if draws:
                         self.draw_from((*key, draw))
                     self.stand(state)
-                    total += self.play(plan.copy())
+                    total += self.play(space.unflatten(plan) if space.children else plan.copy())
                 returns[index, number] = total / max(draws, 1)
         if draws:
             self.draw_from(key)

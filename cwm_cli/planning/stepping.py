@@ -40,7 +40,8 @@ def follow(
     seen = Space.from_json(space)
     if model.batch is not None and not valid and not seen.children and seen.kind != "text":
         try:
-            return _follow_together(model, arrays["observations"], arrays["actions"])
+            actions = model.action_space.flatten("actions", arrays)
+            return _follow_together(model, arrays["observations"], actions)
         except (Unbatched, ArithmeticError, ValueError, IndexError, TypeError):
             pass  # the scalar form may still answer
     return _follow_each(model, arrays, seen, key, valid=valid)

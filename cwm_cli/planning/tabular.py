@@ -14,6 +14,10 @@ from cwm_cli.planning.planner import Planner, Situation, Unsuited
 MAX_VALUES = 4_000_000
 """Maximum number of values to keep, over all states and numbers of remaining steps."""
 
+MAX_PAIRS = 400_000
+"""Maximum number of pairs of state and action. Rechecking a plan outside the sandbox takes each of
+these steps again, which takes about 30 s, the time that is allowed for it."""
+
 MOST_DRAWN = 1_000
 """Maximum number of states of a stochastic model that does not return its possible outcomes."""
 
@@ -31,7 +35,8 @@ class Tabular(Planner):
     ALONE: ClassVar[bool] = True
 
     states: int = 100_000
-    """Maximum number of states of the model; with more, the next planner is used."""
+    """Maximum number of states of the model; with more, the next planner is used, and also with
+    more than 400,000 pairs of state and action."""
     discount: float = 0.99
     """Discount factor per step (gamma) if the model is deterministic."""
     expected_discount: float = 0.9999
@@ -96,7 +101,7 @@ class StateTable:
         self._all = range(int(low), int(high) + 1)
         self._model = model
         self._options = options
-        self._most = options.states
+        self._most = min(options.states, MAX_PAIRS // len(self._all))
         certain = model.deterministic
         self._discount = options.discount if certain else options.expected_discount
         self._tolerance = options.tolerance if certain else 0.0

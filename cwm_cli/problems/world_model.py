@@ -1,7 +1,7 @@
 """The problem of writing a world model: its prompts, and the verdicts on its programs."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Self, cast
@@ -12,6 +12,9 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
+from cwm_cli.evaluation.noise import NoiseLevel
+from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import (
     counterexample,
     documented_names,
@@ -81,6 +84,8 @@ INEXACT = (
     "as ends."
 )
 
+NO_OUTLIER = "No error is larger than four times the noise."
+
 EXPLAINED = 0.95
 """Improve prompts show recorded steps until the program predicts this share of rows exactly."""
 
@@ -122,6 +127,8 @@ class WorldModelProblem(Problem):
     """MuJoCo model that programs may simulate."""
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
+    noise: Mapping[int, NoiseLevel] = field(default_factory=dict, metadata=NO_OPTION, repr=False)
+    """Noise levels of the components, if they are known."""
     measure: Callable[[ContractName], Metric] | None = field(
         default=None, metadata=NO_OPTION, repr=False, compare=False
     )
@@ -373,7 +380,7 @@ class WorldModelProblem(Problem):
             return Verdict(score=0.0, failure=found.failure)
         assert found.answers is not None
         shown = self._shown_rows(disclosed)
-        score, wrong, reached = found.score.value, found.rows < 1.0, found.score.reached
+        score, wrong, reached = found.score.value, found.rows < 1.0, self._is_reached(found)
         parts = {"observation", "reward", "terminated", "valid_actions", "exact"}
         is_certain = self.contract != "chance" and self.feedback != "paper"
         dead_end = validation = failure = None
@@ -398,8 +405,23 @@ class WorldModelProblem(Problem):
             dead_end=dead_end,
             reached=reached,
             stderr=found.score.skill_stderr,
-            open_gap=(found.score.open_gap or "") if score > 0.9 else "",
+            open_gap=(found.score.open_gap or "")
+            if score > 0.9 or found.score.explained is not None
+            else "",
         )
+
+    def _is_reached(self, found: Evaluation) -> bool | None:
+        """Return whether the best possible score is reached; None if that is unknown.
+
+        A skill has no known ceiling without a simulator. For real numbers, it is reached if noise
+        explains all errors and the draws are spread like the recorded values.
+        """
+        if found.score.reached is not None or not self.noise:
+            return found.score.reached
+        remembers = self.contract == "memory"
+        score = with_components(found, self.dataset, self.noise, remembers=remembers).score
+        is_real = all(each.right is None for each in score.components or ())
+        return True if is_real and explains_all_but_noise(score, None) else None
 
     def requested(self, text: str) -> str:
         """Return another contract that a completion requests, or ""."""
@@ -486,7 +508,8 @@ class WorldModelProblem(Problem):
         self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool
     ) -> Failure:
         """Describe wrong predictions, without the values of hidden rows."""
-        wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
+        wrong, published = found.rows < 1.0, self.feedback == "paper"
+        rows = self.metric.tolerant(self.dataset[shown])
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = {name: column[shown] for name, column in found.predictions.items()}
         uncertain = found.answers if self.contract != "plain" and not published else None
@@ -509,7 +532,7 @@ class WorldModelProblem(Problem):
             right = self._right_steps(rows, ~wrong[shown], brief=brief)
             message = "\n\n".join(filter(None, [text, right]))
         elif not wrong.any():
-            message = INEXACT
+            message = INEXACT if found.score.explained is None else NO_OUTLIER
         elif published:
             unseen = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
             message = f"{unseen} {GENERALISE}"
@@ -517,6 +540,8 @@ class WorldModelProblem(Problem):
             message = dead_end(
                 self.dataset, found.predictions, self.metric, shown, self.description
             )
+        if found.score.explained is not None and found.score.open_gap:
+            message = f"The errors are not only noise: {found.score.open_gap}.\n\n{message}"
         return Failure(kind="mismatch", message=message)
 
 

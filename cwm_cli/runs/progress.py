@@ -261,6 +261,8 @@ def score_parts(
     if any(score.skill is not None for score in scores.values()):
         words = [share_with_error(score.skill, score.skill_stderr) for score in scores.values()]
         rows.insert(0, _bar("skill", scores, lambda score: score.skill) | {"words": words})
+    if any(score.explained is not None for score in scores.values()):
+        rows.insert(0, _bar("explained", scores, lambda score: score.explained))
     for row in rows:
         row["strong"] = True
     for part, name in weighted_parts.items():
@@ -376,7 +378,13 @@ def score_grid(scores: Mapping[str, Score | None]) -> Grid:
         "floor": "baseline accuracy",
         "normalised": "normalised accuracy",
     }
-    for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items():
+    others = {
+        "valid_actions": "valid actions",
+        "paper": "paper score",
+        "explained": "explained",
+        "explained_ceiling": "explained at the noise level",
+    }
+    for name, words in others.items():
         if any(getattr(score, name, None) is not None for score in scores.values()):
             names[name] = words
     cells = [

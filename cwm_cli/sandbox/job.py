@@ -80,7 +80,7 @@ class Abilities(NamedTuple):
         return not any(self)
 
     @property
-    def contract(self) -> str:
+    def contract(self) -> Literal["plain", "chance", "memory"]:
         """The contract of the program: plain, chance or memory."""
         if self.remembers:
             return "memory"

@@ -5,6 +5,7 @@ completion (`Backend.complete`), reads a candidate from it (`Problem.read`), sco
 (`Problem.judge`), and updates the strategy with the new node (`Strategy.update`).
 """
 
+import ast
 import os
 import queue
 import time
@@ -132,6 +133,8 @@ class Search:
     _awaits_start: bool = field(default=True, init=False)
     _improved_at: int = field(default=0, init=False)
     """Number of completions at the last better candidate, switch or new evidence."""
+    _first_comparable: int = field(default=0, init=False)
+    """Index of the first node since the last switch or new evidence."""
     _previous_best: Node | None = field(default=None, init=False)
     _outdated: int = field(default=0, init=False)
     _events: int = field(default=0, init=False)
@@ -288,6 +291,7 @@ class Search:
         """Mark all verdicts as outdated, because the problem has new evidence."""
         self._previous_best, self.best = self.best or self._previous_best, None
         self._outdated, self._improved_at = len(self.nodes), self.completions
+        self._first_comparable = len(self.nodes)
 
     def renew(self) -> Iterator[Record]:
         """Judge again the outdated nodes that the strategy holds, and the previous best node.
@@ -324,10 +328,18 @@ class Search:
         yield record
 
     def _stalls(self, event: Record) -> bool:
-        """Return whether a backend gives up, because this completion improves nothing either."""
+        """Return whether a backend gives up, because this completion improves nothing either.
+
+        A backend that uses the data only gives up when it writes a program again.
+        """
         limit, node = self.backend.gives_up_after, event.node
         if limit is None or not node.asked or self.best is None:
             return False
+        if self.backend.from_data and node.program:
+            earlier = (n for n in self.nodes[self._first_comparable :] if n.asked)
+            code = _code(node.program)
+            if any(_code(other.program) == code for other in earlier):
+                return True
         improves = node.verdict.rank > self.best.verdict.rank
         return not improves and self.completions + 1 - self._improved_at >= limit
 
@@ -705,7 +717,7 @@ class Search:
         self.switches += 1
         for node in nodes:
             self._learn_candidate(event.judged(node))
-        self._improved_at = self.completions
+        self._improved_at, self._first_comparable = self.completions, len(self.nodes)
 
     # Recorded searches, and requests that an interruption lost.
 
@@ -775,6 +787,19 @@ def _turns_since(events: Sequence[Node | Remark | Switch], known: int) -> list[T
     """Return the turns of the requested nodes after the first `known` events."""
     nodes = [event for event in events[known:] if isinstance(event, Node) and event.asked]
     return [Turn(node.step, node.known) for node in nodes if node.known is not None]
+
+
+def _code(program: str) -> str:
+    """Return a program without comments and docstrings, which may contain scores."""
+    try:
+        tree = ast.parse(program)
+    except SyntaxError:
+        return program
+    for owner in ast.walk(tree):
+        match getattr(owner, "body", None):
+            case [ast.Expr(ast.Constant()), *rest]:
+                owner.body = rest or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
 
 
 def _is_improvement(found: Verdict, known: Verdict) -> bool:

@@ -239,7 +239,8 @@ def _check_rows(
     count, min_lanes = len(observations), 509
     lanes = np.arange(max(count, min_lanes)) % count
     batch.stand(np.take(_stack_lanes(observations), lanes, -1))
-    found = _lanes_to_rows(batch.step(np.take(_stack_lanes(actions), lanes, -1))).at(slice(count))
+    taken = np.take(_stack_actions(model.action_space, actions), lanes, -1)
+    found = _lanes_to_rows(batch.step(taken)).at(slice(count))
     pairs = zip(observations, actions, strict=True)
     expected = _to_arrays([next(_play_steps(model, start, [action])) for start, action in pairs])
     wrong = np.flatnonzero(~_find_equal(found, expected))
@@ -268,7 +269,8 @@ def _check_trajectories(
     lanes = np.arange(len(starts))
     batch.stand(_stack_lanes([observations[row] for row in starts]))
     for step in range(TRAJECTORY_STEPS):
-        found = _lanes_to_rows(batch.step(_stack_lanes([plans[lane][step] for lane in lanes])))
+        taken = _stack_actions(model.action_space, [plans[lane][step] for lane in lanes])
+        found = _lanes_to_rows(batch.step(taken))
         there = _to_arrays([expected[lane][step] for lane in lanes])
         alike = _find_equal(found, there)
         for place in np.flatnonzero(~alike):
@@ -361,6 +363,11 @@ def _lanes_to_rows(answer: tuple[np.ndarray, np.ndarray, np.ndarray]) -> StepArr
 def _to_arrays(steps: Sequence[Step]) -> StepArrays:
     observations, rewards, terminated, _ = zip(*steps, strict=True)
     return StepArrays(np.array(observations), np.array(rewards, float), np.array(terminated))
+
+
+def _stack_actions(space: Space, actions: Sequence[Any]) -> np.ndarray:
+    """Return actions as an array (*flat_shape, lanes)."""
+    return np.moveaxis(space.flatten("actions", space.pack("actions", actions)), 0, -1)
 
 
 def _stack_lanes(values: Sequence[Any]) -> np.ndarray:

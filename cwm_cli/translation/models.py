@@ -20,6 +20,7 @@ from cwm_cli.planning.model import LARGEST, Here, Model, Step, Unbatched, key
 from cwm_cli.planning.program import MemorylessModel, Program
 from cwm_cli.translation.emission import ScalarFunctions, emit_batched
 from cwm_cli.translation.expressions import TraceNode
+from cwm_cli.translation.numbers import DTYPES
 from cwm_cli.translation.states import Trace
 from cwm_cli.translation.values import closure_values
 
@@ -127,6 +128,7 @@ class ArithmeticModel(TranslatedModel):
         self._enter, self._step, self._play = functions
         self._takes_integers = program.action_space.kind == "discrete"
         self._takes_vectors = len(program.action_space.shape) == 1
+        self._components = program.action_space.components
         self._observes_integers = observation_space.kind == "discrete"
         self._dtype = np.float64 if observation_space.is_float else np.int64
         self._shape = observation_space.shape
@@ -140,7 +142,7 @@ class ArithmeticModel(TranslatedModel):
     def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
         try:
             state, components, reward, terminated = self._step(
-                state, action if self._takes_integers else np.ravel(action).tolist()
+                state, action if self._takes_integers else self._components(action)
             )
             if not (-LARGEST < reward < LARGEST and isfinite(sum(components))):
                 return None
@@ -159,7 +161,7 @@ class ArithmeticModel(TranslatedModel):
         if self._takes_vectors:
             actions = map(np.ndarray.tolist, actions)
         elif not self._takes_integers:
-            actions = (np.ravel(action).tolist() for action in actions)
+            actions = map(self._components, actions)
         try:
             return self._play(state, actions, discount)[:2]
         except ARITHMETIC_ERRORS:
@@ -177,6 +179,7 @@ class TraceBatch:
         self._components = tuple(observation_space.shape)
         self._dtype = np.float64 if observation_space.is_float else np.int64
         self._discrete = trace.discrete
+        self._kinds = [node.kind for node in trace.action]
         self._count = 0
         self._state: tuple[Any, ...] = ()
         outputs = [trace.fallback, trace.reward, trace.terminated]
@@ -218,6 +221,9 @@ class TraceBatch:
 
     def _take(self, function: Callable[..., Any], actions: np.ndarray) -> tuple[Any, ...]:
         columns = [actions] if self._discrete else list(actions.reshape(-1, self._count))
+        if actions.dtype.kind == "f" and "i" in self._kinds:  # parts of a tuple or a dict
+            pairs = zip(columns, self._kinds, strict=True)
+            columns = [column.astype(DTYPES[kind]) for column, kind in pairs]
         return self._run(function, [*self._state, *columns])
 
     def _run(self, function: Callable[..., Any], inputs: Any) -> tuple[Any, ...]:

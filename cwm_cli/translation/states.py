@@ -7,6 +7,8 @@ steps are traced from every variant until no new one appears.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from types import FunctionType
 from typing import Any
 
@@ -124,7 +126,7 @@ class Trace:
             self.action = [self.tracer.graph.make("action", (), "i")]
             self._actions: list[Any] = list(range(low, high + 1))
         else:
-            self.action, self._actions = self._symbols(self._action_space, "a"), [None]
+            self.action, self._actions = self._action_symbols(), [None]
         self._variants: list[StateVariant] = []
         # For each variant and action, because each pair has paths of its own.
         self._stepped: dict[tuple[int, Any], list[PathResult]] = {}
@@ -192,18 +194,34 @@ class Trace:
         if any(self._names.get(key) is not value for key, value in self._globals.items()):
             raise Unsupported("a global changes")
 
-    def _symbols(self, space: Space, letter: str) -> list[TraceNode]:
-        """Return a symbol for each component of a space."""
+    def _action_symbols(self) -> list[TraceNode]:
+        """Return a symbol for each component of the actions, which may have several parts."""
+        symbols = list[TraceNode]()
+        for _, leaf in self._action_space.leaves(""):
+            is_whole = leaf.kind == "box" and not leaf.is_float
+            part = replace(leaf, kind="multidiscrete") if is_whole else leaf
+            symbols += self._symbols(part, "a", len(symbols))
+        return symbols
+
+    def _symbols(self, space: Space, letter: str, first: int = 0) -> list[TraceNode]:
+        """Return a symbol for each component of a space, with numbers from `first`."""
         whole = space.kind in ("discrete", "multidiscrete", "multibinary")
         if not whole and not (space.kind == "box" and space.is_float):
             raise Unsupported(f"a space of the kind {space.kind}")
         nodes = [
-            tracer().graph.make("symbol", (), "i" if whole else "f", f"{letter}{place}")
+            tracer().graph.make("symbol", (), "i" if whole else "f", f"{letter}{first + place}")
             for place in range(space.size)
         ]
         for node, low, high in zip(nodes, space.low, space.high, strict=True):
             self.tracer.bound(node, *((low, high) if whole else (-LIMITS["f"], LIMITS["f"])))
         return nodes
+
+    def _nested_value(self, space: Space, nodes: Iterator[TraceNode]) -> Any:
+        """Return the symbolic value of a space, which takes the next nodes."""
+        if space.kind not in ("tuple", "dict"):
+            return self._value(space, list(islice(nodes, space.size)))
+        parts = [self._nested_value(child, nodes) for child in space.children]
+        return tuple(parts) if space.kind == "tuple" else dict(zip(space.keys, parts, strict=True))
 
     def _value(self, space: Space, nodes: Sequence[TraceNode]) -> Any:
         """Return the symbolic value of a space, as the program receives it."""
@@ -281,7 +299,8 @@ class Trace:
             # `__init__` may draw or count; the attributes come from the variant alone.
             environment = self._names["Environment"].__new__(self._names["Environment"])
             vars(environment).update(rebuild(variant.shape, variant.numbers()))
-            taken = action if self.discrete else self._value(self._action_space, self.action)
+            nodes = iter(self.action)
+            taken = action if self.discrete else self._nested_value(self._action_space, nodes)
             observed, reward, end = self._check_answer(environment.step(taken))
             known = self.tracer.truth(end)
             if known:

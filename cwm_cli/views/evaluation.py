@@ -14,12 +14,12 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.calibration import BINS, ForecastCalibration
 from cwm_cli.evaluation.verdicts import score_words
-from cwm_cli.problems.feedback import Diagnosis, worst
+from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, clean, percent, share
 from cwm_cli.views.curves import COLOURS, Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import is_verbose
-from cwm_cli.views.tables import GridTable, part_table, score_table
+from cwm_cli.views.tables import GridTable, component_parts, part_table, score_table
 from cwm_cli.views.terminal import place_words, printable
 
 TITLES: dict[Part, str] = {"train": "train", "test": "held-out"}
@@ -32,6 +32,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield score_table(scores)
     else:
         yield part_table(scores, result.baseline)
+    yield from component_parts(result.scores.train, result.scores.test)
     if extra := {TITLES[part]: each for part, each in result.ranks.items()}:
         first = next(iter(extra.values()))
         yield GridTable(type(first).grid(extra))
@@ -45,12 +46,13 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         words = score_words(result.scores.train, result.scores.test)
         yield Text(
             f"{words[:1].upper()}{words[1:]}.",
-            "bold green" if result.wrong is None else "bold yellow",
+            "bold green" if result.is_good else "bold yellow",
         )
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
-            yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
-            for block in worst(*result.mistakes(part), result.metric, 3):
+            title = "Outliers" if result.is_good else "Worst mismatches"
+            yield Text(f"\n{title} ({TITLES[part]}):", style="bold")
+            for block in result.worst(part, 3):
                 yield Text(f"\n{block}")
         if result.rollouts:
             cells = [

@@ -267,6 +267,11 @@ def plan_report(result: PlanResult) -> Iterator[RenderableType]:
     side, found = result.side, result.mismatches
     if side.episodes:
         yield Text(_return_words(result), "bold")
+    if result.in_program:
+        yield Text(
+            "Played in the program itself, from recorded initial states: returns are predictions.",
+            "yellow",
+        )
     if found:
         style = "bold green" if not (found.wrong or found.unanswered) else "bold yellow"
         yield Text(mismatch_words(found), style)

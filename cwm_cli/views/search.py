@@ -29,7 +29,15 @@ from cwm_cli.text import cached_words, money, share, tokens
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_cli.views.datasets import RecordingBar
 from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
-from cwm_cli.views.tables import GridTable, gap_parts, labelled, part_table, score_table, titled
+from cwm_cli.views.tables import (
+    GridTable,
+    component_parts,
+    gap_parts,
+    labelled,
+    part_table,
+    score_table,
+    titled,
+)
 from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
 
@@ -291,6 +299,7 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
         yield score_table(titled(result.scores._asdict()))
     elif result.scores.train is not None:
         yield part_table(scores, result.baseline)
+    yield from component_parts(result.scores.train, result.scores.test)
     if len(result.models) > 1:
         yield GridTable(models_grid(result.models))
     style = "bold green" if result.solved and not result.untested else "bold yellow"
@@ -324,6 +333,7 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Run"] = named(result.run)
         return lines
     gain = score.normalised if score.skill is None else score.skill  # above the baseline
+    gain = gain if score.explained is None else score.explained
     useful = (gain is None and score.exact > 0) or score.value > score.least
     mismatches = mismatches_of(result.run)
     if not useful and not result.given_up and not result.finished:
@@ -342,7 +352,7 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     # Below this normalised score the summary suggests a language model.
     poor_score = 0.9
     poor = (score.accuracy if gain is None else gain) < poor_score
-    if poor and backend.from_data:
+    if poor and backend.from_data and not result.solved:
         lines["Hint"] = "a language model may find more: --model PROVIDER/NAME"
     return lines
 

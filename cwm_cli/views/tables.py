@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.evaluation import Score
+from cwm_cli.evaluation.component_scores import ComponentScore
 from cwm_cli.runs.progress import score_grid
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import PARTS
-from cwm_cli.text import share, share_with_error
+from cwm_cli.text import UNKNOWN, share, share_with_error
 from cwm_cli.views.terminal import printable
 
 MAX_GAPS = 3
@@ -124,13 +125,22 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
         baseline: Score of a prediction without a model, which gets a column of its own.
     """
     columns = {title: score for title, score in scores.items() if score is not None}
+    if any(score.explained is not None for score in columns.values()):
+        rows = [
+            [name, *(share(getattr(score, field)) for score in columns.values()), reference]
+            for name, field, reference in (
+                ("explained", "explained", "0"),
+                ("at the noise level", "explained_ceiling", ""),
+            )
+        ]
+        return GridTable(Grid("", ["", *columns, "baseline"], rows), compact=True)
     if any(score.skill is not None for score in columns.values()):  # random outcomes rarely match
         skills = [share_with_error(each.skill, each.skill_stderr) for each in columns.values()]
         grid = Grid("", ["", *columns, "baseline"], [["skill", *skills, "0"]])
         return GridTable(grid, compact=True)
     if baseline is not None:
         columns["baseline"] = baseline
-    rows: dict[str, Callable[[Score], float | None]] = {
+    parts: dict[str, Callable[[Score], float | None]] = {
         "paper score": lambda score: score.paper,
         "observation": lambda score: score.observation,
         "reward": lambda score: score.reward,
@@ -140,10 +150,54 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
     }
     cells = [
         [name, *(share(read(score)) for score in columns.values())]
-        for name, read in rows.items()
+        for name, read in parts.items()
         if any(read(score) is not None for score in columns.values())
     ]
     return GridTable(Grid("", ["", *columns], cells), compact=True)
+
+
+def component_grid(components: Sequence[ComponentScore]) -> Grid:
+    """Return a table with the errors of each component, and the noise level.
+
+    Columns without any value are left out.
+    """
+    columns: dict[str, Callable[[ComponentScore], str]] = {
+        "component": lambda each: each.name,
+        "RMSE": lambda each: _number(each.rmse),
+        "noise": lambda each: _number(each.noise),
+        "R\N{SUPERSCRIPT TWO}": lambda each: share(each.r2),
+        "explained": lambda each: share(each.explained),
+        "right": lambda each: share(each.right),
+        "errors": _errors,
+    }
+    cells = {head: [read(each) for each in components] for head, read in columns.items()}
+    heads = [head for head, values in cells.items() if set(values) != {UNKNOWN}]
+    return Grid("", heads, [list(line) for line in zip(*(cells[h] for h in heads), strict=True)])
+
+
+def component_parts(train: Score | None, test: Score | None) -> Iterator[RenderableType]:
+    """Yield the table of components, on held-out transitions if there are any."""
+    score = test if test is not None and test.components else train
+    if score is not None and score.components:
+        most = 12  # lines on a terminal; the page of a run and --json have all
+        yield Text("")
+        title = "held-out" if score is test else "train"
+        worst = sorted(score.components, key=lambda each: each.is_explained)[:most]
+        shown = [each for each in score.components if each in worst]
+        yield Text(f"One-step predictions of each component ({title}):")
+        yield GridTable(component_grid(shown), compact=True)
+
+
+def _number(value: float | None) -> str:
+    # Levels of rounded arithmetic count as 0.
+    return UNKNOWN if value is None else f"{value:.3g}" if value > 1e-12 else "0"
+
+
+def _errors(score: ComponentScore) -> str:
+    """Return in few words what the errors of a component are like."""
+    if score.exact:
+        return "none"
+    return f"depend on {score.depends_on[0]}" if score.depends_on else "white"
 
 
 def labelled(lines: Mapping[str, str]) -> Iterator[Text]:

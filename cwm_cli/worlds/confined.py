@@ -222,7 +222,7 @@ class _Stepper:
         if request == SteppingRequest.AGREE:
             return SteppingReply(0, self._model.agree(*states)).encode()
         if request == SteppingRequest.RETURNS:
-            shape = (starts, count, length, *self._job.action_space.shape)
+            shape = (starts, count, length, *self._job.action_space.flat_shape)
             # A copy, because programs may change the actions that they get.
             plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
             before = self._model.counter[0]
@@ -305,7 +305,7 @@ class _Stepper:
         states = np.frombuffer(body, "<f8", lanes * space.size).reshape(lanes, space.size).T
         # A copy, because programs may change the actions that they get.
         actions: np.ndarray = np.frombuffer(bytearray(body[states.nbytes :]), self._actions.dtype)
-        shape = (count, *self._job.action_space.shape)
+        shape = (count, *self._job.action_space.flat_shape)
         found, rewards, ends = self._model.step_all(states, actions.reshape(shape))
         head = SteppingReply(self._model.counter[0] - before).encode()
         return b"".join(

@@ -268,8 +268,8 @@ def _float_array(items: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray | N
 
 def _batched_pass(batch: Batch, job: TimingJob, counter: Any) -> Pass:
     """Return a pass that steps from all inputs together."""
-    columns = (*job.observations, *job.actions)
-    observations, actions = [np.moveaxis(column, 0, -1) for column in columns]
+    flat = job.action_space.flatten("actions", job.columns)
+    observations, actions = [np.moveaxis(column, 0, -1) for column in (*job.observations, flat)]
 
     def take(inputs: TimedInputs, weights: np.ndarray) -> np.ndarray:
         batch.stand(inputs.leaves[0] if job.fresh[0] else np.take(observations, inputs.rows, -1))

@@ -307,13 +307,13 @@ class Confirmer:
         space = self.job.action_space
         if len(plan) != len(other):
             return False
-        if not space.is_float:
-            return plan == other
-        tolerance = 1e-6 * (np.array(space.high) - np.array(space.low)).reshape(space.shape)
-        pairs = zip(plan, other, strict=True)
-        return all(
-            bool((np.abs(np.asarray(a) - np.asarray(b)) <= tolerance).all()) for a, b in pairs
-        )
+        columns, others = space.pack("actions", plan), space.pack("actions", other)
+        for name, leaf in space.leaves("actions"):
+            extent = np.reshape(np.subtract(leaf.high, leaf.low), leaf.shape)
+            tolerance = 1e-6 * extent if leaf.is_float else 0
+            if not (np.abs(columns[name].astype(float) - others[name]) <= tolerance).all():
+                return False
+        return True
 
     def _confirm_steps(self, reported: list[ReportedStep]) -> None:
         """Compare up to 1000 reported steps with predictions of processes that only predict."""

@@ -97,7 +97,8 @@ class Codec:
                 dtype = f"<U{part.max_length + 1}"
             leaves.append((leaf, dtype, part.shape))
         self._leaves = leaves
-        self.dtype = leaves[0][1]
+        # Arrays of actions contain all components of a tuple or a dict.
+        self.dtype = "<f8" if space.children else leaves[0][1]
         self.size = sum(np.dtype(dtype).itemsize * prod(shape) for _, dtype, shape in leaves)
 
     def encode(self, items: Sequence[Any]) -> bytes:

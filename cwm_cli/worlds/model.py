@@ -378,7 +378,8 @@ class TrustedSession(PlanningSession):
         pairs = zip(self._names, reasons, strict=False)
         notes = [f"not {name}: it {reason}" for name, reason in pairs]
         self.report = PlannedWith(self._names[len(reasons)], (self._form,), "; ".join(notes))
-        return [Plan(actions, None) for actions in plans]
+        space = self._model.action_space  # environments may check the types of actions
+        return [Plan([space.cast(action) for action in actions], None) for actions in plans]
 
 
 class ExtraScores(BaseModel):

@@ -124,7 +124,7 @@ class ProgramModel(WorldModel):
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:
         """Yield the predicted observations of each rollout, until the program fails."""
-        with closing(self._step_remotely(rows)) as model, suppress(ProgramFailed, WorkerLost):
+        with closing(self.step_remotely(rows)) as model, suppress(ProgramFailed, WorkerLost):
             for start, actions in zip(starts, plans, strict=True):
                 model.stand(start)
                 yield [model.step(action).observation for action in actions]
@@ -134,7 +134,7 @@ class ProgramModel(WorldModel):
     ) -> ImaginedEpisodes:
         """Continue episodes inside the program; later calls may reuse its process."""
         if self.remembers:
-            model = self._step_remotely(rows)
+            model = self.step_remotely(rows)
             return FollowedEpisodes(model, starts, rows.observation_space, seed)
         if self._idle:
             process = self._idle.pop()
@@ -143,7 +143,8 @@ class ProgramModel(WorldModel):
             process = Imagination(self.sandbox, self.text, known)
         return SteppedEpisodes(process, starts, rows, seed, self._idle)
 
-    def _step_remotely(self, rows: Dataset) -> RemoteModel:
+    def step_remotely(self, rows: Dataset) -> RemoteModel:
+        """Start a process that steps the program; `rows` give the spaces."""
         self.sandbox.prepare(SteppingJob.handler)
         return RemoteModel(self.sandbox, SteppingJob.of(self.text, rows))
 
@@ -328,11 +329,12 @@ class ProgramSession(PlanningSession):
             raise ValueError(f"the planner {reply.planner}")
         process.rest()
         plans, space = reply.plans, self._job.action_space
-        actions = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
-        if not ((np.asarray(space.low) <= actions) & (actions <= np.asarray(space.high))).all():
-            raise ValueError("the planned value is not an action")
-        if space.kind != "discrete":  # environments expect the dtype of their space
-            plans = [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]
+        columns = space.pack("actions", [action for plan in plans for action in plan])
+        for name, leaf in space.leaves("actions"):
+            low, high = (np.reshape(bound, leaf.shape) for bound in (leaf.low, leaf.high))
+            if not ((low <= columns[name]) & (columns[name] <= high)).all():
+                raise ValueError("the planned value is not an action")
+        plans = [[space.cast(action) for action in plan] for plan in plans]
         for plan, moment in zip(plans, moments, strict=bool(plans)):
             if moment.valid is not None and plan[0] not in moment.valid:
                 raise ValueError(f"{plan[0]} is not allowed")

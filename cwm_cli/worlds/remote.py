@@ -28,6 +28,7 @@ from cwm_cli.planning.model import (
     Model,
     PossibleStep,
     Step,
+    key,
 )
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure
@@ -268,12 +269,12 @@ class RemoteModel(Model):
     def step(self, action: Any) -> Step:
         """Take an action."""
         before = self._observation
-        if self._since or not (self._ahead and self._ahead[0][0] == action):
+        if self._since or not (self._ahead and key(self._ahead[0][0]) == key(action)):
             # A planner often takes single actions that it has just played from here. Request these
             # actions together, and keep the replies to the later actions in `_ahead`.
             where, actions = self._last_played
             continues = self.deterministic and not self._since and self._stood is where
-            continues = continues and actions[0] == action
+            continues = continues and key(actions[0]) == key(action)
             actions = actions if continues else [action]
             replies = self._request_steps(SteppingRequest.WALK, actions, restores=continues)
             self._ahead = deque(zip(actions, replies, strict=False))
@@ -319,7 +320,7 @@ class RemoteModel(Model):
         # The best plan and a random one can be checked later.
         for start, own_plans, totals in zip(starts, plans, table, strict=True):
             for index in {int(totals.argmax()), secrets.randbelow(count)}:
-                actions = list(own_plans[index].copy())
+                actions = self.action_space.unflatten(own_plans[index])
                 self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[index])))
         return table
 
@@ -331,7 +332,7 @@ class RemoteModel(Model):
         states = observations.T.astype("<f8").tobytes()
         numbers = (StartKind.OBSERVED, len(states), count, len(actions), 0)
         encoded = actions.astype(self._actions.dtype).tobytes()
-        body, taken = states + encoded, self._actions.decode(encoded, len(actions))
+        body, taken = states + encoded, self.action_space.unflatten(actions)
         data = self._request(SteppingRequest.STEP_ALL, body, numbers, max_steps=count)
         [head] = self._read(data[: STEPPED.size], 0, count)
         if len(data) != STEPPED.size + count * (8 * size + 9):

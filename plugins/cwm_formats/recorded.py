@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of
+from cwm_cli.envs.spec import EnvironmentSpec, NamedComponent, gym_space_of
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -202,4 +202,12 @@ def _specify(name: str) -> EnvironmentSpec:
         make=partial(make, name),
         describe=lambda env: env.unwrapped.table.describe(),  # type: ignore[attr-defined]
         versions=dict,
+        components=_components,
     )
+
+
+def _components(env: gym.Env[Any, Any]) -> tuple[list[NamedComponent], list[NamedComponent]]:
+    """Return the names and labels of all columns."""
+    table: RecordedTable = env.unwrapped.table  # type: ignore[attr-defined]
+    observed = [(column.name, column.labels) for column in table.observed]
+    return observed, [(column.name, column.labels) for column in table.acted]

@@ -20,10 +20,12 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import match
-from cwm_induction import discrete, noise, objects, relations
+from cwm_induction import discrete, noise, noisy, objects, relations
 from cwm_induction.bodies.induce import induce_body
 from cwm_induction.chance.model import learn_model
 from cwm_induction.chance.program import write as write_random
+from cwm_induction.chance.quantities import OutcomeRows
+from cwm_induction.chance.transfers import fit_transfers
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -38,6 +40,7 @@ from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
+from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.statements import EmissionError
 
 DEFAULT = Hypothesis()
@@ -211,10 +214,26 @@ class RandomOutcomeAttempt:
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program for all rows, and a judged one without parameters from held-out rows."""
         task.effort.tell("fitting random counts and events")
-        view = Arrangement.of(task.data, "int64") if has_rules(task.data) else real(task.data)
+        view = real(task.data)
+        if has_rules(task.data) or has_counts(task.data):
+            view = Arrangement.of(task.data, "int64")
         model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
         judged = write_random(model.refitted(~task.held_back))
         return ProgramProposal(view.nested(write_random(model)), judged=view.nested(judged))
+
+
+@dataclass(frozen=True)
+class TransferAttempt:
+    """Recognises large counts that move at random, which need another model type."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Request the model type of random outcomes, or write no program."""
+        task.effort.tell("looking for random counts")
+        flat = Arrangement.of(task.data, "int64").flat(task.data)
+        found = fit_transfers(OutcomeRows.of(flat), ~task.held_back)
+        if found is None or not found.is_calibrated:
+            return ProgramProposal("")
+        return ProgramProposal(unchanged(task.data), contract="chance", is_complete=True)
 
 
 @dataclass(frozen=True)
@@ -385,6 +404,22 @@ class NoiseAttempt:
 
 
 @dataclass(frozen=True)
+class NoisyLawAttempt:
+    """Fits laws of rounded or noisy numbers, with memory if the contract has one."""
+
+    contract: str
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program whose errors are as small as the noise allows."""
+        task.effort.tell("fitting laws under noise")
+        view = real(task.data)
+        series = noisy.Series.of(view.flat(task.data), ~task.held_back)
+        found = noisy.induce(series, task.effort, self.contract == "memory")
+        program = broken(view.nested(noisy.Writer(found).text()))
+        return ProgramProposal(program, is_complete=True)
+
+
+@dataclass(frozen=True)
 class BodyAttempt:
     """Simulates a given body; proposes the default attempts if the body explains no row."""
 
@@ -425,6 +460,8 @@ def unchanged(data: Dataset) -> str:
 
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield the attempts for a new program of a model type, the likeliest first."""
+    if contract != "chance" and noisy.has_noise(data):
+        yield NoisyLawAttempt(contract)
     if has_window(data, contract):
         yield BoardAttempt()
         yield UnchangedAttempt()
@@ -433,7 +470,7 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield from _with_memory(data)
         yield UnchangedAttempt()
         return
-    if contract == "chance" and has_rules(data):
+    if contract == "chance" and (has_rules(data) or has_counts(data)):
         if has_few_states(data):
             yield ChanceAttempt()
         yield RandomOutcomeAttempt()
@@ -442,6 +479,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "chance" and has_equations(data):
         yield RandomOutcomeAttempt()
         yield NoiseAttempt()
+    if contract == "plain" and has_counts(data):
+        yield TransferAttempt()
     if contract == "plain" and has_rules(data) and not objects.supports(data):
         yield RelationAttempt()
         yield UnchangedAttempt()
@@ -524,6 +563,11 @@ def has_equations(data: Dataset) -> bool:
     kinds = {leaf.space.kind for leaf in data.observation_space.leaves("observations")}
     numbers = is_numeric(data.observation_space) and is_numeric(data.action_space)
     return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
+
+
+def has_counts(data: Dataset) -> bool:
+    """Return whether all observations are whole numbers."""
+    return len(data) > 0 and is_numeric(data.observation_space) and is_whole(data)
 
 
 def has_few_states(data: Dataset) -> bool:

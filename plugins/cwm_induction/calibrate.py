@@ -50,7 +50,7 @@ class CalibrationResult(Result):
 def calibrate(
     program: ProgramSource,
     *,
-    env: str,
+    env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
     dataset: Dataset | Path | str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -66,7 +66,7 @@ def calibrate(
 
     Args:
         program: A file, a run or the text of a program.
-        env: The environment of the program.
+        env: The environment of the program; optional if the dataset names it.
         env_args: Arguments of the environment.
         dataset: The transitions, by default the recorded ones of the environment.
         options: Options such as `calibrate_seconds=60`.
@@ -84,7 +84,9 @@ def calibrate(
     """
     if output is not None and not Path(output).parent.is_dir():
         raise CwmError(f"cannot write {output}: its folder does not exist; choose another --output")
-    about = find_subject(program=program, env=env, env_args=env_args, observer=observer)
+    about = find_subject(
+        program=program, env=env, env_args=env_args, dataset=dataset, observer=observer
+    )
     text = about.text or ""
     if (contract := abilities_of(text).contract) != "plain":
         raise CwmError(

@@ -11,9 +11,9 @@ import typer
 from cwm_cli.cli.shared import (
     DatasetOption,
     EnvironmentOptions,
-    EnvOption,
     JsonOption,
     ProgramOptions,
+    RunEnvOption,
     SeedOption,
     basic_option,
     emit_json,
@@ -33,7 +33,7 @@ OutputOption = Annotated[
 def calibrate(
     *,
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A .py file.")],
-    env: EnvOption,
+    env: RunEnvOption = None,
     output: OutputOption = None,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,

@@ -89,7 +89,10 @@ class Portfolio:
     transitions without a rule itself, and accepts a program that is right in most rows."""
 
     def best(self) -> JudgedProgram | None:
-        """Return the best running program, except the program of the request; None if none runs."""
+        """Return the best running program; None if none runs.
+
+        It may be the program of the request: then the search finds no further improvement.
+        """
         best: JudgedProgram | None = None
         waiting = list(self._attempts())
         while waiting and not (best is not None and self._is_enough(best)):
@@ -140,7 +143,8 @@ class Portfolio:
         """Run a program on the training rows and score it; return None if it fails."""
         if self.known is not None:
             proposal = proposal._replace(program=forgetful(proposal.program, self.fit))
-        if proposal.program in ("", self.request.move.program):
+        failing = self.request.move.program if self.request.move.action == FIX else ""
+        if proposal.program in ("", failing):
             return None
         predictions = self._predictions(proposal.program)
         if predictions is None:
@@ -152,17 +156,16 @@ class Portfolio:
             else self.problem.metric.score(predictions[counted], self.fit[counted])
         )
         above = 1.0 if whole.normalised is None else whole.normalised
+        reward = 1.0 if whole.reward is None else whole.reward
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
         mask, given = self.task.held_back & counted, (proposal.contract, proposal.is_complete)
         if judged is None or not mask.any():
-            return JudgedProgram(
-                proposal.program, 0.0, right, above, whole.exact, whole.reward, *given
-            )
+            return JudgedProgram(proposal.program, 0.0, right, above, whole.exact, reward, *given)
         checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
         bonus = HELD_OUT_BONUS if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
         return JudgedProgram(
-            proposal.program, held_back, right, above, whole.exact, whole.reward, *given, checked
+            proposal.program, held_back, right, above, whole.exact, reward, *given, checked
         )
 
     @cached_property
@@ -177,10 +180,12 @@ class Portfolio:
         return scored if scored.any() else ~scored
 
     def _right(self, score: Score) -> float:
-        """Return the accuracy, or the skill if the metric has one.
+        """Return the accuracy, or the skill or the share explained if the metric has one.
 
-        A negative skill is worse than the baseline.
+        A negative skill is worse than the baseline. A share explained up to noise counts as 1.
         """
+        if score.explained is not None:
+            return 1.0 if score.reached else score.explained
         return score.accuracy if score.skill is None else min(1.0, score.skill)
 
     def _predictions(self, program: str) -> Predictions | None:

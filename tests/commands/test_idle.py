@@ -70,13 +70,24 @@ def test_hands_of_blackjack_are_kept_and_a_car_without_force_is_idle() -> None:
         assert np.asarray(found).tolist() == action
 
 
-def test_actions_that_are_not_valid_everywhere_or_have_parts_are_left_out() -> None:
+def test_texts_and_actions_that_are_not_valid_everywhere_are_left_out() -> None:
     discrete, box = gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,))
-    assert all([can_idle(space_of(space), None) for space in (discrete, box)])
+    several = gym.spaces.Tuple([discrete, box]), gym.spaces.MultiDiscrete([2, 3])
+    assert all([can_idle(space_of(space), None) for space in (discrete, box, *several)])
     assert not can_idle(space_of(discrete), lambda env: [1])
-    several = gym.spaces.Tuple([discrete, box]), gym.spaces.Dict({"a": discrete})
-    arrays = gym.spaces.MultiDiscrete([2, 3]), gym.spaces.MultiBinary(2)
-    assert not any([can_idle(space_of(space), None) for space in (*several, *arrays)])
+    assert not can_idle(space_of(gym.spaces.Tuple([discrete, gym.spaces.Text(2)])), None)
+
+
+def test_best_combination_of_discrete_parts_is_found_with_boxes_at_zero() -> None:
+    class Parts(Corridor):
+        def step(self, action):
+            assert self.action_space.contains(action)
+            assert action["force"].tolist() == [0.5]
+            return super().step(10 * action["gears"][0] + action["gears"][1])
+
+    gears, force = gym.spaces.MultiDiscrete([3, 4]), gym.spaces.Box(0.5, 1, (1,))
+    env = Parts(gym.spaces.Dict({"gears": gears, "force": force}), best=12)
+    assert idle_action(task(env))["gears"].tolist() == [1, 2]
 
 
 def test_a_constant_action_is_played_in_every_step() -> None:

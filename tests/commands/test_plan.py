@@ -28,11 +28,12 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_environments():
-    return {"Switches-v0": switches, "Counter-v0": counter, "Sealed-v0": sealed}
+    return {"Endless-v0": endless, "Counter-v0": counter, "Sealed-v0": sealed}
 
-def switches():
+def endless():
+    import numpy as np
     from gymnasium import spaces
-    return spec("Switches-v0", spaces.MultiBinary(2))
+    return spec("Endless-v0", spaces.Dict({"push": spaces.Box(-np.inf, 1, (2,))}))
 
 def counter():
     from gymnasium import spaces
@@ -242,9 +243,9 @@ def test_no_oracle_without_saved_states(plan) -> None:
     real = plan(*arguments, "--real-env")
     assert (real.returncode, real.stdout) == (1, "")
     assert real.stderr.splitlines()[-1].startswith("Error: Sealed-v0 cannot be saved and restored")
-    none = plan("--env", "Switches-v0", "--program", "counter.py")
-    assert "planning needs Discrete or bounded Box actions: " in none.stderr
-    assert "this environment has MultiBinary(2)" in none.stderr
+    none = plan("--env", "Endless-v0", "--program", "counter.py")
+    assert "planning needs finite bounds" in none.stderr
+    assert "actions.push is Box(-inf, 1.0, (2,), float32)" in none.stderr
 
 
 CARTS = ("--env", "CartPole-v1")

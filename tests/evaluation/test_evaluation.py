@@ -168,7 +168,7 @@ class TestLibrary:
                 "env": None,
             },
             "there is no nowhere.py: give a .py file or a run folder": {"subject": "nowhere.py"},
-            "--program needs an environment: add --env ID": {
+            "--program needs an environment: add --env ID or --dataset FILE": {
                 "subject": COUNTING,
                 "env": None,
             },

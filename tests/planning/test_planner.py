@@ -77,9 +77,10 @@ def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
         (spaces.Discrete(3), ["tabular", "grid", "mcts", "icem"]),
         (spaces.Box(-1, 1, (2,)), ["grid", "feedback", "icem", "cem"]),
         (spaces.Box(-np.inf, np.inf, (2,)), []),
-        (spaces.Box(0, 9, (2,), np.int64), []),
-        (spaces.MultiDiscrete([2, 2]), []),
-        (spaces.Tuple([spaces.Discrete(2)]), []),
+        (spaces.Box(0, 9, (2,), np.int64), list(PLANNERS)),
+        (spaces.MultiDiscrete([2, 2]), list(PLANNERS)),
+        (spaces.MultiDiscrete([99, 99]), ["grid", "feedback", "icem", "cem"]),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Text(3)]), []),
     ],
     ids=str,
 )
@@ -102,6 +103,9 @@ def test_ranks_order_the_automatic_planners() -> None:
     assert automatic(KNOWN, many, REAL) == ["icem", "feedback"]
     assert automatic(KNOWN, space_of(spaces.Box(-1, 1, (41,))), REAL) == ["icem"]
     assert automatic(KNOWN | {"eager": Eager}, finite, FEW) == ["tabular", "eager", "mcts"]
+    few, more = (space_of(spaces.MultiDiscrete([n, n])) for n in (5, 9))
+    assert automatic(KNOWN, finite, few) == ["tabular", "mcts", "icem"]
+    assert automatic(KNOWN, finite, more) == ["tabular", "icem", "mcts"]
 
 
 @EVERY

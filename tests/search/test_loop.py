@@ -417,6 +417,24 @@ def test_a_search_ends_after_completions_without_a_better_candidate():
     assert len(list(search.run(20))) == 4  # the first one is the best under new evidence
 
 
+class Repeating(Writer):
+    """Writes two programs from data alone, in turn, with another remark each time."""
+
+    from_data = True
+    gives_up_after = 9
+
+    def complete(self, request):
+        return Completion(f'"""Attempt {request.step}."""\nx = {request.step % 2}')
+
+
+def test_an_offline_search_ends_when_it_writes_a_program_again():
+    search = Search(Counting(), ZeroShot(), Repeating())
+    assert [record.node.final for record in search.run(9)] == [False, False, True]
+    search.outdate()
+    search.given_up = False
+    assert len(list(search.run(9))) == 3
+
+
 def test_progress_of_a_backend_is_available_while_it_works(tired):
     list(tired.search.run(10))
     assert tired.told == [{0: "question 0"}, {1: "question 1"}]

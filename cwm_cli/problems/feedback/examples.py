@@ -114,9 +114,12 @@ class ComparedRows:
         """For each part, the mask of the rows that have it wrong and count it."""
         mistakes = {
             "observation": ~self.right.all(axis=1) & ~self.terminal,
-            "reward": ~self.matches.reward,
-            "terminated": ~self.matches.terminated,
         }
+        for part, right in (
+            ("reward", self.matches.reward),
+            ("terminated", self.matches.terminated),
+        ):
+            mistakes[part] = np.zeros(len(self.right), bool) if right is None else ~right
         if self.matches.valid_actions is not None:
             mistakes["valid actions"] = ~self.matches.valid_actions & ~self.terminal
         return mistakes
@@ -362,11 +365,15 @@ def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
     """Return the lines of reward and termination, one if both are right, and of valid actions."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
     matches = comparison.matches
-    parts = (
-        ("reward", "rewards", matches.reward[row]),
-        ("terminated", "terminations", matches.terminated[row]),
-    )
-    if matches.reward[row] and matches.terminated[row]:
+    parts = [
+        (part, name, bool(right[row]))
+        for part, name, right in (
+            ("reward", "rewards", matches.reward),
+            ("terminated", "terminations", matches.terminated),
+        )
+        if right is not None
+    ]
+    if len(parts) == 2 and all(is_right for _, _, is_right in parts):
         reward, ended = (columns[name][row].item() for _, name, _ in parts)
         lines = [f"reward            {reward!r}, terminated {ended}: both right"]
     else:

@@ -269,13 +269,16 @@ def _summary(diagnosis: Diagnosis, contract: ContractName) -> list[str]:
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part{score}.",
         f"- observation: {right_share(matches.observation[going])} of its components right",
-        f"- reward: right in {right_share(matches.reward)}",
-        f"- terminated: right in {right_share(matches.terminated)}",
     ]
+    if matches.reward is not None:
+        lines.append(f"- reward: right in {right_share(matches.reward)}")
+    if matches.valid_actions is not None:
+        lines.append(f"- valid actions: right in {right_share(matches.valid_actions[going])}")
+    if matches.terminated is None:
+        return lines
+    lines.append(f"- terminated: right in {right_share(matches.terminated)}")
     missed = int((~matches.terminated & comparison.terminal).sum())
     invented = int((~matches.terminated & going).sum())
-    if matches.valid_actions is not None:
-        lines.insert(-1, f"- valid actions: right in {right_share(matches.valid_actions[going])}")
     if missed or invented:
         lines[-1] += (
             f"; {missed} of {int(comparison.terminal.sum())} ends missed, "

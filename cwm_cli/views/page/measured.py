@@ -25,10 +25,11 @@ from cwm_cli.problems.feedback.separation import Quantity
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, ProgramRun
 from cwm_cli.runs.progress import score_parts
-from cwm_cli.runs.report import ChartLine, LineChart, Section, rounded, table, thinned
+from cwm_cli.runs.report import ChartLine, LineChart, Section, rounded, table, table_of, thinned
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import Run
 from cwm_cli.text import clean
+from cwm_cli.views.tables import component_grid
 from cwm_cli.worlds.contract import component_names
 
 ROLLOUTS, EPISODES = 10, 3
@@ -41,6 +42,11 @@ RECORDED, PREDICTED = 0, 1
 
 FEW_CELLS = 12
 """Observations with more integers are drawn as cells, not as lines."""
+
+COMPONENTS = (
+    "Root mean square error of one-step predictions, estimated noise level, R\N{SUPERSCRIPT TWO}, "
+    "share of the squared change explained beyond persistence, and what the errors depend on."
+)
 
 MOST_CELLS, MOST_FRAMES = 400, 40
 """Maximum number of cells of an observation on the page, and of steps of an episode."""
@@ -76,7 +82,7 @@ def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[S
         clean(name.replace("`", ""), limit=40)
         for name in documented or component_names(space, "observation")
     ]
-    sections = [*_followed(found, names), *_mistakes(found, names)]
+    sections = [*_measures(found), *_followed(found, names), *_mistakes(found, names)]
     scores = {"train": found.scores.train, "held-out": found.scores.test}
     scored = {part: score for part, score in scores.items() if score is not None}
     if known or not scored:
@@ -88,6 +94,14 @@ def _unable(reason: str) -> Section:
     """Return a section with the reason why there are no predictions."""
     line = f"There are no predictions on this page: {clean(reason, limit=300)}"
     return Section("notes", "Predictions", {"lines": [line]})
+
+
+def _measures(found: EvaluationResult) -> Iterator[Section]:
+    """Yield the measures of each component, for each part of a table of transitions."""
+    for part, each in found.found.items():
+        if components := each.score.components:
+            title = f"Components, {PARTS[part]}"
+            yield Section("table", title, table_of(component_grid(components)), COMPONENTS)
 
 
 # --- predicted episodes

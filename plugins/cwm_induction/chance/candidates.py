@@ -8,9 +8,11 @@ from itertools import islice
 import numpy as np
 from scipy import special
 
+from cwm_induction.chance.balances import balances
 from cwm_induction.chance.counts import (
     BINOMIAL,
     GEOMETRIC,
+    NORMAL,
     POISSON,
     CountKernel,
     Draw,
@@ -59,6 +61,9 @@ BASES_PER_GROUP = 3
 TWO_SIDED_BASES = 12
 """The same for the sum of two counts, whose base is less sharp."""
 
+NOISY_BASES = 1
+"""Expressions per group of rows that rounded normal noise is added to."""
+
 IDLE_SHARE = 0.08
 """Minimum share of rows without a draw, before an event may decide whether a count is drawn."""
 
@@ -68,12 +73,19 @@ RANKING_COST = 6e4
 MAX_RANKED = 200
 """Rows for the ranking of expressions, because a ranking needs less precision than a fit."""
 
+MAX_BALANCED_GROUPS = 12
+"""Groups of rows for which balances are fitted: all rows, and rows with one action or flag."""
+
 MAX_KERNELS = 60
 """Kernels of counts, because they take most of the time. All rows together get half this number,
 every group of rows gets a sixth, and the maximum in total is twice this number."""
 
 DICE = ((1, 4), (1, 6), (1, 8), (1, 10), (1, 12), (1, 20), (2, 4), (2, 6), (2, 8), (2, 10), (3, 6))
 """Numbers of dice and sides that are tried."""
+
+WIDE = 8.0
+"""Standard deviation of residuals above which sums of two counts without trials are not tried:
+they look like rounded normal noise and take most of the time."""
 
 TOKEN_BITS = 3.0
 """Price of an operand of an expression."""
@@ -82,6 +94,13 @@ TOKEN_BITS = 3.0
 def kernels(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> list[Kernel]:
     """Return the kernels to choose from for an output, the simple ones first."""
     return _Candidates(target, rows, learn, effort).kernels()
+
+
+def expressions(
+    target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort
+) -> list[KnownQuantity]:
+    """Return the expressions that an output may equal, the simple ones first."""
+    return _Candidates(target, rows, learn, effort).bases
 
 
 @dataclass(frozen=True)
@@ -109,10 +128,19 @@ class _Candidates:
             few = chosen is not None and len(chosen) <= FEW_CHOICES
             if not few and not self.target.is_label:
                 most = MAX_KERNELS // (2 if group is self.groups[0] else 6)
-                found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
-                fresh = [key for key in found if key not in counts][:most]
-                counts |= {key: found[key] for key in fresh if len(counts) < 2 * MAX_KERNELS}
+                counts |= self._fresh(group, counts, most)
         return [*choices.values(), *counts.values()]
+
+    def _fresh(
+        self, group: Array, known: dict[str, CountKernel], most: int
+    ) -> dict[str, CountKernel]:
+        """Return further counts of a group by their keys, and its normal noise beyond the limit."""
+        found = {_key(count): count for count in islice(self._counts(group), 4 * most)}
+        fresh = [key for key in found if key not in known]
+        noisy = [key for key in fresh if "rounded_normal" in key]
+        fresh = [key for key in fresh if key not in noisy]
+        room = max(2 * MAX_KERNELS - len(known), 0)
+        return {key: found[key] for key in [*fresh[: min(most, room)], *noisy]}
 
     @cached_property
     def groups(self) -> list[Array]:
@@ -143,6 +171,8 @@ class _Candidates:
                 found.append(plus(constant(1, own.values), -1, own))
             found += self._cycles(own)
         found += others
+        low, high = float(target.low.max()), float(target.high.min())
+        found += balances(target.values, (low, high), rows, self.groups[:MAX_BALANCED_GROUPS])
         common = _common([target.values[group] for group in self.groups])
         found += [constant(value, target.values) for value in common]
         earlier = [part for part in rows.earlier if is_whole(part.values)]
@@ -248,9 +278,13 @@ class _Candidates:
             own += [self._limited(shifted(own[0], change)) for change in usual]
             own += self._effects(own[0])
         own = own or [zero]
-        for base in distinct([*own, *(bases[n] for n in order[:BASES_PER_GROUP]), zero]):
+        likely = [bases[n] for n in order[:BASES_PER_GROUP]]
+        is_whole_table = group is self.groups[0]
+        for base in distinct([*own, zero, *likely] if is_whole_table else [*own, *likely, zero]):
             yield from self._on_base(base, group)
-        if group is self.groups[0]:
+        for base in likely[:NOISY_BASES]:
+            yield self._count(base, (Draw(NORMAL, 1),), None)
+        if is_whole_table:
             for base in [bases[n] for n in order[BASES_PER_GROUP:TWO_SIDED_BASES]]:
                 if self._side(base, group) == 0:
                     yield from self._two_sided(base)
@@ -358,6 +392,8 @@ class _Candidates:
     def _two_sided(self, base: KnownQuantity) -> Iterator[CountKernel]:
         ups: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None), (GEOMETRIC, None)]
         downs: list[tuple[Family, KnownQuantity | None]] = [(POISSON, None)]
+        if (self.target.values - base.values)[self.learn].std() > WIDE:
+            ups, downs = [], []
         if base.values.min() >= 0:
             downs.insert(0, (BINOMIAL, base))
             ups.append((BINOMIAL, base))

@@ -1,9 +1,10 @@
 """Random counts: families of distributions, and outputs that are a base plus or minus counts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Self
 
 import numpy as np
 from scipy import special
@@ -35,7 +36,7 @@ MAX_COUNT = 60
 
 @dataclass(frozen=True)
 class Family:
-    """A family of distributions on 0, 1, 2, ...
+    """A family of distributions on 0, 1, 2, ..., or on all whole numbers.
 
     `mass` and `tail` return P(K = k) and P(K >= k); the second argument is the number of trials,
     the third one the parameter. `grid` are parameters to start from; a family without
@@ -93,6 +94,16 @@ def _binomial_tail(k: Array, trials: Array, chance: Array) -> Array:
     return np.where(k <= 0, 1.0, np.where(k > trials, 0.0, found))
 
 
+def _rounded_normal(k: Array, _: Array, deviation: Array) -> Array:
+    found: Array = special.ndtr((k + 0.5) / deviation) - special.ndtr((k - 0.5) / deviation)
+    return found
+
+
+def _rounded_normal_tail(k: Array, _: Array, deviation: Array) -> Array:
+    found: Array = special.ndtr((0.5 - k) / deviation)
+    return found
+
+
 POISSON = Family(
     "poisson",
     _poisson,
@@ -126,6 +137,17 @@ BINOMIAL = Family(
         (comb(trials, k) * chance**k * (1 - chance) ** (trials - k), k) for k in range(trials + 1)
     ]''',
     counts_trials=True,
+)
+NORMAL = Family(
+    "rounded_normal",
+    _rounded_normal,
+    _rounded_normal_tail,
+    np.geomspace(0.25, 60, 48),
+    '''def rounded_normal(deviation):
+    """Return the probability of each value of normal noise that is rounded to whole numbers."""
+    most = int(4 * deviation + 1)
+    below = [erf((k - 0.5) / (2**0.5 * deviation)) / 2 for k in range(-most, most + 2)]
+    return [(below[k + most + 1] - below[k + most], k) for k in range(-most, most + 1)]''',
 )
 DICE_SOURCE = '''def dice(count, sides):
     """Return the probability of each sum of some dice."""
@@ -208,8 +230,12 @@ class CountKernel(ParametricKernel):
     @cached_property
     def grid(self) -> Array:
         """Parameters to start from (points, parameters)."""
-        free = [grid for grid in self._grids if len(grid) > 1]
-        return np.array(list(product(*free, *([EVENT_GRID] if self.idle else []))))
+        return np.array(list(product(*(grid for grid in self._axes if len(grid) > 1))))
+
+    @property
+    def _axes(self) -> list[Array]:
+        """Parameters of every draw, and of the event."""
+        return [*self._grids, *([EVENT_GRID] if self.idle else [])]
 
     @property
     def _grids(self) -> list[Array]:
@@ -236,9 +262,26 @@ class CountKernel(ParametricKernel):
 
     def costs(self, sums: Array, counts: Array) -> Array:
         """Return the description length in bits of sets of rows, by sums of their columns."""
-        best = -sums.max(axis=1) / LOG_2
+        best = -self._peaks(sums) / LOG_2
         costs: Array = best + self.bits + 0.5 * len(self.tops) * np.log2(counts + 1)
         return costs
+
+    def _peaks(self, sums: Array) -> Array:
+        """Return the maximum of every row of sums, by parabolas between points of the grid."""
+        rows, places = np.arange(len(sums)), sums.argmax(axis=1)
+        found: Array = sums[rows, places].astype(float)
+        top, stride = found.copy(), sums.shape[1]
+        for grid in [grid for grid in self._axes if len(grid) > 1]:
+            stride //= len(grid)
+            place = places // stride % len(grid)
+            inside = (place > 0) & (place < len(grid) - 1)
+            below = sums[rows, np.where(inside, places - stride, places)]
+            above = sums[rows, np.where(inside, places + stride, places)]
+            bend = np.maximum(2 * top - below - above, 1e-9)
+            gain = (above - below) ** 2 / (8 * bend)
+            # Outcomes that a neighbour excludes make the curve steeper than a parabola.
+            found += np.minimum(gain, top - np.maximum(below, above))
+        return found
 
     def likelihood(self, parameters: Sequence[Array]) -> Array:
         """Return P(output) of every row for parameters that broadcast with the rows."""
@@ -292,6 +335,16 @@ class CountKernel(ParametricKernel):
             high = np.minimum(high, self.limit.values)
         return values >= high, values <= self.target.low
 
+    def on(self, rows: Array) -> Self:
+        """Return the kernel for the rows of a mask only."""
+        limit, idle = (None if part is None else part.on(rows) for part in (self.limit, self.idle))
+        draws = tuple(
+            draw if draw.trials is None else replace(draw, trials=draw.trials.on(rows))
+            for draw in self.draws
+        )
+        target, base = self.target.on(rows), self.base.on(rows)
+        return replace(self, target=target, base=base, draws=draws, limit=limit, idle=idle)
+
     def start(self, rows: Array) -> float:
         """Return the first parameter of the likeliest point of the grid."""
         return float(self._best(rows)[0])
@@ -302,9 +355,10 @@ class CountKernel(ParametricKernel):
 
     def fit(self, rows: Array) -> FittedKernel:
         """Fit the parameters to a mask of rows by maximum likelihood."""
+        inner = self.on(rows)
 
         def loss(parameters: Array) -> float:
-            return self.loss(list(np.minimum(parameters, self.tops)[:, None]), rows)
+            return inner.loss(list(np.minimum(parameters, self.tops)[:, None]))
 
         short = np.zeros(0)
         if self.tops:

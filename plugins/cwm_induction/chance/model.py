@@ -10,7 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.chance.candidates import kernels
+from cwm_induction.chance.balances import balances
+from cwm_induction.chance.candidates import COVERED, ONE_SIDED, kernels
+from cwm_induction.chance.counts import NORMAL, CountKernel
+from cwm_induction.chance.events import Event, find_event
 from cwm_induction.chance.kernels import (
     FittedKernel,
     Kernel,
@@ -27,6 +30,7 @@ from cwm_induction.chance.quantities import (
     is_whole,
 )
 from cwm_induction.chance.rewards import RandomReward, fit_reward
+from cwm_induction.chance.transfers import fit_transfers
 from cwm_induction.effort import Effort
 
 Array = np.ndarray
@@ -67,6 +71,15 @@ class Tree:
         mask = self.condition.mask
         return replace(self, yes=self.yes.refitted(rows & mask), no=self.no.refitted(rows & ~mask))
 
+    def means(self, values: Array, rows: Array) -> Array:
+        """Return the mean of values over those rows of a mask that have the same leaf."""
+        if self.leaf is not None:
+            return np.full(len(values), values[rows].mean() if rows.any() else 0.0)
+        assert self.condition and self.yes and self.no
+        mask = self.condition.mask
+        sides = self.yes.means(values, rows & mask), self.no.means(values, rows & ~mask)
+        return np.where(mask, *sides)
+
     def lines(self) -> list[str]:
         """Write the statements that return the distribution."""
         if self.leaf is not None:
@@ -97,7 +110,8 @@ class Grower:
         costs = np.array(
             [float(k.costs(part, count)[0]) for k, part in zip(self.kernels, sums, strict=True)]
         )
-        best = self._smooth(rows, costs) or self._fitted(rows, costs)
+        best = self._fitted(rows, costs)
+        best = self._smooth(rows, costs, best.bits) or best
         if not depth or best.bits < 12 or rows.sum() < 2 * MIN_SIDE:
             return best
         split = self._split(rows, float(costs.min()))
@@ -135,8 +149,8 @@ class Grower:
         gained = least - total[best] - np.log2(len(self.conditions))
         return self.conditions[usable[best]] if gained > 0 else None
 
-    def _smooth(self, rows: Array, costs: Array) -> Tree | None:
-        """Return a leaf whose parameter changes with a quantity, if that is shorter."""
+    def _smooth(self, rows: Array, costs: Array, plain: float) -> Tree | None:
+        """Return a leaf whose parameter changes with a quantity, if `plain` bits are more."""
         order = np.argsort(costs, kind="stable")
         likely = [self.kernels[n] for n in order.tolist() if costs[n] <= 1.2 * costs.min() + 30]
         tried = [k for k in likely if isinstance(k, ParametricKernel) and k.top is not None]
@@ -145,7 +159,7 @@ class Grower:
             for quantity in self.slopes:
                 if len(np.unique(quantity.values[rows])) > 3 and self.effort.spend(60 * 400.0):
                     leaf = SlopeKernel(kernel, quantity).fit(rows)
-                    if leaf.bits < (found.bits if found else float(costs.min()) - 2):
+                    if leaf.bits < (found.bits if found else plain - 2):
                         found = Tree(leaf.bits, leaf)
         return found
 
@@ -160,7 +174,17 @@ class Output:
     @property
     def is_certain(self) -> bool:
         """Whether every leaf has one value."""
-        return all(leaf.is_certain for leaf in self.tree.leaves())
+        return all(leaf.is_certain and not leaf.draws for leaf in self.tree.leaves())
+
+    @classmethod
+    def fixed(cls, name: str, text: str) -> "Output":
+        """Return an output with the same expression in all rows."""
+
+        def leaf(_: Array | None = None) -> FittedKernel:
+            return FittedKernel(0.0, [f"return [(1, {text})]"], leaf, True, draws="rng." in text)
+
+        target = OutcomeTarget(name, np.zeros(1), np.full(1, -np.inf), np.full(1, np.inf))
+        return cls(target, Tree(0.0, leaf()))
 
 
 @dataclass(frozen=True)
@@ -197,21 +221,92 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     ]
     reward = fit_reward(rows.knowing(*after), learn, effort)
     states = [
-        OutcomeTarget(q.text, q.values, _full(rows, low), _full(rows, high), own)
+        OutcomeTarget(
+            q.text,
+            q.values,
+            _full(rows, low),
+            _full(rows, high),
+            own,
+            is_label=set(np.unique(q.values)) <= {0.0, 1.0},
+        )
         for q, own, low, high in zip(after, rows.now, rows.low, rows.high, strict=True)
     ]
+    moving: tuple[Output, ...] = ()
+    moved = fit_transfers(rows, learn)
+    if moved is not None and moved.is_calibrated:
+        names = [part.text for part in rows.now]
+        moving = tuple(Output.fixed(*line) for line in moved.lines(names))
+        states = [target for n, target in enumerate(states) if n not in moved.stocks]
+        rows = rows.knowing(*(after[n] for n in moved.stocks))
+    orders = _orders(states, reward, rows, learn, effort)
+    found = [_chained(targets, rows, reward, learn, effort) for targets in orders]
+    event = find_event(states, rows, learn, effort)
+    if event is not None:
+        target = _event_target(event, rows, learn, effort)
+        given = rows.knowing(KnownQuantity(target.name, target.values))
+        orders = _orders(states, reward, given, learn, effort)
+        found += [_chained([target, *targets], rows, reward, learn, effort) for targets in orders]
+    best = min(found, key=lambda model: model.bits)
+    return replace(best, outputs=(*moving, *best.outputs))
+
+
+def _event_target(event: Event, rows: OutcomeRows, learn: Array, effort: Effort) -> OutcomeTarget:
+    """Return the event as an output, with drawn results in rows that do not show it."""
+    target = OutcomeTarget("event", event.result, _full(rows, 0), _full(rows, 1), is_label=True)
+    shown = learn & (event.result >= 0)
+    tree = _output(target, rows, shown, effort).tree
+    return replace(target, values=event.filled(tree.means(event.result, shown)))
+
+
+def _orders(
+    states: Sequence[OutcomeTarget],
+    reward: RandomReward,
+    rows: OutcomeRows,
+    learn: Array,
+    effort: Effort,
+) -> list[list[OutcomeTarget]]:
+    """Return orders of the outputs to try: simple ones first, sums of others last."""
     first = [_output(target, rows, learn, effort) for target in states]
     order = np.argsort([output.tree.bits for output in first], kind="stable").tolist()
-    ordered = [states[n] for n in order]
+    random = [states[n] for n in order if not first[n].is_certain]
     certain = [states[n] for n in order if first[n].is_certain]
-    tried = [ordered]
-    if reward.extra[learn].any():
-        bounds = _full(rows, -np.inf), _full(rows, np.inf)
-        extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
-        later = [target for target in ordered if not any(target is each for each in certain)]
-        tried = [[*ordered, extra], [*certain, extra, *later]]
-    found = [_chained(targets, rows, reward, learn, effort) for targets in tried]
-    return min(found, key=lambda model: model.bits)
+    computed = _computed(random, rows, learn)
+    ordered = [states[n] for n in order if states[n].name not in computed]
+    ordered += [states[n] for n in order if states[n].name in computed]
+    if not reward.extra[learn].any():
+        return [ordered]
+    bounds = _full(rows, -np.inf), _full(rows, np.inf)
+    extra = OutcomeTarget("extra", reward.extra, *bounds, is_label=bool(reward.values))
+    one_sided = max((reward.extra >= 0)[learn].mean(), (reward.extra <= 0)[learn].mean())
+    if one_sided < ONE_SIDED or computed:
+        return [[*ordered, extra]]
+    later = [target for target in ordered if not any(target is each for each in certain)]
+    return [[*ordered, extra], [*certain, extra, *later]]
+
+
+def _computed(targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array) -> set[str]:
+    """Return the names of random outputs that are balances of others, which are drawn first.
+
+    Args:
+        targets: Random outputs in ascending order of their bits; the last ones are computed.
+        rows: The known quantities.
+        learn: Mask of the rows to learn from.
+    """
+    after = [KnownQuantity(target.name, target.values) for target in targets]
+    computed: set[str] = set()
+    needed: set[str] = set()
+    for target in reversed(targets):
+        others = [part for part in after if part.text not in {target.name, *computed}]
+        if target.name in needed or not is_whole(target.values) or not others:
+            continue
+        low, high = float(target.low.max()), float(target.high.min())
+        for balance in balances(target.values, (low, high), rows.knowing(*others), [learn]):
+            right = (balance.values.clip(low, high) == target.values)[learn].mean()
+            if right >= COVERED:
+                computed.add(target.name)
+                needed |= {part.text for part in others if part.text in balance.text}
+                break
+    return computed
 
 
 def _full(rows: OutcomeRows, bound: float) -> Array:
@@ -235,7 +330,7 @@ def _chained(
 
 
 def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
-    if rows.terminated[learn].any():
+    if rows.terminated[learn].sum() >= MIN_SIDE:
         ends = rows.terminated.astype(float)
         yield OutcomeTarget("terminated", ends, _full(rows, 0), _full(rows, 1), is_label=True)
 
@@ -247,4 +342,13 @@ def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effo
         else regressions(target, rows, learn)
     )
     grower = Grower(found, rows.conditions(), rows.known, effort)
-    return Output(target, grower.grow(learn))
+    tree = grower.grow(learn)
+    if any(NORMAL.source in leaf.sources for leaf in tree.leaves()):
+        # Normal noise fits most rows so well that the search may miss sharper laws of some rows.
+        sharper = replace(grower, kernels=[kernel for kernel in found if not _is_normal(kernel)])
+        tree = min(tree, sharper.grow(learn), key=lambda each: each.bits)
+    return Output(target, tree)
+
+
+def _is_normal(kernel: Kernel) -> bool:
+    return isinstance(kernel, CountKernel) and kernel.draws[0].family is NORMAL

@@ -69,7 +69,9 @@ STEP = '''
 {body}
         self.observation = [{after}]
         return np.array(self.observation), reward, bool(terminated)
+'''
 
+DRAW = '''
     def draw(self, pairs):
         """Draw one of several values, given pairs of probability and value."""
         chances = np.array([chance for chance, _ in pairs])
@@ -93,7 +95,7 @@ class _Writer:
         functions = sorted({source for leaf in leaves for source in leaf.sources})
         if any(map(self._has_counts, self.model.outputs)):
             functions.append(COMBINED)
-        names = ("comb", "exp", "lgamma", "log")
+        names = ("comb", "erf", "exp", "lgamma", "log")
         needed = [name for name in names if any(f"{name}(" in source for source in functions)]
         imports = [f"from math import {', '.join(needed)}", ""] if needed else []
         methods = [line for output in self.model.outputs for line in self._method(output)]
@@ -104,13 +106,14 @@ class _Writer:
             functions="".join(f"\n{source}\n\n" for source in functions),
             title="Draws the next outcome." if self.draws else PROBABILITIES,
             summary="\n    ".join(self._summary()),
-            kind="float" if self.draws else "int",
+            kind="int" if self._is_whole else "float",
         )
         body = "\n".join(
             f"        {line}" for line in (self._drawn if self.draws else self._loops)()
         )
         after = ", ".join(f"{name}_next" for name in self.states)
         step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, state=state)
+        step += DRAW if "self.draw(" in body else ""
         return head + step + "\n".join([*methods, ""])
 
     @property
@@ -119,7 +122,12 @@ class _Writer:
         surprise = self.model.bits / max(int(self.model.learn.sum()), 1)
         random = sum(not output.is_certain for output in self.model.outputs)
         is_large = surprise > MAX_BITS or random > MAX_RANDOM
-        return is_large or any(map(self._is_real, self.model.outputs))
+        leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
+        return is_large or any(leaf.draws for leaf in leaves) or not self._is_whole
+
+    @property
+    def _is_whole(self) -> bool:
+        return not any(map(self._is_real, self.model.outputs))
 
     def _is_real(self, output: Output) -> bool:
         return not is_whole(output.target.values)
@@ -194,7 +202,7 @@ class _Writer:
         return [number(bound) for bound in bounds] if np.isfinite(bounds).all() else []
 
     def _is_plain(self, output: Output) -> bool:
-        return output.tree.leaf is not None and output.is_certain
+        return output.tree.leaf is not None and output.tree.leaf.is_certain
 
     def _arguments(self, output: Output) -> list[str]:
         """Return the names that the method of an output reads."""

@@ -21,6 +21,9 @@ MAX_THRESHOLDS = 32
 MAX_PAIRED = 8
 """Maximum number of components for conditions that compare two components."""
 
+OFTEN_AT_BOUND = 0.003
+"""Share of the rows with the same extreme value from which on that value is a bound."""
+
 MIN_SIDE = 3
 """Rows on either side of a condition, below which a parameter is not worth its description."""
 
@@ -30,6 +33,10 @@ class KnownQuantity(NamedTuple):
 
     text: str
     values: Array
+
+    def on(self, rows: Array) -> "KnownQuantity":
+        """Return the quantity in the rows of a mask only."""
+        return self._replace(values=self.values[rows])
 
 
 class ParameterCondition(NamedTuple):
@@ -72,8 +79,7 @@ class OutcomeRows:
             ),
             columns["rewards"].astype(float),
             columns["terminations"].astype(bool),
-            np.array(data.observation_space.low, float),
-            np.array(data.observation_space.high, float),
+            *_bounds(data, before, columns["next_observations"].reshape(count, -1)),
         )
 
     def __len__(self) -> int:
@@ -124,6 +130,25 @@ class OutcomeRows:
             for first, second in combinations(whole, 2):
                 difference = first.values - second.values
                 yield from _thresholds(KnownQuantity(f"{first.text} - {second.text}", difference))
+
+
+def _bounds(data: Dataset, before: Array, after: Array) -> tuple[Array, Array]:
+    """Return the bounds of every component.
+
+    If no row reaches a bound of the space but many rows have the same extreme value, such as an
+    empty stock, this value is the bound.
+    """
+    low = np.array(data.observation_space.low, float)
+    high = np.array(data.observation_space.high, float)
+    for place, values in enumerate(after.T):
+        both = np.concatenate([before[:, place], values]).astype(float)
+        least, most = float(both.min(initial=np.inf)), float(both.max(initial=-np.inf))
+        often = max(5.0, OFTEN_AT_BOUND * len(values))
+        if low[place] < least and (values == least).sum() >= often:
+            low[place] = least
+        if high[place] > most and (values == most).sum() >= often:
+            high[place] = most
+    return low, high
 
 
 def _thresholds(quantity: KnownQuantity) -> Iterator[ParameterCondition]:
@@ -222,7 +247,7 @@ def flows(rows: OutcomeRows, factors: Sequence[int]) -> list[KnownQuantity]:
     rooms = [
         KnownQuantity(f"{number(high)} - {part.text}", high - part.values)
         for part, high in zip(rows.now, rows.high, strict=True)
-        if np.isfinite(high) and high > 1 and is_whole(part.values)
+        if 1 < high <= part.values.max() and is_whole(part.values)
     ]
     amounts = times + stocks + rooms
     groups: list[tuple[KnownQuantity, ...]] = [(part,) for part in amounts]

@@ -176,14 +176,17 @@ def _exact(predictions: Mapping[str, object], rows: Dataset) -> frozenset[Progra
     continues = ~rows.columns["terminations"]
     found, leaves = match(predictions, rows), components(predictions, rows)  # type: ignore[arg-type]
     masks = {
-        ProgramPart(REWARD): found.reward == 1,
-        ProgramPart(END): found.terminated == 1,
         ProgramPart(OBSERVATION): found.observation[continues] == 1,
     }
+    if found.reward is not None:
+        masks[ProgramPart(REWARD)] = found.reward == 1
+    if found.terminated is not None:
+        masks[ProgramPart(END)] = found.terminated == 1
     if found.valid_actions is not None:
         masks[ProgramPart(ACTIONS)] = found.valid_actions[continues] == 1
     masks |= {ProgramPart(OBSERVATION, n): right for n, right in enumerate(leaves[0][continues].T)}
-    return frozenset(part for part in _parts(rows) if masks[part].all())
+    # Parts that the rows lack are right.
+    return frozenset(part for part in _parts(rows) if part not in masks or masks[part].all())
 
 
 def join_programs(shares: Sequence[Contribution], names: Sequence[str] = ()) -> str:

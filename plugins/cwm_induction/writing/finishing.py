@@ -63,7 +63,8 @@ def _replaced(program: str, names: Mapping[str, str]) -> str:
         return program
     constants = {old.upper(): new.upper() for old, new in names.items()}
     either = "|".join(sorted(names, key=len, reverse=True))
-    variable = rf"(?<![\w\"'.])({either})(?=_next\b|_chosen\b|_case_|_velocity|\b)"
+    suffix = r"_next\b|_chosen\b|_case_|_velocity|_chances\b|_to_|_leaving|_arriving|\b"
+    variable = rf"(?:(?<![\w\"'.])|(?<=_to_)|(?<=self\.))({either})(?={suffix})"
     program = re.sub(variable, lambda m: names[m[1]], program)
     part = rf"(?:(?<=_)|\b)({either.upper()})(?=_|\b)"
     renamed_parts = partial(re.sub, part, lambda m: constants[m[1]])

@@ -1,0 +1,11 @@
+"""Laws of recorded real numbers that are rounded or noisy.
+
+`series` reads the rows, `inducing` searches a law for every component with `searching` (terms and
+limits) and `overriding` (cut-offs), `laws` fits the laws, and `program` writes them.
+"""
+
+from cwm_induction.noisy.inducing import induce
+from cwm_induction.noisy.program import Writer
+from cwm_induction.noisy.series import Series, has_noise
+
+__all__ = ["Series", "Writer", "has_noise", "induce"]

@@ -1,0 +1,287 @@
+"""Find a law for every component of noisy recorded rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cwm_induction.effort import Effort
+from cwm_induction.noisy.laws import Condition, Law, Target, Term
+from cwm_induction.noisy.overriding import (
+    rechosen,
+    refined,
+    with_overrides,
+    without_needless,
+)
+from cwm_induction.noisy.relays import tuned, with_relay
+from cwm_induction.noisy.searching import Library, Search
+from cwm_induction.noisy.series import (
+    MAX_DELAY,
+    Array,
+    Column,
+    Quantity,
+    Series,
+    rounding_unit,
+)
+
+MAX_SIMPLE_TERMS = 6
+"""Maximum number of terms of the first law, whose errors show limits and overrides."""
+
+
+MIN_COPIED = 0.3
+"""Share of the rows in which a component equals an action, from which on it may copy the action."""
+
+
+JUMP = 6.0
+"""Prediction errors of this many standard deviations show that a wrong case was predicted."""
+
+
+@dataclass
+class Findings:
+    """Laws by component, with estimates and predictions along all rows."""
+
+    series: Series
+    order: list[int]
+    remembers: bool
+    laws: dict[int, Law] = field(default_factory=dict)
+    estimates: dict[int, Array] = field(default_factory=dict)
+    predicted: dict[int, Array] = field(default_factory=dict)
+    reward: Law | None = None
+    ending: Law | None = None
+    """Law of the end of an episode: 0, with overrides of 1; None if no episode ended."""
+
+    def target(self, index: int) -> Target:
+        """Return the component as the target of a law."""
+        return Target(self.series, index)
+
+    def record(self, index: int) -> None:
+        """Store the estimates and predictions of a law."""
+        target, law = self.target(index), self.laws[index]
+        trace = target.trace(law)
+        counted = self.series.counted
+        for name, values in (("estimates", trace.state), ("predicted", trace.predicted)):
+            column = np.array(self.series.observed[index].values)
+            column[target.rows[counted]] = values[counted]
+            getattr(self, name)[index] = column
+
+    def corrected(self, index: int) -> Array:
+        """Return the estimates of the next value after its observation, by row."""
+        series = self.series
+        shifted = np.append(self.estimates[index][1:], 0.0)
+        goes_on = np.append(series.follows[1:], False)
+        return np.where(goes_on, shifted, series.after[:, index])
+
+
+def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
+    """Find the laws of all components; `remembers` allows programs with memory."""
+    real = [index for index, column in enumerate(series.observed) if not column.is_label]
+    found = Findings(series, real, remembers)
+    for index, column in enumerate(series.observed):
+        found.estimates[index] = found.predicted[index] = column.values
+    starts = {index: first_law(found, index, effort, remembers) for index in real}
+    # components that do not depend on themselves come first: others may follow them
+    found.order = sorted(real, key=lambda index: (_reads_itself(starts[index]), index))
+    rounds = 1 if len(real) == 1 else 2 + remembers
+    for round_ in range(rounds):
+        for index in found.order:
+            law = found.laws.get(index) or starts[index]
+            thorough = round_ > 0 or rounds == 1
+            found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
+            found.record(index)
+    found = finished(found, effort)
+    series = found.series
+    found.reward = outcome_law(found, "reward", series.rewards, effort)
+    if series.terminated.any():
+        found.ending = outcome_law(found, "terminated", series.terminated * 1.0, effort)
+    return found
+
+
+def outcome_law(found: Findings, name: str, values: Array, effort: Effort) -> Law:
+    """Return the law of the reward or of the end, which may read next values of components."""
+    series = found.series
+    if np.ptp(values) == 0:
+        return Law((Term("1"),), np.array([float(values[0])]), keeps=False)
+    unit = rounding_unit(values)
+    column = Column(name, (), np.zeros(len(series)), False, unit)
+    extended = replace(
+        series,
+        observed=(*series.observed, column),
+        after=np.column_stack([series.after, values]),
+        terminated=np.zeros(len(series), bool),
+    )
+    place = len(series.observed)
+    other = replace(found, series=extended, order=[*found.order, place])
+    target = other.target(place)
+    now = quantities_of(other, place, other.order)
+    if name == "terminated":
+        search = Search(target, Library(()), effort, False)
+        law = Law((), np.zeros(0), keeps=False)
+        return refined(search, with_overrides(search, law, [*now]))
+    return replace(law_of(other, place, effort, False, None, True), keeps=False)
+
+
+def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> Law:
+    """Return the best of some simple laws with overrides.
+
+    They are the linear law of most rows, and copies of actions.
+    """
+    target = found.target(index)
+    quantities = quantities_of(found, index, ())
+    lagged = lagged_of(found.series) if remembers else []
+    search = Search(target, Library.linear(target, [*quantities, *lagged]), effort, remembers)
+    starts = [search.selected(majority(target, quantities), robust=True, most=MAX_SIMPLE_TERMS)]
+    spread = float(target.after.std())
+    for term in Library.linear(target, [*quantities, *lagged]).terms:
+        [form] = term.forms
+        values = form.quantity.values[target.rows]
+        near = np.abs(target.after - values)[target.fitted] < 0.1 * spread
+        if near.mean() > MIN_COPIED and form.pattern == "{}" and not form.quantity.is_flag:
+            starts.append(Law((Term("x"), term), np.array([-1.0, 1.0])))
+    gain = 0.5 if remembers else 1.0
+    laws = [with_overrides(search, replace(law, gain=gain), quantities) for law in starts]
+    if remembers:
+        laws.append(with_relay(search, replace(starts[0], gain=gain), quantities))
+    return min(laws, key=search.cost)
+
+
+def _reads_itself(law: Law) -> bool:
+    weights = {term.written("x"): float(w) for term, w in zip(law.terms, law.weights, strict=True)}
+    return abs(1.0 + weights.get("x", 0.0)) > 0.1
+
+
+def majority(target: Target, quantities: Sequence[Quantity]) -> Law:
+    """Return a linear law of most rows.
+
+    Least absolute deviations: a law of more than half of the rows is found exactly.
+    """
+    terms = [Term("1"), Term("x")]
+    terms += Library.linear(target, quantities).terms
+    change = (target.after - target.now)[target.fitted]
+    columns = np.stack([_column(target, term) for term in terms], axis=1)
+    scale = np.abs(columns).max(axis=0) + 1e-300
+    weights = np.ones(len(change))
+    solved = np.zeros(len(terms))
+    tiny = 1e-9 * (1.0 + float(np.abs(target.after).max()))
+    for _ in range(40):
+        scaled = columns / scale
+        solved = np.linalg.lstsq(scaled * weights[:, None], change * weights, rcond=1e-9)[0]
+        size = np.abs(change - scaled @ solved)
+        weights = 1.0 / np.sqrt(np.maximum(size, max(tiny, 1e-3 * float(np.median(size)))))
+    return Law(tuple(terms), solved / scale)
+
+
+def _column(target: Target, term: Term) -> Array:
+    values = target.now if term.own == "x" else np.ones_like(target.now)
+    column: Array = (values * target.on_grid(term.given))[target.fitted]
+    return column
+
+
+def quantities_of(found: Findings, index: int, order: Sequence[int]) -> list[Quantity]:
+    """Return the quantities that a law of a component may read.
+
+    They are the other components, the actions, and the next values of components that come earlier
+    in the `order`.
+    """
+    series = found.series
+    given: list[Quantity] = []
+    for other, column in enumerate(series.observed):
+        if other != index:
+            given += series.readings(column, found.estimates[other])
+    for column in series.acted:
+        given += series.readings(column, column.values)
+    for other in order[: order.index(index)] if index in order else ():
+        column = series.observed[other]
+        later = found.corrected(other)
+        # without noise, a wrong prediction of another component must not spoil this law
+        values = found.predicted[other] if found.remembers else series.after[:, other]
+        for quantity in series.readings(column, values, "_next"):
+            given.append(replace(quantity, later=later, source=quantity.text))
+    return given
+
+
+def lagged_of(series: Series) -> list[Quantity]:
+    """Return earlier actions."""
+    given: list[Quantity] = []
+    for column in series.acted:
+        for delay in range(1, MAX_DELAY + 1):
+            earlier = series.earlier(column.values, delay)
+            for quantity in series.readings(column, earlier, f"_{delay}_ago"):
+                given.append(replace(quantity, delay=delay))
+    return given
+
+
+def law_of(
+    found: Findings,
+    index: int,
+    effort: Effort,
+    remembers: bool,
+    before: Law | None,
+    thorough: bool,
+) -> Law:
+    """Search for the law of a component, given estimates of the others."""
+    target = found.target(index)
+    now = quantities_of(found, index, found.order)
+    lagged = lagged_of(found.series) if remembers else []
+    before = before or majority(target, now)
+    gain = (before.gain if before.gain < 1 else 0.5) if remembers else 1.0
+    simple = Search(target, Library.linear(target, [*now, *lagged]), effort, remembers)
+    law = updated(replace(before, gain=gain), [*now, *lagged])
+    readable = [quantity for quantity in now if quantity.later is None]
+    if law.relay is None and (law.overrides or not thorough):
+        other = replace(majority(target, now), gain=gain)
+        other = simple.selected(other, robust=True, most=MAX_SIMPLE_TERMS)
+        tried = [with_overrides(simple, each, readable) for each in (law, other)]
+        law = min(tried, key=simple.cost)
+    law = refined(simple, with_overrides(simple, law, readable))
+    if law.overrides:
+        law = rechosen(simple, without_needless(simple, law), readable)
+        law = refined(simple, with_overrides(simple, law, readable))
+    law = simple.limited(without_needless(simple, law))
+    if remembers:
+        law = replace(law, jump=JUMP * target.typical_error(law))
+    if not thorough and remembers:
+        return law
+    search = Search(target, Library.of(target, now, lagged), effort, remembers)
+    law = search.selected(law, robust=target.has_outliers(law))
+    law = without_needless(search, refined(search, search.limited(law)))
+    law = search.selected(tuned(search, law), robust=target.has_outliers(law))
+    unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
+    return unfiltered if search.cost(unfiltered) <= search.cost(law) + 2.0 else law
+
+
+def finished(found: Findings, effort: Effort) -> Findings:
+    """Fit the constants of all laws again, to all rows."""
+    series = replace(found.series, learn=np.ones(len(found.series), bool))
+    found = replace(found, series=series)
+    for index in found.order:
+        target = found.target(index)
+        now = [*quantities_of(found, index, found.order), *lagged_of(series)]
+        law = updated(found.laws[index], now)
+        search = Search(target, Library(()), effort, law.gain < 1)
+        robust = target.has_outliers(law)
+        law = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        law = tuned(search, refined(search, law))
+        found.laws[index] = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        found.record(index)
+    return found
+
+
+def updated(law: Law, quantities: Sequence[Quantity]) -> Law:
+    """Return a law that reads the newest values of its quantities."""
+    newest = {quantity.text: quantity for quantity in quantities}
+    rules = [
+        replace(rule, conditions=tuple(_updated(c, newest) for c in rule.conditions))
+        for rule in law.overrides
+    ]
+    terms = tuple(term.updated(newest) for term in law.terms)
+    relay = law.relay
+    if relay is not None:
+        read = [q and newest.get(q.text, q) for q in (relay.quantity, relay.group)]
+        relay = replace(relay, quantity=read[0], group=read[1])
+    return replace(law, terms=terms, overrides=tuple(rules), relay=relay)
+
+
+def _updated(condition: Condition, newest: Mapping[str, Quantity]) -> Condition:
+    if condition.quantity is None:
+        return condition
+    return replace(condition, quantity=newest.get(condition.quantity.text, condition.quantity))

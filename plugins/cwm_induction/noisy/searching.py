@@ -1,0 +1,271 @@
+"""Search for the terms, limits and overrides of a law of a noisy component.
+
+Terms are added one at a time: the derivative of all predictions by the weight of each candidate
+shows by how much the squared errors would decrease (orthogonal matching pursuit in the frame of
+one-step prediction errors). The extended Bayesian information criterion decides whether a term
+pays for itself (Chen and Chen, Biometrika 95, 2008).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from cwm_induction.effort import Effort
+from cwm_induction.noisy.laws import Form, Law, Target, Term
+from cwm_induction.noisy.series import Array, Quantity
+
+MAX_TERMS = 14
+"""Maximum number of terms of a law."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Candidate terms of a law."""
+
+    terms: tuple[Term, ...]
+
+    @classmethod
+    def of(
+        cls, target: Target, quantities: Sequence[Quantity], singles: Sequence[Quantity]
+    ) -> "Library":
+        """Combine quantities to terms; `singles` enter alone or times the component itself."""
+        own = _own_factors(target)
+        terms = [Term(name) for name in own if name not in ("1", "x")]
+        for form in (form for quantity in singles for form in _forms(quantity)):
+            terms += [Term("1", (form,)), Term("x", (form,))]
+        forms: list[Form] = []
+        for quantity in quantities:
+            found = list(_forms(quantity))
+            for form in found:
+                terms += [Term(name, (form,)) for name in own]
+                terms += [
+                    Term("1", (other, form))
+                    for other in forms
+                    if other.quantity.source != quantity.source
+                ]
+            forms += found
+        return cls(tuple(term for term in terms if np.ptp(term.given) > 0 or term.own != "1"))
+
+    @classmethod
+    def linear(cls, target: Target, quantities: Sequence[Quantity]) -> "Library":
+        """Take quantities alone, and their sizes if they have both signs."""
+        forms = [form for quantity in quantities for form in _forms(quantity)]
+        terms = [Term("1", (form,)) for form in forms if form.pattern in ("{}", "abs({})")]
+        return cls(tuple(term for term in terms if np.ptp(term.given) > 0))
+
+
+def _own_factors(target: Target) -> list[str]:
+    """Return the functions of the component that its values allow."""
+    now = target.now
+    names = ["1", "x", "square"]
+    low, high = np.quantile(now, [0.02, 0.98])
+    if low > 0 or (now >= 0).all():
+        names.append("root")
+    elif low < 0 < high:
+        names += ["size"]
+    return names
+
+
+def _forms(quantity: Quantity) -> Iterator[Form]:
+    """Yield functions of a quantity that its values allow."""
+    values = quantity.values
+    yield Form(quantity, "{}", _same)
+    if quantity.is_flag:
+        return
+    low, high = np.quantile(values, [0.05, 0.95])
+    yield Form(quantity, "{} ** 2", np.square)
+    if low < 0 < high:
+        yield Form(quantity, "max({}, 0.0)", _positive)
+        yield Form(quantity, "abs({})", np.abs)
+    elif values.min() >= 0:
+        yield Form(quantity, "np.sqrt(max({}, 0.0))", _root)
+    if values.min() > 0 and high > 2 * low:
+        yield Form(quantity, "1 / {}", partial(_inverse, 0.5 * float(values.min())))
+
+
+def _same(values: Array) -> Array:
+    return values
+
+
+def _positive(values: Array) -> Array:
+    return np.asarray(np.maximum(values, 0.0))
+
+
+def _root(values: Array) -> Array:
+    return np.asarray(np.sqrt(np.maximum(values, 0.0)))
+
+
+def _inverse(floor: float, values: Array) -> Array:
+    return np.asarray(1.0 / np.maximum(values, floor))
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the law of a component."""
+
+    target: Target
+    library: Library
+    effort: Effort
+    filters: bool
+    """Whether the gain may be smaller than 1, which needs a program with memory."""
+
+    def selected(self, law: Law, robust: bool, most: int = MAX_TERMS) -> Law:
+        """Add and remove terms until no change pays for itself."""
+        law = self._pruned(law, robust)
+        for _ in range(2):
+            law = self._grown(law, robust, most)
+            law = self._pruned(law, robust)
+            swapped = self._swapped(law, robust)
+            if swapped is law:
+                break
+            law = self._pruned(swapped, robust)
+        return law
+
+    def cost(self, law: Law, robust: bool = False) -> float:
+        """Return the extended information criterion of a law; lower is better."""
+        loss, _ = self.target.loss(self.target.trace(law), robust)
+        count = int(self.target.fitted.sum())
+        if robust:  # Laplace's distribution
+            fit = 2.0 * np.log(max(loss / count, 0.8 * self.target.rounding**0.5))
+        else:
+            fit = np.log(max(loss / count, self.target.rounding))
+        return float(count * fit + self._penalty * law.size)
+
+    @property
+    def _penalty(self) -> float:
+        return float(np.log(self.target.fitted.sum()) + np.log(1 + len(self.library.terms)))
+
+    def _fit(self, law: Law, robust: bool, rounds: int = 4) -> Law:
+        return self.target.fit(law, fits_gain=self.filters, rounds=rounds, robust=robust)
+
+    def _gains(self, law: Law, robust: bool) -> Array:
+        """Return by how much each candidate would decrease the loss."""
+        target = self.target
+        trace = target.trace(law)
+        _, weights = target.loss(trace, robust)
+        errors = target.errors(trace)[target.fitted] * weights
+        known = [target.gradients(trace, law.terms)] if law.terms else []
+        if self.filters and law.gain < 1:
+            known.append(target.gain_gradient(trace))
+        gains = np.zeros(len(self.library.terms))
+        basis = np.zeros((len(errors), 0))
+        if known:
+            basis = np.linalg.qr(np.concatenate(known, axis=1) * weights[:, None])[0]
+        errors = errors - basis @ (basis.T @ errors)
+        chosen = {term.written("x") for term in law.terms}
+        for start in range(0, len(gains), 200):
+            terms = self.library.terms[start : start + 200]
+            if not self.effort.spend(trace.state.size * len(terms) * (2 + basis.shape[1])):
+                return gains
+            columns = target.gradients(trace, terms) * weights[:, None]
+            size = (columns**2).sum(axis=0)
+            columns = columns - basis @ (basis.T @ columns)
+            left = (columns**2).sum(axis=0)
+            share = (columns.T @ errors) ** 2 / np.maximum(left, 1e-300)
+            # nearly a sum of the known columns: its weight would be arbitrary
+            gains[start : start + 200] = np.where(left > 1e-6 * size, share, 0.0)
+        for number, term in enumerate(self.library.terms):
+            if term.written("x") in chosen:
+                gains[number] = 0.0
+        return gains
+
+    def _grown(self, law: Law, robust: bool, most: int) -> Law:
+        cost = self.cost(law, robust)
+        while len(law.terms) < most and self.effort.spend(0):
+            gains = self._gains(law, robust)
+            if not gains.max(initial=0.0) > 0:
+                break
+            tried = [self._with(law, number, robust) for number in np.argsort(-gains)[:2].tolist()]
+            costs = [self.cost(each, robust) for each in tried]
+            best = int(np.argmin(costs))
+            if costs[best] >= cost:
+                break
+            law, cost = tried[best], costs[best]
+        return law
+
+    def _with(self, law: Law, number: int, robust: bool) -> Law:
+        terms = (*law.terms, self.library.terms[number])
+        law = replace(law, terms=terms, weights=np.append(law.weights, 0.0))
+        return self._fit(law, robust, rounds=2)
+
+    def _without(self, law: Law, number: int, robust: bool) -> Law:
+        terms = law.terms[:number] + law.terms[number + 1 :]
+        law = replace(law, terms=terms, weights=np.delete(law.weights, number))
+        return self._fit(law, robust, rounds=2)
+
+    def _pruned(self, law: Law, robust: bool) -> Law:
+        """Remove terms while the criterion decreases."""
+        law = self._fit(law, robust)
+        cost = self.cost(law, robust)
+        while law.terms:
+            tried = [self._without(law, number, robust) for number in self._weakest(law, robust)]
+            costs = [self.cost(each, robust) for each in tried]
+            best = int(np.argmin(costs))
+            if costs[best] > cost:
+                break
+            law, cost = self._fit(tried[best], robust), costs[best]
+        return law
+
+    def _weakest(self, law: Law, robust: bool) -> list[int]:
+        """Return the terms with the smallest effects in standard errors."""
+        target = self.target
+        trace = target.trace(law)
+        matrix = target.gradients(trace, law.terms)
+        errors = target.errors(trace)[target.fitted]
+        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-300
+        inverse = np.linalg.pinv((matrix / scale).T @ (matrix / scale), rcond=1e-12)
+        deviation = np.sqrt(np.maximum(np.diag(inverse), 0.0) * np.mean(errors**2)) / scale
+        strength = np.abs(law.weights) / np.maximum(deviation, 1e-300)
+        return [int(place) for place in np.argsort(strength, kind="stable")[:2]]
+
+    def _swapped(self, law: Law, robust: bool) -> Law:
+        """Replace one term by another if that decreases the criterion."""
+        cost, best = self.cost(law, robust), law
+        for number in range(len(law.terms)):
+            if not self.effort.spend(0):
+                break
+            shorter = self._without(law, number, robust)
+            gains = self._gains(shorter, robust)
+            candidate = self._with(shorter, int(np.argmax(gains)), robust)
+            found = self.cost(candidate, robust)
+            if found < cost - 2.0:
+                best, cost = candidate, found
+        return best
+
+    def limited(self, law: Law) -> Law:
+        """Add limits of the next value if they pay for themselves."""
+        after = self.target.after[self.target.fitted]
+        for is_high in (False, True):
+            ordered = np.sort(after if is_high else -after)[::-1]
+            top = ordered[: max(4, int(0.45 * len(ordered)))]
+            points = np.unique(np.quantile(top, np.linspace(0, 1, 14)))
+            free = _with_limit(law, is_high, np.inf)
+            tried = [_with_limit(law, is_high, point) for point in points.tolist()]
+            best = min([law, free, *tried], key=self.cost)
+            limit = best.high if is_high else -best.low
+            if np.isfinite(limit):
+                best = self._refined(best, is_high, float(np.ptp(points)) / 13)
+                best = self._fit(best, False)
+            law = best
+        return law
+
+    def _refined(self, law: Law, is_high: bool, width: float) -> Law:
+        """Improve a limit by a search in shrinking steps."""
+        cost = self.cost(law)
+        while width > 1e-7 * (1 + abs(law.high if is_high else law.low)):
+            moved = False
+            for step in (-width, width):
+                limit = law.high if is_high else -law.low
+                candidate = _with_limit(law, is_high, limit + step)
+                found = self.cost(candidate)
+                if found < cost - 1e-9:
+                    law, cost, moved = candidate, found, True
+            width = width if moved else width / 2.5
+        return law
+
+
+def _with_limit(law: Law, is_high: bool, limit: float) -> Law:
+    """Return the law with an upper limit, or with the negative of a limit as the lower one."""
+    return replace(law, high=limit) if is_high else replace(law, low=-limit)

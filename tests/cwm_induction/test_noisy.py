@@ -1,0 +1,103 @@
+"""Laws of rounded and noisy recorded numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_induction.attempts import held_back
+from cwm_induction.effort import Effort
+from cwm_induction.noisy import Series, Writer, has_noise, induce
+
+Array = np.ndarray
+
+
+def table(
+    observations: list[Array], actions: list[Array], names: list[str], acted: list[list[str]]
+) -> Dataset:
+    """Return a dataset of recorded episodes, each with one more observation than actions."""
+    before = np.concatenate([each[:-1] for each in observations])
+    after = np.concatenate([each[1:] for each in observations])
+    sizes = [len(each) for each in actions]
+    high = before.max(axis=0) + 1
+    space = Space(
+        "box", "float64", high.shape, tuple((before.min(axis=0) - 1).tolist()), tuple(high.tolist())
+    )
+    count = len(before)
+    columns = {
+        "observations": before,
+        "next_observations": after,
+        "actions": np.concatenate(actions),
+        "rewards": np.zeros(count),
+        "terminations": np.zeros(count, bool),
+        "truncations": np.zeros(count, bool),
+        "episodes": np.repeat(np.arange(len(sizes)), sizes),
+    }
+    arguments = {"observed": [[name] for name in names], "acted": acted}
+    metadata = {"env": "data/table", "env_args": arguments}
+    return Dataset(columns, space, Space("discrete", low=(0,), high=(1,)), metadata)
+
+
+def heated_room(noise: float, delay: int, seed: int = 0) -> Dataset:
+    """Record a room that a heater warms some steps later, with a noisy thermometer."""
+    rng = np.random.default_rng(seed)
+    observations, actions = [], []
+    for _ in range(10):
+        on = np.repeat(rng.integers(0, 2, 20), 4)
+        room = [rng.uniform(12, 22)]
+        for step in range(len(on)):
+            heat = 0.9 * on[max(0, step - delay)]
+            room.append(room[-1] + heat - 0.05 * (room[-1] - 8.0))
+        recorded = np.round(np.array(room) + noise * rng.normal(size=len(room)), 3)
+        observations.append(recorded[:, None])
+        actions.append(on)
+    return table(observations, actions, ["room_c"], [["heater", "off", "on"]])
+
+
+def program_of(data: Dataset, remembers: bool) -> str:
+    """Induce a program from all rows."""
+    series = Series.of(data, ~held_back(data, 0))
+    return Writer(induce(series, Effort(4000, 60), remembers)).text()
+
+
+def errors_of(program: str, data: Dataset) -> Array:
+    """Return the one-step errors of a program."""
+    space: dict[str, Any] = {}
+    exec(compile(program, "<program>", "exec"), space)
+    environment = space["Environment"]()
+    errors = []
+    before, after = data.columns["observations"], data.columns["next_observations"]
+    episodes = data.columns["episodes"]
+    for row in range(len(data)):
+        if not hasattr(environment, "correct"):
+            environment.set_state(before[row])
+        elif row == 0 or episodes[row] != episodes[row - 1]:
+            environment.reset(before[row])
+        else:
+            environment.correct(before[row], 0.0)
+        errors.append(environment.step(data.columns["actions"][row])[0] - after[row])
+    return np.array(errors)
+
+
+def test_only_coarsely_rounded_decimals_count_as_noisy() -> None:
+    assert has_noise(heated_room(0.0, 0))
+    exact = heated_room(0.0, 0)
+    wide = {**exact.columns, "observations": exact.columns["observations"] * np.pi}
+    assert not has_noise(Dataset(wide, exact.observation_space, exact.action_space, {}))
+
+
+def test_rounded_data_give_a_plain_law_at_the_rounding_error() -> None:
+    program = program_of(heated_room(0.0, 0), remembers=False)
+    assert "correct" not in program
+    assert "heater" in program
+    assert errors_of(program, heated_room(0.0, 0, seed=1)).std() < 6e-4
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_noisy_data_give_an_observer_near_the_noise(delay: int) -> None:
+    program = program_of(heated_room(0.3, delay), remembers=True)
+    assert ("heater_2_ago" in program) == (delay == 2)
+    errors = errors_of(program, heated_room(0.3, delay, seed=1))
+    assert np.sqrt((errors**2).mean()) < 1.12 * 0.3
