@@ -220,9 +220,10 @@ def _number(text: str, *, comma: bool) -> tuple[float | None, str]:
         number = number.replace(",", ".")
     elif _GROUPED.fullmatch(number):
         number = number.replace(",", "")
+    number = found["sign"] + number
     if not _PLAIN.fullmatch(number) or (found["before"] and found["after"]):
         return None, ""
-    return float(found["sign"] + number), found["before"] or found["after"] or ""
+    return float(number), found["before"] or found["after"] or ""
 
 
 def _scientific(text: str, *, comma: bool) -> float | None:

@@ -109,6 +109,8 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
                 found.lines.append(begun)
                 if len(row) != width:
                     reason = f"expected {width} cells, found {len(row)}"
+                    if before > begun:
+                        reason += f", in {before - begun + 1} lines"
                     found.damaged[len(found.rows)] = reason
                     row = [""] * width
                 found.rows.append(row)

@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cwm_cli.cli import app
+from cwm_cli.commands.data import TableColumns, import_transitions
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
 from tests.support.damaged_tables import MUTILATIONS, Table, damaged
 
 ROLES = ["--action", "valve", "--observation", "level,count", "--reward", "gain"]
@@ -86,6 +89,20 @@ def assert_equal(name, found):
     if len(found) == len(intact):
         for column in ("observations", "actions", "next_observations", "rewards"):
             np.testing.assert_array_equal(found.columns[column], intact.columns[column])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_changes_of_bytes_never_give_a_traceback(seed):
+    rng = np.random.default_rng(seed)
+    lines = source().text().splitlines(keepends=True)[:80]
+    for _ in range(12):
+        content = bytearray("".join(lines).encode())
+        for place in rng.integers(30, len(content), 25).tolist():
+            content[place] = int(rng.choice(list(b',;"\n\t.-eE 0\xff')))
+        Path("log.csv").write_bytes(bytes(content))
+        columns = TableColumns(("valve",), drop_missing=bool(rng.integers(2)))
+        with contextlib.suppress(CwmError):
+            import_transitions("log.csv", columns=columns, force=True)
 
 
 def test_the_installed_command_prints_one_line_for_a_binary_file(folder):
