@@ -105,7 +105,13 @@ def infer_dataset(
     spaces = _observation_space(observed, rows), _action_space(acted, rows, kept)
     described = RecordedTable(
         *spaces,
-        tuple(_recorded(column) for column in observed),
+        tuple(
+            # interpolated numbers are not rounded
+            replace(_recorded(column), resolution=0.0)
+            if asked.resample is not None and column.kind == "real"
+            else _recorded(column)
+            for column in observed
+        ),
         tuple(_recorded(column) for column in acted),
         source,
         step,
@@ -239,7 +245,10 @@ def _transitions(
         else:
             goes_on &= ~done
             ends = goes_on & np.append(done[1:], False)
-            reading = "a marked row has the last observation, so the step into it ends the episode"
+            reading = (
+                "a marked row has the last observation, so the step into it ends the episode; its "
+                "own action and reward have no effect"
+            )
         observer.note(f"{roles.terminated}: {reading} ({int(ends.sum())} ends)")
     goes_on &= ~rows.truncated | ends
     places = np.flatnonzero(goes_on)

@@ -207,6 +207,7 @@ def test_irregular_times_are_resampled_to_equal_steps():
     assert "resample with --resample" in notes
     rows, table, _ = inferred(resample=2.0)
     assert table.step == "2 units of time"
+    assert table.observed[0].resolution == 0.0
     steps = rows.columns["next_observations"] - rows.columns["observations"]
     np.testing.assert_allclose(steps, 4.0, atol=1e-6)
 
