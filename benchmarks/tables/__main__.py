@@ -2,8 +2,8 @@
 
 Each table is imported and searched by two commands. The program then predicts 2,000 fresh rows of
 the same system. A table counts as explained if the root mean squared error of every column is at
-most 10 % above that of the ideal predictor, which knows the law. Results are kept in a file, one
-line each: what is there is not run again.
+most 10 % above the error of an ideal predictor, which knows the law. Results are kept in a file,
+one line each, and are not measured again.
 """
 
 import argparse
@@ -62,9 +62,9 @@ class TableCase(NamedTuple):
 
 
 def main() -> None:
-    """Run what is missing and print a line per table."""
+    """Measure the missing tables and print a line for each table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="systems; by default those of development")
+    parser.add_argument("names", nargs="*", help="systems; by default the six for development")
     parser.add_argument("--all", action="store_true", help="all twelve systems")
     parser.add_argument("--seed", type=int, default=FILE_SEED, help="seed of the tables")
     parser.add_argument("--budget", type=int, default=1, help="completions")

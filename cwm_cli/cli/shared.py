@@ -95,7 +95,7 @@ RunEnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID. Default: that of the run, or of --dataset.",
+        help="Environment ID. Default: the environment of the run or of --dataset.",
         autocompletion=names_of("environment"),
     ),
 ]

@@ -224,12 +224,12 @@ def environment_in(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
 ) -> tuple[str | None, Mapping[str, Any] | None]:
-    """Return the environment of a request, by default the one that its dataset names.
+    """Return the environment of a request; without an ID, its dataset names the environment.
 
     Args:
         dataset: The dataset or its file.
         env: Id of the environment, if the user gave it.
-        env_args: Arguments of the environment, by default those of the dataset.
+        env_args: Arguments of the environment, by default the arguments in the dataset.
 
     Raises:
         CwmError: The dataset names no environment, or one that imports a Python module, which

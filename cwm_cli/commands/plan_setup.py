@@ -105,8 +105,8 @@ def _with_reward(
     """Return a subject and its transitions with the rewards of an expression."""
     if subject.text is None:
         raise CwmError(
-            f"only the rewards of a program can be replaced, not those of {subject.name}: leave "
-            "out --reward-expression"
+            f"{subject.name} is no program, so its rewards cannot be replaced: leave out "
+            "--reward-expression"
         )
     spec = replace(subject.spec, make=partial(_make_rewarded, subject.spec, reward))
     named = data is not None and data.has_valid_actions

@@ -98,7 +98,7 @@ def find_subject(
     Args:
         run: A run, which also names the environment.
         program: A program of `env`.
-        env: Id of the environment; a program without it belongs to that of the dataset.
+        env: Id of the environment; without it, the dataset of a program names it.
         env_args: Arguments of the environment.
         dataset: Transitions or their file, which may name the environment.
         real_env: Use the environment itself, by default the environment of the newest run. None

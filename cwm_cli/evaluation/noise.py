@@ -50,6 +50,7 @@ class NoiseLevel(BaseModel):
         change: Root mean square change in one step; for labels the share of changes.
         unit: Rounding unit of the recorded values, 0 if they are not rounded.
         is_label: Whether the values have no order.
+        is_spread: Whether another component has clear noise, which the law may spread to this one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +62,7 @@ class NoiseLevel(BaseModel):
     change: float = 0.0
     unit: float = 0.0
     is_label: bool = False
+    is_spread: bool = False
 
     @property
     def is_clear(self) -> bool:
@@ -82,7 +84,7 @@ class NoiseLevel(BaseModel):
 
         Without clear noise, the upper estimate is due to the law, so the lower one counts.
         """
-        if self.is_label or self.is_clear:
+        if self.is_label or self.is_clear or self.is_spread:
             return self.level if remembers else self.plain
         return min(self.level, self.least)
 
@@ -132,7 +134,8 @@ def noise_levels(rows: Dataset) -> dict[int, NoiseLevel]:
             unit=rounding_unit(after[goes_on]),
             is_label=is_label,
         )
-    return levels
+    is_spread = any(level.is_clear for level in levels.values())
+    return {n: level.model_copy(update={"is_spread": is_spread}) for n, level in levels.items()}
 
 
 def is_table(rows: Dataset) -> bool:
@@ -167,6 +170,21 @@ def rounding_unit(values: np.ndarray) -> float:
         if np.all(np.abs(scaled - np.rint(scaled)) <= precision):
             return float(10.0**-digits)
     return 0.0
+
+
+def robust_spread(errors: np.ndarray) -> float:
+    """Return the standard deviation of normal errors from their median absolute value."""
+    normal_median = 0.6745  # median of the absolute value of a standard normal number
+    return float(np.median(np.abs(errors)) / normal_median)
+
+
+def outliers(errors: np.ndarray) -> np.ndarray:
+    """Return the mask of errors that are far beyond all others, if at most 1 % are.
+
+    Of normal errors, 1 in 500 million is larger than six standard deviations.
+    """
+    far: np.ndarray = np.abs(errors) > 6 * robust_spread(errors)
+    return far if far.sum() <= 0.01 * len(errors) else np.zeros(len(errors), bool)
 
 
 def _estimates(history: RecordedPast) -> Iterator["_LocalFits"]:
@@ -258,9 +276,9 @@ class _LocalFits(NamedTuple):
         errors = values[self.sample] - (self.shares * values[self.near]).sum(axis=1)
         # The noise of the neighbours adds to the error of a fit.
         errors /= np.sqrt(1.0 + (self.shares**2).sum(axis=1))
-        normal_median = 0.6745  # median of the absolute value of a standard normal number
-        robust = float(np.median(np.abs(errors)) / normal_median)
-        mean_square = float(np.sqrt(np.mean(errors**2)))
+        robust = robust_spread(errors)
+        far = outliers(errors)
+        mean_square = float(np.sqrt(np.mean(errors[~far] ** 2)))
         return mean_square, min(robust, mean_square)
 
     def _error_rates(self, values: np.ndarray) -> tuple[float, float]:

@@ -17,17 +17,24 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation.component_scores import ComponentScore
 from cwm_cli.evaluation.history import MAX_P_VALUE, RecordedPast
 from cwm_cli.evaluation.metric import MOST_CLASSES, Evaluation, close
-from cwm_cli.evaluation.noise import NoiseLevel, label_columns, prediction_inputs, rounding_unit
+from cwm_cli.evaluation.noise import (
+    NoiseLevel,
+    label_columns,
+    outliers,
+    prediction_inputs,
+    rounding_unit,
+)
 
 if TYPE_CHECKING:
     from cwm_cli.worlds import Predictions
 
-MIN_SHARE = 0.02
+MIN_SHARE = 0.03
 """Smaller shares of the squared residuals do not count as dependence, however significant: they
-change the error by 1 %."""
+change the error by 1.5 %."""
 
 MAX_SENSOR_SHARE = 0.1
-"""The same for a component of the observation that has the noise of a sensor."""
+"""The same for earlier errors, and for a component of the observation that has the noise of a
+sensor: they change the error by 5 %, so that it stays within `MAX_EXCESS`."""
 
 MAX_FILTER_GAIN = 0.15
 """If earlier rows lower the noise by more than this share, a program needs memory to filter it."""
@@ -215,8 +222,9 @@ class _Context:
             square = float(np.mean(residual[going] ** 2))
             explained = _share(square, float(np.mean((recorded - column.guess[going]) ** 2)))
             fields |= {"rmse": square**0.5, "r2": _share(square, float(recorded.var()))}
-            found = [] if is_exact else self._dependences(residual, is_sensor=is_sensor)
-            fields |= _outliers(residual[going])
+            noise = fields.get("noise", 0.0) if level is not None and level.is_noisy else 0.0
+            found = [] if is_exact else self._dependences(residual, noise, is_sensor=is_sensor)
+            fields |= _without_outliers(residual[going])
             if not found and level is not None and not is_exact:
                 fields["noise"] = min(fields["noise"], fields["rmse"])
         return ComponentScore(
@@ -234,25 +242,38 @@ class _Context:
             return {"noise": noise, "filtered": filtered}
         return {"noise": noise}
 
-    def _dependences(self, residual: np.ndarray, *, is_sensor: bool) -> list[tuple[str, float]]:
-        """Return the names and p-values of what residuals depend on, the strongest first."""
+    def _dependences(
+        self, residual: np.ndarray, noise: float, *, is_sensor: bool
+    ) -> list[tuple[str, float]]:
+        """Return the names and p-values of the causes of residuals, the strongest first.
+
+        The cause of errors below the noise level is compared with the noise.
+        """
         going, step = self.going, self.history.step
+        square = float(np.mean(residual[going] ** 2))
+        part = square / max(square, noise**2, 1e-300)
+        if (far := outliers(residual[going])).any():  # a few values must not decide
+            bound = np.abs(residual[going][~far]).max()
+            residual = np.clip(residual, -bound, bound)
         # The noise of sensors is part of the observation, so that it biases the residuals of the
         # true law, unless memory filters it (errors in variables).
-        biased = self.names[: self.history.before.shape[1]] if is_sensor else []
+        biased = set(self.names[: self.history.before.shape[1]] if is_sensor else [])
+        biased -= set(self.names if self.remembers else [])
         tests = [(name, _correlation(residual[going], x[going])) for name, x in self.inputs]
         tests.append(("a constant offset", _offset(residual[going])))
         if self.remembers:
             for lag in range(1, LAGS + 1):
                 later = np.flatnonzero(going & (step >= lag))
                 own = _correlation(residual[later], residual[later - lag])
-                tests.append((f"the error {lag} step{'s' * (lag > 1)} earlier", own))
+                name = f"the error {lag} step{'s' * (lag > 1)} earlier"
+                biased.add(name)
+                tests.append((name, own))
         tests.append((SIMILAR, self._similar(residual)))
         found = []
         for name, (share, p_value) in tests:
             corrected = min(1.0, p_value * len(tests))
-            least = MAX_SENSOR_SHARE if name in biased and not self.remembers else MIN_SHARE
-            if corrected < MAX_P_VALUE and share > least:
+            least = MAX_SENSOR_SHARE if name in biased else MIN_SHARE
+            if corrected < MAX_P_VALUE and share * part > least:
                 found.append((share, name, corrected))
         # A named cause is more useful than the test of similar rows, which has no name.
         found.sort(key=lambda one: (one[1] == SIMILAR, -one[0]))
@@ -292,12 +313,10 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     return size**2, float(2 * ndtr(-z))
 
 
-def _outliers(residual: np.ndarray) -> dict[str, float]:
+def _without_outliers(residual: np.ndarray) -> dict[str, float]:
     """Return the number of outliers, and the root mean square error without them."""
-    # Of normal errors, 1 in 500 million is larger than six standard deviations.
-    spread = float(np.median(np.abs(residual))) / 0.6745
-    far = np.abs(residual) > 6 * spread
-    if not 0 < far.sum() <= 0.01 * len(residual):
+    far = outliers(residual)
+    if not far.any():
         return {}
     return {"outliers": int(far.sum()), "typical": float(np.sqrt(np.mean(residual[~far] ** 2)))}
 

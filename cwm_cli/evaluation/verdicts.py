@@ -64,13 +64,13 @@ def largest_gap(components: Sequence[ComponentScore]) -> str:
         left = [each for each in components if not each.is_complete]
         if not left:
             return ""
-        levels = ", ".join(f"{each.name} to about {each.filtered:.2g}" for each in left)
+        levels = ", ".join(f"{each.name} to about {_digits(each.filtered or 0)}" for each in left)
         return f"a program with memory can filter the noise of {levels}"
     worst = max(left, key=_open_share)
     words = f"{worst.name}: {_error_words(worst)}"
     if worst.typical is not None and (worst.error or 0) > 1.1 * worst.typical:
         few = f"{worst.outliers} outlier{'s' * (worst.outliers > 1)}"
-        words += f"; {worst.typical:.2g} without {few} in {worst.rows:,} rows"
+        words += f"; {_digits(worst.typical)} without {few} in {worst.rows:,} rows"
     if worst.depends_on:
         words += f"; errors depend on {', '.join(worst.depends_on[:3])}"
     return words
@@ -89,16 +89,21 @@ def _error_words(score: ComponentScore) -> str:
     if score.error is None:
         return "not a finite number in all rows"
     name = "wrong labels" if score.is_label else "RMSE"
-    text = percent if score.is_label else "{:.2g}".format
+    text = percent if score.is_label else _digits
     # A level that is only due to rounded arithmetic is no noise.
     level = score.noise or 0.0
     noise = f", noise about {text(level)}" if level > 1e-9 * score.error else ""
     return f"{name} {text(score.error)}{noise}"
 
 
+def _digits(value: float) -> str:
+    """Write a number with two digits, or all digits of a large one."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+
+
 def noise_words(components: Sequence[ComponentScore]) -> str:
     """Return the errors that an explained program leaves, e.g. "all but sensor noise: ..."."""
-    text = "{:.2g}".format
+    text = _digits
     exact = [each.name for each in components if each.exact]
     rounded = [each for each in components if not each.exact and each.is_rounding]
     noisy = [each for each in components if not each.exact and not each.is_rounding]

@@ -351,7 +351,7 @@ def build_package(run: SearchRun, reward_expression: str | None = None) -> Expor
 
     Args:
         run: The run.
-        reward_expression: Reward that replaces that of the program (see `RewardExpression`).
+        reward_expression: Replaces the reward of the program (see `RewardExpression`).
     """
     text, program = run.best_program(), (run.folder / BEST).read_bytes()
     findings = _read_findings(run, program)

@@ -1,7 +1,7 @@
 """Rewards that a user defines by an expression, such as `-abs(level - 1.2) - 0.1 * valve`.
 
-The names are those of the columns: observation components after the step, and the action of the
-step. `observation` and `action` are the whole values.
+Its names are column names: an observation has its value after the step, an action is the action of
+the step. `observation` and `action` are the whole values.
 """
 
 from __future__ import annotations

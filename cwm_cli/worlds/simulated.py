@@ -94,7 +94,7 @@ class ProgramSimulator(AbstractContextManager["ProgramSimulator"]):
 
 
 class SimulatedEnv(gym.Env[Any, Any]):
-    """An environment whose steps are those of a program, from recorded initial observations."""
+    """An environment that a program steps, from recorded initial observations."""
 
     def __init__(self, simulator: ProgramSimulator) -> None:
         self.observation_space = gym_space_of(simulator.rows.observation_space)
