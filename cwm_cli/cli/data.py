@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -67,54 +67,61 @@ SourceOption = Annotated[
 AllTrainOption = Annotated[
     bool, data_option("--all-train", help="Use all rows for training, none as held-out rows.")
 ]
-ActionOption = Annotated[
-    list[str] | None,
-    basic_option(
-        "--action",
-        metavar="COLUMNS",
-        help="Columns of the action, with commas between, of a table without an environment; its "
-        "spaces are inferred.",
-    ),
-]
-ObservationOption = Annotated[
-    list[str] | None,
-    basic_option(
-        "--observation",
-        metavar="COLUMNS",
-        help="Columns of the observation. Default: all that have no other role.",
-    ),
-]
-RewardOption = Annotated[
-    str | None, basic_option("--reward", metavar="COLUMN", help="Column of the reward.")
-]
-EpisodeOption = Annotated[
-    str | None,
-    data_option("--episode", metavar="COLUMN", help="Column of the episode. Default: recognised."),
-]
-TimeOption = Annotated[
-    str | None,
-    data_option(
-        "--time",
-        metavar="COLUMN",
-        help="Column of the time, or none. Default: recognised by name and values.",
-    ),
-]
-TerminatedOption = Annotated[
-    str | None,
-    data_option(
-        "--terminated",
-        metavar="COLUMN",
-        help="Column that marks the last row of an episode. Default: recognised.",
-    ),
-]
-DropMissingOption = Annotated[
-    bool,
-    data_option("--drop-missing", help="Leave out rows with missing or bad cells."),
-]
-ResampleOption = Annotated[
-    float | None,
-    data_option("--resample", metavar="SECONDS", help="Resample to steps of this length."),
-]
+
+
+class TableOptions(TypedDict):
+    """The roles of the columns of a table without an environment."""
+
+    action: Annotated[
+        list[str] | None,
+        basic_option(
+            "--action",
+            metavar="COLUMNS",
+            help="Columns of the action, with commas between, of a table without an environment; "
+            "its spaces are inferred.",
+        ),
+    ]
+    observation: Annotated[
+        list[str] | None,
+        basic_option(
+            "--observation",
+            metavar="COLUMNS",
+            help="Columns of the observation. Default: all that have no other role.",
+        ),
+    ]
+    reward: Annotated[
+        str | None, basic_option("--reward", metavar="COLUMN", help="Column of the reward.")
+    ]
+    episode: Annotated[
+        str | None,
+        data_option(
+            "--episode", metavar="COLUMN", help="Column of the episode. Default: recognised."
+        ),
+    ]
+    time: Annotated[
+        str | None,
+        data_option(
+            "--time",
+            metavar="COLUMN",
+            help="Column of the time, or none. Default: recognised by name and values.",
+        ),
+    ]
+    terminated: Annotated[
+        str | None,
+        data_option(
+            "--terminated",
+            metavar="COLUMN",
+            help="Column that marks the last row of an episode. Default: recognised.",
+        ),
+    ]
+    drop_missing: Annotated[
+        bool,
+        data_option("--drop-missing", help="Leave out rows with missing or bad cells."),
+    ]
+    resample: Annotated[
+        float | None,
+        data_option("--resample", metavar="SECONDS", help="Resample to steps of this length."),
+    ]
 
 
 @data.command("import")
@@ -128,14 +135,7 @@ def import_(
     all_train: AllTrainOption = False,
     env_arg: EnvArgOption,
     hide: HideOption,
-    action: ActionOption = None,
-    observation: ObservationOption = None,
-    reward: RewardOption = None,
-    episode: EpisodeOption = None,
-    time: TimeOption = None,
-    terminated: TerminatedOption = None,
-    drop_missing: DropMissingOption = False,
-    resample: ResampleOption = None,
+    table: TableOptions,
     options: OptionsOption,
     force: ForceOption = False,
     json: JsonOption = False,
@@ -149,16 +149,8 @@ def import_(
     from cwm_cli.commands.data import TableColumns, import_transitions
     from cwm_cli.views.lines import Lines
 
-    columns = TableColumns(
-        tuple(action or ()),
-        tuple(observation or ()),
-        reward,
-        episode,
-        time,
-        terminated,
-        drop_missing,
-        resample,
-    )
+    action, observed = (tuple(table[name] or ()) for name in ("action", "observation"))
+    columns = TableColumns(**{**table, "action": action, "observation": observed})
     if not action and columns != TableColumns(()):
         raise CwmError("name the columns of the action with --action")
     result = import_transitions(

@@ -32,6 +32,7 @@ SEVERAL_MEANINGS = {
     "--out",
     "--parallel",
     "--policy",
+    "--reward",
     "--run",
     "--statistician",
     "--steps",
