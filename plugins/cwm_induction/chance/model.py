@@ -41,6 +41,10 @@ MAX_DEPTH = 8
 SMOOTH_TRIED = 3
 """Kernels per node whose parameter may change with a quantity."""
 
+MOST_FITTED, COST_ERROR = 4, 8.0
+"""Kernels per node that are fitted, and their distance in bits from the best one, as costs are
+interpolated between the points of a coarse grid."""
+
 MATRIX_SPEED = 0.05
 """Cost of a multiplication in a matrix product, relative to other arithmetic."""
 
@@ -122,7 +126,10 @@ class Grower:
         return Tree(bits, None, split, yes, no) if bits < best.bits else best
 
     def _fitted(self, rows: Array, costs: Array) -> Tree:
-        leaf = self.kernels[int(costs.argmin())].fit(rows)
+        """Return the shortest fit of the kernels that are likely by their approximate costs."""
+        order = np.argsort(costs, kind="stable")[:MOST_FITTED].tolist()
+        likely = [n for n in order if costs[n] <= costs.min() + COST_ERROR]
+        leaf = min((self.kernels[n].fit(rows) for n in likely), key=lambda leaf: leaf.bits)
         return Tree(leaf.bits, leaf)
 
     def _split(self, rows: Array, least: float) -> ParameterCondition | None:
