@@ -30,7 +30,7 @@ from cwm_induction.chance.quantities import (
     is_whole,
 )
 from cwm_induction.chance.rewards import RandomReward, fit_reward
-from cwm_induction.chance.transfers import fit_transfers
+from cwm_induction.chance.transfers import fit_transfers, is_large
 from cwm_induction.effort import Effort
 
 Array = np.ndarray
@@ -343,11 +343,12 @@ def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
 
 
 def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> Output:
-    found: Sequence[Kernel] = (
-        kernels(target, rows, learn, effort)
-        if is_whole(target.values)
-        else regressions(target, rows, learn)
-    )
+    found: list[Kernel] = []
+    large = target.own is not None and is_large(target.own.values, target.values, learn)
+    if is_whole(target.values):  # values of large counts are too many to list
+        found += kernels(replace(target, is_label=target.is_label or large), rows, learn, effort)
+    if large or not is_whole(target.values):
+        found += regressions(target, rows, learn)
     grower = Grower(found, rows.conditions(), rows.known, effort)
     tree = grower.grow(learn)
     if any(NORMAL.source in leaf.sources for leaf in tree.leaves()):
