@@ -28,7 +28,7 @@ EVENT_GRID = np.array([0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95
 """Probabilities to start from of the event that a count is drawn."""
 
 ALWAYS = 0.995
-"""Probability of an event from which on it always happens."""
+"""Minimum probability of an event that counts as certain."""
 
 MAX_MEAN = 99.0
 """Upper limit of a mean that changes with a quantity, as in the function `poisson`."""

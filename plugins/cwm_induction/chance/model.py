@@ -187,6 +187,16 @@ class Output:
         """Whether every leaf has one value."""
         return all(leaf.is_certain and not leaf.draws for leaf in self.tree.leaves())
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether every leaf chooses between a few expressions."""
+        return not any(leaf.sources or leaf.draws for leaf in self.tree.leaves())
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether some leaf is a regression on a component of many values."""
+        return len(self.target.values) > 1 and any(leaf.draws for leaf in self.tree.leaves())
+
     @classmethod
     def fixed(cls, name: str, text: str) -> "Output":
         """Return an output with the same expression in all rows."""
