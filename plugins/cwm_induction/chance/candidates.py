@@ -164,6 +164,8 @@ class _Candidates:
         starts = [own] if own is not None else []
         others = [part for part in rows.known if own is None or part.text != own.text]
         others = [part for part in others if is_whole(part.values)]
+        if target.is_label:  # numbers of actions are no amounts of a flag
+            others = [part for part in others if part not in rows.actions or part.values.max() <= 1]
         found = [*starts, zero]
         if own is not None:
             found += [shifted(own, change) for change in self.changes]
@@ -172,9 +174,12 @@ class _Candidates:
             found += self._cycles(own)
         found += others
         low, high = float(target.low.max()), float(target.high.min())
-        found += balances(target.values, (low, high), rows, self.groups[:MAX_BALANCED_GROUPS])
+        if not target.is_label:
+            found += balances(target.values, (low, high), rows, self.groups[:MAX_BALANCED_GROUPS])
         common = _common([target.values[group] for group in self.groups])
         found += [constant(value, target.values) for value in common]
+        if target.is_label:
+            return distinct(self._limited(part) for part in found)
         earlier = [part for part in rows.earlier if is_whole(part.values)]
         for amount in [*earlier, *self.flows]:
             found += [plus(own, sign, amount) for own in starts for sign in (1, -1)]

@@ -27,6 +27,9 @@ Array = np.ndarray
 EVENT_GRID = np.array([0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95])
 """Probabilities to start from of the event that a count is drawn."""
 
+ALWAYS = 0.995
+"""Minimum probability of an event that counts as certain."""
+
 MAX_MEAN = 99.0
 """Upper limit of a mean that changes with a quantity, as in the function `poisson`."""
 
@@ -239,7 +242,7 @@ class CountKernel(ParametricKernel):
 
     @property
     def _grids(self) -> list[Array]:
-        stride = 2 if len(self.draws) == 1 and self.idle is None else 4
+        stride = 1 if len(self.draws) == 1 and self.idle is None else 4
         return [draw.family.grid[::stride] for draw in self.draws]
 
     @cached_property
@@ -364,6 +367,8 @@ class CountKernel(ParametricKernel):
         if self.tops:
             best = np.minimum(minimised(loss, self._best(rows)), self.tops)
             short = shortest(best, loss)
+        if self.idle is not None and short[-1] >= ALWAYS:
+            return replace(self, idle=None).fit(rows)
         size = 0.5 * len(self.tops) * np.log2(rows.sum() + 1)
         return self._leaf(
             [literal(part) for part in short.tolist()],

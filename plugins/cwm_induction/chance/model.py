@@ -30,7 +30,7 @@ from cwm_induction.chance.quantities import (
     is_whole,
 )
 from cwm_induction.chance.rewards import RandomReward, fit_reward
-from cwm_induction.chance.transfers import fit_transfers
+from cwm_induction.chance.transfers import fit_transfers, is_large
 from cwm_induction.effort import Effort
 
 Array = np.ndarray
@@ -40,6 +40,14 @@ MAX_DEPTH = 8
 
 SMOOTH_TRIED = 3
 """Kernels per node whose parameter may change with a quantity."""
+
+MOST_FITTED, COST_ERROR = 4, 8.0
+"""Kernels per node that are fitted, and their distance in bits from the best one, as costs are
+interpolated between the points of a coarse grid."""
+
+NOISE_BITS = 30.0
+"""Bits that normal noise must save per output: counts that depend on the state generalise better
+(held-out skill of a hospital ward: 0.84 instead of 0.73)."""
 
 MATRIX_SPEED = 0.05
 """Cost of a multiplication in a matrix product, relative to other arithmetic."""
@@ -122,7 +130,10 @@ class Grower:
         return Tree(bits, None, split, yes, no) if bits < best.bits else best
 
     def _fitted(self, rows: Array, costs: Array) -> Tree:
-        leaf = self.kernels[int(costs.argmin())].fit(rows)
+        """Return the shortest fit of the kernels that are likely by their approximate costs."""
+        order = np.argsort(costs, kind="stable")[:MOST_FITTED].tolist()
+        likely = [n for n in order if costs[n] <= costs.min() + COST_ERROR]
+        leaf = min((self.kernels[n].fit(rows) for n in likely), key=lambda leaf: leaf.bits)
         return Tree(leaf.bits, leaf)
 
     def _split(self, rows: Array, least: float) -> ParameterCondition | None:
@@ -175,6 +186,16 @@ class Output:
     def is_certain(self) -> bool:
         """Whether every leaf has one value."""
         return all(leaf.is_certain and not leaf.draws for leaf in self.tree.leaves())
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether every leaf chooses between a few expressions."""
+        return not any(leaf.sources or leaf.draws for leaf in self.tree.leaves())
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether some leaf is a regression on a component of many values."""
+        return len(self.target.values) > 1 and any(leaf.draws for leaf in self.tree.leaves())
 
     @classmethod
     def fixed(cls, name: str, text: str) -> "Output":
@@ -336,17 +357,19 @@ def _end(rows: OutcomeRows, learn: Array) -> Iterator[OutcomeTarget]:
 
 
 def _output(target: OutcomeTarget, rows: OutcomeRows, learn: Array, effort: Effort) -> Output:
-    found: Sequence[Kernel] = (
-        kernels(target, rows, learn, effort)
-        if is_whole(target.values)
-        else regressions(target, rows, learn)
-    )
+    found: list[Kernel] = []
+    large = target.own is not None and is_large(target.own.values, target.values, learn)
+    if is_whole(target.values):  # values of large counts are too many to list
+        found += kernels(replace(target, is_label=target.is_label or large), rows, learn, effort)
+    if large or not is_whole(target.values):
+        found += regressions(target, rows, learn)
     grower = Grower(found, rows.conditions(), rows.known, effort)
     tree = grower.grow(learn)
     if any(NORMAL.source in leaf.sources for leaf in tree.leaves()):
         # Normal noise fits most rows so well that the search may miss sharper laws of some rows.
-        sharper = replace(grower, kernels=[kernel for kernel in found if not _is_normal(kernel)])
-        tree = min(tree, sharper.grow(learn), key=lambda each: each.bits)
+        inner = replace(grower, kernels=[kernel for kernel in found if not _is_normal(kernel)])
+        sharper = inner.grow(learn)
+        tree = sharper if sharper.bits <= tree.bits + NOISE_BITS else tree
     return Output(target, tree)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.chance.kernels import FittedKernel, Kernel, OutcomeTarget
-from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows
+from cwm_induction.chance.quantities import KnownQuantity, OutcomeRows, is_whole
 from cwm_induction.continuous.regression import DEPENDENT, Formula, solve
 from cwm_induction.continuous.terms import NamedColumn, Term, library
 from cwm_induction.writing.rounding import literal, rounded
@@ -199,6 +199,11 @@ class RegressionKernel(Kernel):
     known: tuple[KnownQuantity, ...]
     learn: Array
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the output is a whole number, so that predictions are rounded."""
+        return is_whole(self.target.values)
+
     @property
     def bits(self) -> float:
         """Price of the terms."""
@@ -233,6 +238,9 @@ class RegressionKernel(Kernel):
         variance = np.maximum(left / np.maximum(counts, 1), 0.0) + FLOOR**2
         costs = 0.5 * counts * np.log2(variance / FLOOR**2)
         costs += self.bits + 0.5 * (width + 1) * np.log2(counts + 1)
+        if self.is_whole:  # the bits of whole numbers, not of parts of the usual change
+            unit = FLOOR * max(float(_change(self.target)[self.learn].std()), 1e-9)
+            costs += counts * max(np.log2(unit * np.sqrt(2 * np.pi * np.e)), -13.0)
         found: Array = np.where(counts > 2 * width, costs, np.inf)
         return found
 
@@ -243,7 +251,12 @@ class RegressionKernel(Kernel):
         known = [NamedColumn(*part) for part in self.known]
         found = fit_normal(self.terms, _change(self.target), rows, known)
         own = "" if self.target.own is None else self.target.own.text
-        line = f"return {found.text(own, 'self.rng.normal()')}"
+        value = found.text(own, "self.rng.normal()")
         return FittedKernel(
-            bits, [line], self.fit, not found.deviation, least_rows=2 * len(self.terms)
+            bits,
+            [f"return [(1, round({value}))]" if self.is_whole else f"return {value}"],
+            self.fit,
+            not found.deviation,
+            least_rows=2 * len(self.terms),
+            draws=self.is_whole and bool(found.deviation),
         )

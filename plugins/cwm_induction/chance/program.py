@@ -145,9 +145,16 @@ class _Writer:
         return [*lines, *self._ending()]
 
     def _summary(self) -> Iterator[str]:
-        random = [o.target.name for o in self.model.outputs if not o.is_certain]
-        yield f"Random: {', '.join(random) or 'nothing'}."
-        if any(name == "extra" for name in random):
+        random = [o for o in self.model.outputs if not o.is_certain]
+        yield f"Random: {', '.join(o.target.name for o in random) or 'nothing'}."
+        kinds = {
+            "Drawn with their recorded frequencies": [o for o in random if o.is_choice],
+            "Approximated by regressions with normal noise": [o for o in random if o.is_regression],
+        }
+        for text, outputs in kinds.items():
+            if outputs:
+                yield f"{text}: {', '.join(o.target.name for o in outputs)}."
+        if any(output.target.name == "extra" for output in random):
             yield "The count `extra` shows in the reward only."
 
     def _loops(self) -> list[str]:

@@ -144,17 +144,18 @@ class Transfers:
 
 def large_counts(rows: OutcomeRows, learn: Array) -> list[int]:
     """Return the places of components that are large counts."""
-    found = []
-    for place, part in enumerate(rows.now):
-        after = rows.after[:, place]
-        if (
-            not (is_whole(part.values) and is_whole(after))
-            or min(part.values.min(), after.min()) < 0
-        ):
-            continue
-        if part.values.max() >= LARGE and (after - part.values)[learn].std() > WIDE:
-            found.append(place)
-    return found
+    return [
+        place
+        for place, part in enumerate(rows.now)
+        if min(part.values.min(), rows.after[:, place].min()) >= 0
+        and is_large(part.values, rows.after[:, place], learn)
+    ]
+
+
+def is_large(now: Array, after: Array, learn: Array) -> bool:
+    """Return whether a component is a whole number of many values that changes widely."""
+    whole = is_whole(now) and is_whole(after)
+    return whole and bool(np.abs(now).max() >= LARGE and (after - now)[learn].std() > WIDE)
 
 
 def fit_transfers(rows: OutcomeRows, learn: Array) -> Transfers | None:
