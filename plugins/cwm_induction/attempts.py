@@ -398,7 +398,8 @@ class NoisyLawAttempt:
         series = noisy.Series.of(view.flat(task.data), ~task.held_back)
         found = noisy.induce(series, task.effort, self.contract == "memory")
         program = broken(view.nested(noisy.Writer(found).text()))
-        return ProgramProposal(program, is_complete=True)
+        # other attempts find exact laws, which rounded values have not, or random outcomes
+        return ProgramProposal(program, is_complete=self.contract != "chance")
 
 
 @dataclass(frozen=True)
@@ -461,6 +462,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "chance" and has_equations(data):
         yield RandomOutcomeAttempt()
         yield NoiseAttempt()
+        if noisy.has_noise(data):
+            yield NoisyLawAttempt(contract)
     if contract == "plain" and has_rules(data) and not objects.supports(data):
         yield RelationAttempt()
         yield UnchangedAttempt()

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cwm_induction.effort import Effort
-from cwm_induction.noisy.laws import Condition, Law, Target, Term
+from cwm_induction.noisy.laws import LEAST_GAIN, Condition, Form, Law, Target, Term
 from cwm_induction.noisy.overriding import (
     rechosen,
     refined,
     with_overrides,
     without_needless,
 )
-from cwm_induction.noisy.relays import tuned, with_relay
+from cwm_induction.noisy.relays import tuned, with_relay, without_relay
 from cwm_induction.noisy.searching import Library, Search
 from cwm_induction.noisy.series import (
     MAX_DELAY,
@@ -74,16 +74,22 @@ class Findings:
 
 def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
     """Find the laws of all components; `remembers` allows programs with memory."""
+    series = series.with_history if remembers else series
     real = [index for index, column in enumerate(series.observed) if not column.is_label]
     found = Findings(series, real, remembers)
     for index, column in enumerate(series.observed):
         found.estimates[index] = found.predicted[index] = column.values
     starts = {index: first_law(found, index, effort, remembers) for index in real}
-    # components that do not depend on themselves come first: others may follow them
+    # labels and components that do not depend on themselves come first: others may follow them
+    labels = [index for index in range(len(series.observed)) if index not in real]
     found.order = sorted(real, key=lambda index: (_reads_itself(starts[index]), index))
+    for index in labels:
+        found.laws[index] = label_law(found, index, effort)
+        found.record(index)
+    found.order = [*labels, *found.order]
     rounds = 1 if len(real) == 1 else 2 + remembers
     for round_ in range(rounds):
-        for index in found.order:
+        for index in found.order[len(labels) :]:
             law = found.laws.get(index) or starts[index]
             thorough = round_ > 0 or rounds == 1
             found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
@@ -94,6 +100,20 @@ def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
     if series.terminated.any():
         found.ending = outcome_law(found, "terminated", series.terminated * 1.0, effort)
     return found
+
+
+def label_law(found: Findings, index: int, effort: Effort) -> Law:
+    """Return the law of a label: it stays or copies an action, with overrides."""
+    target = found.target(index)
+    search = Search(target, Library(()), effort, False)
+    starts = [Law((), np.zeros(0))]
+    for column in found.series.acted:
+        copied = Form(Quantity(column.name, column.values, column.name), "{}", np.asarray)
+        starts.append(Law((Term("1", (copied,)),), np.ones(1), keeps=False))
+    given = quantities_of(found, index, ())
+    own = found.series.readings(target.column, target.column.values)
+    laws = [with_overrides(search, law, [*own, *given], refits=False) for law in starts]
+    return min(laws, key=search.cost)
 
 
 def outcome_law(found: Findings, name: str, values: Array, effort: Effort) -> Law:
@@ -116,8 +136,13 @@ def outcome_law(found: Findings, name: str, values: Array, effort: Effort) -> La
     if name == "terminated":
         search = Search(target, Library(()), effort, False)
         law = Law((), np.zeros(0), keeps=False)
-        return refined(search, with_overrides(search, law, [*now]))
-    return replace(law_of(other, place, effort, False, None, True), keeps=False)
+        return refined(search, with_overrides(search, law, now))
+    search = Search(target, Library.of(target, now, ()).without_itself, effort, False)
+    law = search.selected(Law((Term("1"),), np.zeros(1), keeps=False), robust=False)
+    if target.has_outliers(law):
+        law = refined(search, with_overrides(search, law, now))
+        law = search.selected(without_needless(search, law), robust=False)
+    return law
 
 
 def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> Law:
@@ -137,16 +162,18 @@ def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> L
         near = np.abs(target.after - values)[target.fitted] < 0.1 * spread
         if near.mean() > MIN_COPIED and form.pattern == "{}" and not form.quantity.is_flag:
             starts.append(Law((Term("x"), term), np.array([-1.0, 1.0])))
-    gain = 0.5 if remembers else 1.0
-    laws = [with_overrides(search, replace(law, gain=gain), quantities) for law in starts]
+    gains = (0.5, 1.0) if remembers else (1.0,)
+    starts = [replace(law, gain=gain) for law in starts for gain in gains]
+    laws = [with_overrides(search, law, quantities) for law in starts]
     if remembers:
-        laws.append(with_relay(search, replace(starts[0], gain=gain), quantities))
+        laws.append(with_relay(search, starts[0], quantities))
     return min(laws, key=search.cost)
 
 
 def _reads_itself(law: Law) -> bool:
     weights = {term.written("x"): float(w) for term, w in zip(law.terms, law.weights, strict=True)}
-    return abs(1.0 + weights.get("x", 0.0)) > 0.1
+    alone = float(law.keeps) + weights.pop("x", 0.0)
+    return abs(alone) > 0.1 or any(term.own != "1" and term.forms for term in law.terms)
 
 
 def majority(target: Target, quantities: Sequence[Quantity]) -> Law:
@@ -215,14 +242,13 @@ def law_of(
     index: int,
     effort: Effort,
     remembers: bool,
-    before: Law | None,
+    before: Law,
     thorough: bool,
 ) -> Law:
     """Search for the law of a component, given estimates of the others."""
     target = found.target(index)
     now = quantities_of(found, index, found.order)
     lagged = lagged_of(found.series) if remembers else []
-    before = before or majority(target, now)
     gain = (before.gain if before.gain < 1 else 0.5) if remembers else 1.0
     simple = Search(target, Library.linear(target, [*now, *lagged]), effort, remembers)
     law = updated(replace(before, gain=gain), [*now, *lagged])
@@ -241,12 +267,24 @@ def law_of(
         law = replace(law, jump=JUMP * target.typical_error(law))
     if not thorough and remembers:
         return law
-    search = Search(target, Library.of(target, now, lagged), effort, remembers)
-    law = search.selected(law, robust=target.has_outliers(law))
+    library = Library.of(target, now, lagged)
+    if law.relay is not None:
+        library = library.with_switch
+    search = Search(target, library, effort, remembers)
+    law = without_relay(search, search.selected(law, robust=target.has_outliers(law)))
     law = without_needless(search, refined(search, search.limited(law)))
     law = search.selected(tuned(search, law), robust=target.has_outliers(law))
     unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
-    return unfiltered if search.cost(unfiltered) <= search.cost(law) + 2.0 else law
+    fresh = Search(target, library.without_itself, effort, False)
+    start = Law((Term("1"),), np.zeros(1), keeps=False, overrides=law.overrides)
+    tried = [search.limited(law), unfiltered, fresh.selected(start, robust=False)]
+    costs = np.array([search.cost(tried[0]), search.cost(unfiltered) - 2.0, fresh.cost(tried[2])])
+    law = tried[int(np.argmin(costs))]
+    stays = any(rule.value is None for rule in law.overrides)
+    if remembers and not stays and not _reads_itself(law):
+        # the prediction does not depend on the gain, and is better than a noisy recorded value
+        law = replace(law, gain=LEAST_GAIN, jump=JUMP * target.typical_error(law))
+    return law
 
 
 def finished(found: Findings, effort: Effort) -> Findings:
@@ -255,6 +293,9 @@ def finished(found: Findings, effort: Effort) -> Findings:
     found = replace(found, series=series)
     for index in found.order:
         target = found.target(index)
+        if target.column.is_label:
+            found.record(index)
+            continue
         now = [*quantities_of(found, index, found.order), *lagged_of(series)]
         law = updated(found.laws[index], now)
         search = Search(target, Library(()), effort, law.gain < 1)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from cwm_induction.noisy.series import Array, Quantity, Series
+from cwm_induction.noisy.series import Array, Column, Quantity, Series
 
 
 class OwnFactor(NamedTuple):
@@ -219,6 +219,11 @@ class Target:
 
     series: Series
     index: int
+
+    @property
+    def column(self) -> Column:
+        """The column of the component."""
+        return self.series.observed[self.index]
 
     @cached_property
     def now(self) -> Array:

@@ -26,7 +26,9 @@ MIN_ROWS = 5
 """Minimum number of rows of an override."""
 
 
-def with_overrides(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
+def with_overrides(
+    search: Search, law: Law, quantities: Sequence[Quantity], refits: bool = True
+) -> Law:
     """Add overrides to a law while they pay for themselves."""
     costs = _costs(search, law)
     while len(law.overrides) < MAX_OVERRIDES:
@@ -35,7 +37,10 @@ def with_overrides(search: Search, law: Law, quantities: Sequence[Quantity]) -> 
             break
         candidate = replace(law, overrides=(*law.overrides, found))
         # rows of further overrides are outliers, which least squares would follow
-        candidate = search.target.fit(candidate, fits_gain=search.filters, rounds=4, robust=True)
+        if refits:
+            candidate = search.target.fit(
+                candidate, fits_gain=search.filters, rounds=4, robust=True
+            )
         lower = _costs(search, candidate)
         if (lower > costs - 6.0).any():
             break
@@ -138,9 +143,13 @@ def _candidates(totals: Array, conditions: Sequence[Condition]) -> Iterator[tupl
 def _values(target: Target, trace: Trace) -> Iterator[float | None]:
     """Yield outcomes that overrides may have: none of them, zero, and frequent values."""
     after, errors = target.after[target.fitted], np.abs(target.errors(trace)[target.fitted])
-    yield None
+    if np.ptp(target.now) > 0:
+        yield None
     if after.min() <= 0 <= after.max():
         yield 0.0
+    if target.column.is_label:
+        yield from np.unique(after).tolist()
+        return
     wrong = after[errors > 4 * np.median(errors)]
     if len(wrong) < MIN_ROWS:
         return

@@ -57,7 +57,6 @@ class Writer:
     """Writes findings as the text of a program."""
 
     found: Findings
-    remarks: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the program."""
@@ -108,9 +107,10 @@ class Writer:
         for index in self._computed:
             relay, name = self.found.laws[index].relay, self._columns[index].name.upper()
             if relay is not None:
-                yield f"# The hidden switch of {name.lower()}: on below the first threshold, off above"
-                yield "# the second one."
-                yield f"{name}_ON_BELOW, {name}_OFF_ABOVE = {_table(relay.low)}, {_table(relay.high)}"
+                switch = f"The hidden switch of {name.lower()}"
+                yield f"# {switch} turns on below a threshold, and off above another."
+                yield f"{name}_ON_BELOW = {_table(relay.low)}"
+                yield f"{name}_OFF_ABOVE = {_table(relay.high)}"
                 yield f"{name}_SWITCH_WIDTH = {max(relay.width, 1e-9):.3g}"
                 yield f"{name}_SWITCH_NOISE = {relay.noise:.3g}"
 
@@ -130,7 +130,7 @@ class Writer:
         units = {column.name: column.unit for column in self._columns}
         words = function.replace("_of", "").replace("_", " ")
         lines.append(f'    """Return the {words}."""')
-        for rule in law.overrides:
+        for rule in reversed(law.overrides):  # later overrides prevail
             tests = " and ".join(_comparison(each, name) for each in rule.conditions)
             value = name if rule.value is None else literal(rule.value)
             lines += [f"    if {tests}:", f"        return {value}"]
@@ -195,9 +195,30 @@ class Writer:
 
     def _docstring(self) -> str:
         count = len(self.found.series)
-        paragraphs = [f"A world model induced from {count:,} noisy transitions.", *self.remarks]
+        paragraphs = [f"A world model induced from {count:,} noisy transitions.", *self._remarks()]
         filled = [textwrap.indent(textwrap.fill(text, 92), "    ") for text in paragraphs]
         return '    """' + "\n\n".join(filled).strip() + '\n    """'
+
+    def _remarks(self) -> Iterator[str]:
+        """Yield sentences about errors and memory."""
+        parts = []
+        for index in self._computed:
+            target = self.found.target(index)
+            errors = target.errors(target.trace(self.found.laws[index]))[target.series.counted]
+            still = (target.after - target.now)[target.series.counted]
+            size, usual = (float(np.sqrt(np.mean(each**2))) for each in (errors, still))
+            parts.append(f"{target.column.name} {size:.3g} (no change: {usual:.3g})")
+        yield f"Root mean squared errors of one step: {', '.join(parts)}."
+        if self._filters:
+            yield (
+                "Recorded values are noisy, so the program predicts from estimates, and corrects "
+                "them by a share of each prediction error."
+            )
+        if self._delays:
+            delays = (f"{name} {delay} steps" for name, delay in self._delays.items())
+            yield f"Earlier actions have an effect: {', '.join(delays)}."
+        if self._relays:
+            yield f"A hidden switch acts on {', '.join(self._relays)}."
 
     def _start(self) -> Iterator[str]:
         """Yield the methods that begin an episode or set the state."""

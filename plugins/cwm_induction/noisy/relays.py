@@ -7,7 +7,7 @@ sequence; Viterbi, 1967). Thresholds of a column then have to reproduce the swit
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,18 @@ def with_relay(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
                 if found < cost:
                     best, cost = candidate, found
     return tuned(search, best) if best is not law else law
+
+
+def without_relay(search: Search, law: Law) -> Law:
+    """Remove a switch that does not pay for itself beside the other terms."""
+    if law.relay is None:
+        return law
+    kept = [number for number, term in enumerate(law.terms) if not term.is_switched]
+    terms = tuple(law.terms[number] for number in kept)
+    bare = replace(law, terms=terms, weights=law.weights[kept], relay=None)
+    fits = [replace(bare, gain=gain) for gain in (law.gain, 1.0)]
+    fits = [search.target.fit(fit, fits_gain=fit.gain < 1) for fit in fits]
+    return min([*fits, law], key=search.cost)
 
 
 def _bases(law: Law) -> Iterator[Law]:
@@ -233,11 +245,17 @@ def _moved(law: Law, side: str, value: float, offset: float) -> Law:
 
 def _with_widths(search: Search, law: Law) -> Law:
     """Choose the softness of the thresholds, and the noise of a known mode."""
-    for field, factors in (("noise", (0.7, 1.0, 1.4)), ("width", (0.01, 0.1, 0.2, 0.4, 0.8))):
-        usual = search.target.typical_error(law)
-        relays = [law.relay and replace(law.relay, **{field: f * usual}) for f in factors]
-        law = min([law, *(replace(law, relay=relay) for relay in relays)], key=search.cost)
+    usual = search.target.typical_error(law)
+    for noise in (0.7, 1.0, 1.4):
+        law = min(law, _with_relay(law, noise=noise * usual), key=search.cost)
+    for width in (0.01, 0.1, 0.2, 0.4, 0.8):
+        law = min(law, _with_relay(law, width=width * usual), key=search.cost)
     return law
+
+
+def _with_relay(law: Law, **changes: Any) -> Law:
+    """Return the law with other values of its switch."""
+    return law if law.relay is None else replace(law, relay=replace(law.relay, **changes))
 
 
 def _with_gain(search: Search, law: Law) -> Law:

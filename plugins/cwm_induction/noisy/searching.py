@@ -40,13 +40,23 @@ class Library:
             found = list(_forms(quantity))
             for form in found:
                 terms += [Term(name, (form,)) for name in own]
-                terms += [
-                    Term("1", (other, form))
-                    for other in forms
-                    if other.quantity.source != quantity.source
-                ]
+                others = [other for other in forms if other.quantity.source != quantity.source]
+                terms += [Term("1", (other, form)) for other in others]
+                terms += [Term("x", (other, form)) for other in others if _is_cased(other, form)]
             forms += found
         return cls(tuple(term for term in terms if np.ptp(term.given) > 0 or term.own != "1"))
+
+    @property
+    def without_itself(self) -> "Library":
+        """The terms that do not contain the component itself."""
+        return Library(tuple(term for term in self.terms if term.own == "1"))
+
+    @property
+    def with_switch(self) -> "Library":
+        """The terms, and short terms that count only while the hidden switch is on."""
+        short = [term for term in self.terms if len(term.forms) < 2 - (term.own != "1")]
+        extra = [replace(term, is_switched=True) for term in (Term("x"), *short)]
+        return Library((*self.terms, *extra))
 
     @classmethod
     def linear(cls, target: Target, quantities: Sequence[Quantity]) -> "Library":
@@ -54,6 +64,12 @@ class Library:
         forms = [form for quantity in quantities for form in _forms(quantity)]
         terms = [Term("1", (form,)) for form in forms if form.pattern in ("{}", "abs({})")]
         return cls(tuple(term for term in terms if np.ptp(term.given) > 0))
+
+
+def _is_cased(one: Form, other: Form) -> bool:
+    """Return whether forms are a plain number and a flag, or two flags: products by case."""
+    flags = one.quantity.is_flag + other.quantity.is_flag
+    return flags > 0 and one.pattern == other.pattern == "{}"
 
 
 def _own_factors(target: Target) -> list[str]:
@@ -214,10 +230,10 @@ class Search:
         trace = target.trace(law)
         matrix = target.gradients(trace, law.terms)
         errors = target.errors(trace)[target.fitted]
-        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-300
+        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-150
         inverse = np.linalg.pinv((matrix / scale).T @ (matrix / scale), rcond=1e-12)
         deviation = np.sqrt(np.maximum(np.diag(inverse), 0.0) * np.mean(errors**2)) / scale
-        strength = np.abs(law.weights) / np.maximum(deviation, 1e-300)
+        strength = np.abs(law.weights) / np.maximum(deviation, 1e-150)
         return [int(place) for place in np.argsort(strength, kind="stable")[:2]]
 
     def _swapped(self, law: Law, robust: bool) -> Law:

@@ -1,7 +1,7 @@
 """Recorded rows as parallel sequences, and the quantities that laws may read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -77,6 +77,8 @@ class Series:
         learn: Mask of the rows that laws are fitted to.
         rewards: Recorded rewards.
         terminated: Mask of the rows that end an episode.
+        unknown: Number of first rows of a segment that are not counted, because earlier actions
+            are unknown.
     """
 
     observed: tuple[Column, ...]
@@ -86,6 +88,7 @@ class Series:
     learn: Array
     rewards: Array
     terminated: Array
+    unknown: int = 0
 
     @classmethod
     def of(cls, data: Dataset, learn: Array, names: Sequence[str] = ()) -> "Series":
@@ -145,7 +148,14 @@ class Series:
             rows = rows[rows >= 0]
             counted[: len(rows), number] = ~seen[rows]
             seen[rows] = True
-        return np.asarray(counted & ~self.terminated[self.grid] & (self.grid >= 0))
+        known = (self.grid >= 0) & (self.age[self.grid] >= self.unknown)
+        return np.asarray(counted & known & ~self.terminated[self.grid])
+
+    @property
+    def with_history(self) -> "Series":
+        """The series without the first rows of its segments, unless segments are short."""
+        is_long = len(self) >= 6 * MAX_DELAY * int((self.age == 0).sum())
+        return replace(self, unknown=MAX_DELAY) if is_long else self
 
     def earlier(self, values: Array, steps: int) -> Array:
         """Return the values some steps earlier; in the first rows, the first value."""
@@ -230,7 +240,8 @@ def _columns(
         codes = np.unique(column)
         whole = bool((codes == np.round(codes)).all())
         is_label = bool(labels) or (whole and stem == "action" and len(codes) <= 4)
-        columns.append(Column(name, labels, column, is_label, rounding_unit(column)))
+        unit = 0.0 if is_label else rounding_unit(column)
+        columns.append(Column(name, labels, column, is_label, unit))
     taken: dict[str, int] = {}
     for column in columns:
         taken[column.name] = taken.get(column.name, 0) + 1
