@@ -20,6 +20,7 @@ from cwm_cli.evaluation.history import (
     Explanation,
     RecordedPast,
     ShuffledOutcomes,
+    decimal_unit,
     steps_words,
 )
 from cwm_cli.evaluation.metric import MOST_CLASSES
@@ -288,11 +289,7 @@ class SimilarRows:
         """Return the size below which residuals may be rounding errors of decimal numbers."""
         if target >= self.history.before.shape[1]:
             return 0.0
-        values = self.history.before[:, target]
-        steps = np.diff(np.unique(values))
-        unit = float(steps.min(initial=1.0))
-        is_grid = np.abs(values / unit - np.round(values / unit)).max() < 1e-3
-        return 2.0 * unit if is_grid and unit < 1 else 0.0
+        return 2.0 * decimal_unit(self.history.before[:, target])
 
     def _local_sizes(self, residual: np.ndarray) -> np.ndarray:
         """Return the mean size of residuals around each row: large counts vary more."""

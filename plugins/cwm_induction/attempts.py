@@ -395,7 +395,7 @@ class NoisyLawAttempt:
         """Write a program whose errors are as small as the noise allows."""
         task.effort.tell("fitting laws under noise")
         view = real(task.data)
-        series = noisy.Series.of(view.flat(task.data), ~task.held_back)
+        series = noisy.RecordedSeries.of(view.flat(task.data), ~task.held_back)
         found = noisy.induce(series, task.effort, self.contract == "memory")
         program = broken(view.nested(noisy.Writer(found).text()))
         # other attempts find exact laws, which rounded values have not, or random outcomes

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cwm_induction.noisy.inducing import Findings
-from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, Law, Relay
+from cwm_induction.noisy.inducing import RecordedFindings
+from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, NoisyLaw, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -56,7 +56,7 @@ def revised(chance, error_off, error_on, noise):
 class Writer:
     """Writes findings as the text of a program."""
 
-    found: Findings
+    found: RecordedFindings
 
     def text(self) -> str:
         """Return the program."""
@@ -115,7 +115,7 @@ class Writer:
                 yield f"{name}_SWITCH_NOISE = {relay.noise:.3g}"
 
     @property
-    def _outcomes(self) -> dict[str, Law]:
+    def _outcomes(self) -> dict[str, NoisyLaw]:
         """The laws of the reward and of the end, if they are no constants."""
         laws = {"reward": self.found.reward, "terminated": self.found.ending}
         return {
@@ -124,7 +124,7 @@ class Writer:
             if law is not None and (law.overrides or any(t.forms for t in law.terms))
         }
 
-    def _function(self, function: str, name: str, law: Law) -> str:
+    def _function(self, function: str, name: str, law: NoisyLaw) -> str:
         """Return the function that computes the next value of a component, or an outcome."""
         lines = [f"def {function}({', '.join(self._arguments(name, law))}):"]
         units = {column.name: column.unit for column in self._columns}
@@ -141,7 +141,7 @@ class Writer:
             result = f"min({result}, {_short(law.high, units.get(name, 0.0))})"
         return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
 
-    def _arguments(self, name: str, law: Law) -> list[str]:
+    def _arguments(self, name: str, law: NoisyLaw) -> list[str]:
         """Return the names that a law reads, itself first."""
         parts = [_sum(law, name)]
         parts += [_comparison(c, name) for rule in law.overrides for c in rule.conditions]
@@ -374,10 +374,10 @@ def _comparison(condition: Condition, name: str) -> str:
             (False, 1e-9): "<= 0",
         }
         return f"{text} {signs[condition.is_above, condition.threshold]}"
-    return f"{text} {'>=' if condition.is_above else '<'} {literal(condition.threshold)}"
+    return f"{text} {'>=' if condition.is_above else '<'} {condition.threshold:.6g}"
 
 
-def _sum(law: Law, name: str) -> str:
+def _sum(law: NoisyLaw, name: str) -> str:
     """Return the weighted sum of a law, with the current value if it is kept."""
     pieces: list[tuple[float, str]] = []
     for term, weight in zip(law.terms, law.weights.tolist(), strict=True):

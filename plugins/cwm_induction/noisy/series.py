@@ -12,10 +12,10 @@ from cwm_induction.writing.finishing import identifier
 
 Array = np.ndarray
 
-SEQUENCE_ROWS = 70
+SEQUENCE_ROWS = 45
 """Longer segments are cut, so that many sequences are computed at the same time."""
 
-WARM_UP_ROWS = 20
+WARM_UP_ROWS = 15
 """Rows before a cut that a sequence repeats, so that its estimates have settled at the cut."""
 
 MAX_DELAY = 5
@@ -38,7 +38,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class GivenQuantity:
     """A number that is known before a step.
 
     Attributes:
@@ -66,7 +66,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Series:
+class RecordedSeries:
     """Rows in the order of their segments.
 
     Attributes:
@@ -91,7 +91,7 @@ class Series:
     unknown: int = 0
 
     @classmethod
-    def of(cls, data: Dataset, learn: Array, names: Sequence[str] = ()) -> "Series":
+    def of(cls, data: Dataset, learn: Array, names: Sequence[str] = ()) -> "RecordedSeries":
         """Read a dataset whose observations and actions are flat vectors."""
         count = len(data)
         before = data.columns["observations"].reshape(count, -1).astype(float)
@@ -152,7 +152,7 @@ class Series:
         return np.asarray(counted & known & ~self.terminated[self.grid])
 
     @property
-    def with_history(self) -> "Series":
+    def with_history(self) -> "RecordedSeries":
         """The series without the first rows of its segments, unless segments are short."""
         is_long = len(self) >= 6 * MAX_DELAY * int((self.age == 0).sum())
         return replace(self, unknown=MAX_DELAY) if is_long else self
@@ -181,17 +181,17 @@ class Series:
         steps = np.arange(sizes.max())[:, None]
         return np.where(steps < sizes, starts + steps, -1)
 
-    def readings(self, column: Column, values: Array, suffix: str = "") -> Iterator[Quantity]:
+    def readings(self, column: Column, values: Array, suffix: str = "") -> Iterator[GivenQuantity]:
         """Yield the quantities of a column: its number, or a flag for each label but the first."""
         name = column.name + suffix
         if not column.is_label:
-            yield Quantity(name, values, column.name)
+            yield GivenQuantity(name, values, column.name)
         elif len(column.labels) == 2:
-            yield Quantity(name, values, column.name, is_flag=True)
+            yield GivenQuantity(name, values, column.name, is_flag=True)
         else:
             for code in np.unique(column.values)[1:].astype(int).tolist():
                 text = f"({name} == {label_name(column, code)})"
-                yield Quantity(text, (values == code) * 1.0, column.name, is_flag=True)
+                yield GivenQuantity(text, (values == code) * 1.0, column.name, is_flag=True)
 
 
 def label_name(column: Column, code: int) -> str:
