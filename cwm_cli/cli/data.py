@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import typer
 
@@ -150,7 +150,8 @@ def import_(
     from cwm_cli.views.lines import Lines
 
     action, observed = (tuple(table[name] or ()) for name in ("action", "observation"))
-    columns = TableColumns(**{**table, "action": action, "observation": observed})
+    given: dict[str, Any] = {**table, "action": action, "observation": observed}
+    columns = TableColumns(**given)
     if not action and columns != TableColumns(()):
         raise CwmError("name the columns of the action with --action")
     result = import_transitions(

@@ -107,7 +107,9 @@ class RecordedPast:
         low = np.minimum.reduceat(outcomes[order], starts)
         high = np.maximum.reduceat(outcomes[order], starts)
         size = np.maximum(np.abs(low), np.abs(high))
-        differs: np.ndarray = np.any(high - low > 10 * TOLERANCE * (1 + size), axis=1)
+        # Rounded observations hide differences of up to a unit, which outcomes may show.
+        units = np.array([decimal_unit(column) for column in outcomes.T])
+        differs: np.ndarray = np.any(high - low > 10 * TOLERANCE * (1 + size) + 3 * units, axis=1)
         return differs
 
     def recent(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -231,6 +233,16 @@ class RecordedPast:
         """Return the values `steps` rows earlier, -1 if the episode had not begun."""
         shifted = np.concatenate([values[:1].repeat(steps), values])[: len(values)]
         return np.where(self.step >= steps, shifted, -1)
+
+
+def decimal_unit(values: np.ndarray) -> float:
+    """Return the rounding unit of decimal numbers; 0 for whole numbers or many digits."""
+    steps = np.diff(np.unique(values))
+    unit = float(steps.min(initial=1.0))
+    if not 1e-9 < unit < 1:
+        return 0.0
+    parts = values / unit
+    return unit if np.abs(parts - np.round(parts)).max() < 1e-3 else 0.0
 
 
 def steps_words(count: int) -> str:

@@ -20,6 +20,7 @@ from cwm_cli.evaluation.history import (
     Explanation,
     RecordedPast,
     ShuffledOutcomes,
+    decimal_unit,
     steps_words,
 )
 from cwm_cli.evaluation.metric import MOST_CLASSES
@@ -271,18 +272,24 @@ class SimilarRows:
         later = np.flatnonzero((np.diff(chosen) == 1) & self.history.follows[chosen[1:]]) + 1
         for target in range(before.shape[1]):
             residual = self.residuals[:, target]
-            values = np.unique(before[:, target])
-            coarse = len(values) <= MOST_CLASSES or residual.std() < 2 * np.diff(values).min()
+            distinct = len(np.unique(before[:, target]))
+            coarse = distinct <= MOST_CLASSES or residual.std() < self._rounding(target)
             if coarse or len(later) < 100:
                 continue
             scaled = np.clip(residual / self._local_sizes(residual), -OUTLIER, OUTLIER)
             between = pearsonr(scaled[later], scaled[later - 1])
             alike = pearsonr(scaled, scaled[self.neighbours[:, 0]]).statistic
             p_value = min(1.0, float(between.pvalue) * before.shape[1])
-            if between.statistic < max_correlation and alike < max_alike:
-                if p_value < MAX_P_VALUE:
-                    found.append(SensorNoise(target, float(between.statistic), p_value))
+            cancels = between.statistic < max_correlation and p_value < MAX_P_VALUE
+            if cancels and alike < max_alike:
+                found.append(SensorNoise(target, float(between.statistic), p_value))
         return min(found, key=lambda one: one.correlation) if found else None
+
+    def _rounding(self, target: int) -> float:
+        """Return the size below which residuals may be rounding errors of decimal numbers."""
+        if target >= self.history.before.shape[1]:
+            return 0.0
+        return 2.0 * decimal_unit(self.history.before[:, target])
 
     def _local_sizes(self, residual: np.ndarray) -> np.ndarray:
         """Return the mean size of residuals around each row: large counts vary more."""
@@ -298,6 +305,8 @@ class SimilarRows:
         residual = self.residuals[:, target]
         size = np.abs(residual)
         distinct = len(np.unique(self.targets[:, target]))
+        if residual.std() < self._rounding(target):
+            return False
         # The ninth decile of noise in medians: 2.4 if normal, 5 if a third of the steps have none.
         if distinct <= MOST_CLASSES or np.quantile(size, 0.9) >= 6 * np.median(size):
             return False

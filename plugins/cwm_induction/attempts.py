@@ -413,10 +413,11 @@ class NoisyLawAttempt:
         """Write a program whose errors are as small as the noise allows."""
         task.effort.tell("fitting laws under noise")
         view = real(task.data)
-        series = noisy.Series.of(view.flat(task.data), ~task.held_back)
+        series = noisy.RecordedSeries.of(view.flat(task.data), ~task.held_back)
         found = noisy.induce(series, task.effort, self.contract == "memory")
         program = broken(view.nested(noisy.Writer(found).text()))
-        return ProgramProposal(program, is_complete=True)
+        # other attempts find exact laws, which rounded values have not, or random outcomes
+        return ProgramProposal(program, is_complete=self.contract != "chance")
 
 
 @dataclass(frozen=True)
@@ -479,6 +480,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "chance" and has_equations(data):
         yield RandomOutcomeAttempt()
         yield NoiseAttempt()
+        if noisy.has_noise(data):
+            yield NoisyLawAttempt(contract)
     if contract == "plain" and has_counts(data):
         yield TransferAttempt()
     if contract == "plain" and has_rules(data) and not objects.supports(data):

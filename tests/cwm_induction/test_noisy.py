@@ -9,7 +9,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.attempts import held_back
 from cwm_induction.effort import Effort
-from cwm_induction.noisy import Series, Writer, has_noise, induce
+from cwm_induction.noisy import RecordedSeries, Writer, has_noise, induce
 
 Array = np.ndarray
 
@@ -58,7 +58,7 @@ def heated_room(noise: float, delay: int, seed: int = 0) -> Dataset:
 
 def program_of(data: Dataset, remembers: bool) -> str:
     """Induce a program from all rows."""
-    series = Series.of(data, ~held_back(data, 0))
+    series = RecordedSeries.of(data, ~held_back(data, 0))
     return Writer(induce(series, Effort(4000, 60), remembers)).text()
 
 
@@ -101,3 +101,48 @@ def test_noisy_data_give_an_observer_near_the_noise(delay: int) -> None:
     assert ("heater_2_ago" in program) == (delay == 2)
     errors = errors_of(program, heated_room(0.3, delay, seed=1))
     assert np.sqrt((errors**2).mean()) < 1.12 * 0.3
+
+
+def reservoir(noise: float, seed: int = 0) -> Dataset:
+    """Record a reservoir that a pump fills, and holds if it is almost full."""
+    rng = np.random.default_rng(seed)
+    observations, actions = [], []
+    for _ in range(10):
+        on = np.repeat(rng.integers(0, 2, 20), 4)
+        level = [rng.uniform(2, 8)]
+        for step in range(len(on)):
+            is_full = on[step] and level[-1] >= 8.25
+            level.append(level[-1] if is_full else 0.93 * level[-1] + 0.8 * on[step])
+        recorded = np.round(np.array(level) + noise * rng.normal(size=len(level)), 3)
+        observations.append(recorded[:, None])
+        actions.append(on)
+    return table(observations, actions, ["level_m"], [["pump", "off", "on"]])
+
+
+def test_a_cut_off_is_found_with_its_threshold() -> None:
+    errors = errors_of(program_of(reservoir(0.0), remembers=False), reservoir(0.0, seed=1))
+    assert np.median(np.abs(errors)) < 6e-4
+    assert np.mean(np.abs(errors) > 0.1) < 0.02
+
+
+def thermostat(seed: int = 0) -> Dataset:
+    """Record a room whose heater turns on below 17 and off above 20; the heater is hidden."""
+    rng = np.random.default_rng(seed)
+    observations, actions = [], []
+    for _ in range(8):
+        window = np.repeat(rng.integers(0, 2, 20), 4)
+        room, heater = [rng.uniform(17, 20)], 0.0
+        for step in range(len(window)):
+            heater = 1.0 if room[-1] < 17 else 0.0 if room[-1] > 20 else heater
+            loss = (0.03 + 0.02 * window[step]) * (room[-1] - 8.0)
+            room.append(room[-1] + 0.9 * heater - loss)
+        observations.append(np.round(np.array(room), 4)[:, None])
+        actions.append(window)
+    return table(observations, actions, ["room_c"], [["window", "closed", "open"]])
+
+
+def test_a_hidden_switch_is_found_with_its_thresholds() -> None:
+    program = program_of(thermostat(), remembers=True)
+    assert "ROOM_C_ON_BELOW = 17" in program or "ROOM_C_ON_BELOW = 16.9" in program
+    errors = errors_of(program, thermostat(seed=1))
+    assert np.median(np.abs(errors)) < 1e-3

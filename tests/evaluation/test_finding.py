@@ -279,3 +279,42 @@ def test_a_search_says_which_contract_it_needs_and_keeps_it(tmp_path: Path) -> N
     }
     with pytest.raises(CwmError, match="unknown contract 'memry': did you mean memory"):
         synthesize("FrozenLake-v1", contract="memry", **choices)  # type: ignore[arg-type]
+
+
+def recorded_level(sensor: float, process: float) -> Dataset:
+    """Record a level that falls by a tenth, with noise of the sensor and of the process."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(8):
+        level, levels = rng.uniform(4, 8), []
+        pump = np.repeat(rng.integers(0, 2, 20), 4)
+        for on in pump:
+            levels.append(level + sensor * rng.normal())
+            level += 0.8 * on - 0.1 * level + process * rng.normal()
+        rows.append((np.round(levels, 3), pump))
+    before = np.concatenate([levels[:-1] for levels, _ in rows])[:, None]
+    after = np.concatenate([levels[1:] for levels, _ in rows])[:, None]
+    count = len(before)
+    columns = {
+        "observations": before,
+        "next_observations": after,
+        "actions": np.concatenate([pump[:-1] for _, pump in rows]),
+        "rewards": np.zeros(count),
+        "terminations": np.zeros(count, bool),
+        "truncations": np.zeros(count, bool),
+        "episodes": np.repeat(np.arange(8), 79),
+        "split": np.zeros(count, np.int8),
+    }
+    return Dataset(columns, space_of(gym.spaces.Box(-20, 20, (1,), np.float64)), MOVES, {})
+
+
+@pytest.mark.parametrize(
+    ("sensor", "process", "contract"),
+    [(0.0, 0.0, "plain"), (0.2, 0.0, "memory"), (0.0, 0.2, "chance")],
+)
+def test_sensor_noise_needs_memory_but_random_outcomes_do_not(
+    sensor: float, process: float, contract: str
+) -> None:
+    found = find_contract(recorded_level(sensor, process))
+    assert found.contract == contract
+    assert ("sensor noise" in found.words(["level"])) == (sensor > 0)

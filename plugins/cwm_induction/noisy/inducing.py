@@ -6,21 +6,28 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cwm_induction.effort import Effort
-from cwm_induction.noisy.laws import Condition, Law, Target, Term
+from cwm_induction.noisy.laws import (
+    LEAST_GAIN,
+    Condition,
+    LawTarget,
+    LawTerm,
+    NoisyLaw,
+    QuantityForm,
+)
 from cwm_induction.noisy.overriding import (
     rechosen,
     refined,
     with_overrides,
     without_needless,
 )
-from cwm_induction.noisy.relays import tuned, with_relay
-from cwm_induction.noisy.searching import Library, Search
+from cwm_induction.noisy.relays import tuned, with_relay, without_relay
+from cwm_induction.noisy.searching import TermLibrary, TermSearch
 from cwm_induction.noisy.series import (
     MAX_DELAY,
     Array,
     Column,
-    Quantity,
-    Series,
+    GivenQuantity,
+    RecordedSeries,
     rounding_unit,
 )
 
@@ -37,22 +44,22 @@ JUMP = 6.0
 
 
 @dataclass
-class Findings:
+class RecordedFindings:
     """Laws by component, with estimates and predictions along all rows."""
 
-    series: Series
+    series: RecordedSeries
     order: list[int]
     remembers: bool
-    laws: dict[int, Law] = field(default_factory=dict)
+    laws: dict[int, NoisyLaw] = field(default_factory=dict)
     estimates: dict[int, Array] = field(default_factory=dict)
     predicted: dict[int, Array] = field(default_factory=dict)
-    reward: Law | None = None
-    ending: Law | None = None
+    reward: NoisyLaw | None = None
+    ending: NoisyLaw | None = None
     """Law of the end of an episode: 0, with overrides of 1; None if no episode ended."""
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> LawTarget:
         """Return the component as the target of a law."""
-        return Target(self.series, index)
+        return LawTarget(self.series, index)
 
     def record(self, index: int) -> None:
         """Store the estimates and predictions of a law."""
@@ -72,18 +79,24 @@ class Findings:
         return np.where(goes_on, shifted, series.after[:, index])
 
 
-def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
+def induce(series: RecordedSeries, effort: Effort, remembers: bool) -> RecordedFindings:
     """Find the laws of all components; `remembers` allows programs with memory."""
+    series = series.with_history if remembers else series
     real = [index for index, column in enumerate(series.observed) if not column.is_label]
-    found = Findings(series, real, remembers)
+    found = RecordedFindings(series, real, remembers)
     for index, column in enumerate(series.observed):
         found.estimates[index] = found.predicted[index] = column.values
     starts = {index: first_law(found, index, effort, remembers) for index in real}
-    # components that do not depend on themselves come first: others may follow them
+    # labels and components that do not depend on themselves come first: others may follow them
+    labels = [index for index in range(len(series.observed)) if index not in real]
     found.order = sorted(real, key=lambda index: (_reads_itself(starts[index]), index))
+    for index in labels:
+        found.laws[index] = label_law(found, index, effort)
+        found.record(index)
+    found.order = [*labels, *found.order]
     rounds = 1 if len(real) == 1 else 2 + remembers
     for round_ in range(rounds):
-        for index in found.order:
+        for index in found.order[len(labels) :]:
             law = found.laws.get(index) or starts[index]
             thorough = round_ > 0 or rounds == 1
             found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
@@ -96,11 +109,27 @@ def induce(series: Series, effort: Effort, remembers: bool) -> Findings:
     return found
 
 
-def outcome_law(found: Findings, name: str, values: Array, effort: Effort) -> Law:
+def label_law(found: RecordedFindings, index: int, effort: Effort) -> NoisyLaw:
+    """Return the law of a label: it stays or copies an action, with overrides."""
+    target = found.target(index)
+    search = TermSearch(target, TermLibrary(()), effort, False)
+    starts = [NoisyLaw((), np.zeros(0))]
+    for column in found.series.acted:
+        copied = QuantityForm(
+            GivenQuantity(column.name, column.values, column.name), "{}", np.asarray
+        )
+        starts.append(NoisyLaw((LawTerm("1", (copied,)),), np.ones(1), keeps=False))
+    given = quantities_of(found, index, ())
+    own = found.series.readings(target.column, target.column.values)
+    laws = [with_overrides(search, law, [*own, *given], refits=False) for law in starts]
+    return min(laws, key=search.cost)
+
+
+def outcome_law(found: RecordedFindings, name: str, values: Array, effort: Effort) -> NoisyLaw:
     """Return the law of the reward or of the end, which may read next values of components."""
     series = found.series
     if np.ptp(values) == 0:
-        return Law((Term("1"),), np.array([float(values[0])]), keeps=False)
+        return NoisyLaw((LawTerm("1"),), np.array([float(values[0])]), keeps=False)
     unit = rounding_unit(values)
     column = Column(name, (), np.zeros(len(series)), False, unit)
     extended = replace(
@@ -114,13 +143,18 @@ def outcome_law(found: Findings, name: str, values: Array, effort: Effort) -> La
     target = other.target(place)
     now = quantities_of(other, place, other.order)
     if name == "terminated":
-        search = Search(target, Library(()), effort, False)
-        law = Law((), np.zeros(0), keeps=False)
-        return refined(search, with_overrides(search, law, [*now]))
-    return replace(law_of(other, place, effort, False, None, True), keeps=False)
+        search = TermSearch(target, TermLibrary(()), effort, False)
+        law = NoisyLaw((), np.zeros(0), keeps=False)
+        return refined(search, with_overrides(search, law, now))
+    search = TermSearch(target, TermLibrary.of(target, now, ()).without_itself, effort, False)
+    law = search.selected(NoisyLaw((LawTerm("1"),), np.zeros(1), keeps=False), robust=False)
+    if target.has_outliers(law):
+        law = refined(search, with_overrides(search, law, now))
+        law = search.selected(without_needless(search, law), robust=False)
+    return target.rounded(law)
 
 
-def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> Law:
+def first_law(found: RecordedFindings, index: int, effort: Effort, remembers: bool) -> NoisyLaw:
     """Return the best of some simple laws with overrides.
 
     They are the linear law of most rows, and copies of actions.
@@ -128,34 +162,38 @@ def first_law(found: Findings, index: int, effort: Effort, remembers: bool) -> L
     target = found.target(index)
     quantities = quantities_of(found, index, ())
     lagged = lagged_of(found.series) if remembers else []
-    search = Search(target, Library.linear(target, [*quantities, *lagged]), effort, remembers)
+    search = TermSearch(
+        target, TermLibrary.linear(target, [*quantities, *lagged]), effort, remembers
+    )
     starts = [search.selected(majority(target, quantities), robust=True, most=MAX_SIMPLE_TERMS)]
     spread = float(target.after.std())
-    for term in Library.linear(target, [*quantities, *lagged]).terms:
+    for term in TermLibrary.linear(target, [*quantities, *lagged]).terms:
         [form] = term.forms
         values = form.quantity.values[target.rows]
         near = np.abs(target.after - values)[target.fitted] < 0.1 * spread
         if near.mean() > MIN_COPIED and form.pattern == "{}" and not form.quantity.is_flag:
-            starts.append(Law((Term("x"), term), np.array([-1.0, 1.0])))
-    gain = 0.5 if remembers else 1.0
-    laws = [with_overrides(search, replace(law, gain=gain), quantities) for law in starts]
+            starts.append(NoisyLaw((LawTerm("x"), term), np.array([-1.0, 1.0])))
+    gains = (0.5, 1.0) if remembers else (1.0,)
+    starts = [replace(law, gain=gain) for law in starts for gain in gains]
+    laws = [with_overrides(search, law, quantities) for law in starts]
     if remembers:
-        laws.append(with_relay(search, replace(starts[0], gain=gain), quantities))
+        laws.append(with_relay(search, starts[0], quantities))
     return min(laws, key=search.cost)
 
 
-def _reads_itself(law: Law) -> bool:
+def _reads_itself(law: NoisyLaw) -> bool:
     weights = {term.written("x"): float(w) for term, w in zip(law.terms, law.weights, strict=True)}
-    return abs(1.0 + weights.get("x", 0.0)) > 0.1
+    alone = float(law.keeps) + weights.pop("x", 0.0)
+    return abs(alone) > 0.1 or any(term.own != "1" and term.forms for term in law.terms)
 
 
-def majority(target: Target, quantities: Sequence[Quantity]) -> Law:
+def majority(target: LawTarget, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Return a linear law of most rows.
 
     Least absolute deviations: a law of more than half of the rows is found exactly.
     """
-    terms = [Term("1"), Term("x")]
-    terms += Library.linear(target, quantities).terms
+    terms = [LawTerm("1"), LawTerm("x")]
+    terms += TermLibrary.linear(target, quantities).terms
     change = (target.after - target.now)[target.fitted]
     columns = np.stack([_column(target, term) for term in terms], axis=1)
     scale = np.abs(columns).max(axis=0) + 1e-300
@@ -167,23 +205,23 @@ def majority(target: Target, quantities: Sequence[Quantity]) -> Law:
         solved = np.linalg.lstsq(scaled * weights[:, None], change * weights, rcond=1e-9)[0]
         size = np.abs(change - scaled @ solved)
         weights = 1.0 / np.sqrt(np.maximum(size, max(tiny, 1e-3 * float(np.median(size)))))
-    return Law(tuple(terms), solved / scale)
+    return NoisyLaw(tuple(terms), solved / scale)
 
 
-def _column(target: Target, term: Term) -> Array:
+def _column(target: LawTarget, term: LawTerm) -> Array:
     values = target.now if term.own == "x" else np.ones_like(target.now)
     column: Array = (values * target.on_grid(term.given))[target.fitted]
     return column
 
 
-def quantities_of(found: Findings, index: int, order: Sequence[int]) -> list[Quantity]:
+def quantities_of(found: RecordedFindings, index: int, order: Sequence[int]) -> list[GivenQuantity]:
     """Return the quantities that a law of a component may read.
 
     They are the other components, the actions, and the next values of components that come earlier
     in the `order`.
     """
     series = found.series
-    given: list[Quantity] = []
+    given: list[GivenQuantity] = []
     for other, column in enumerate(series.observed):
         if other != index:
             given += series.readings(column, found.estimates[other])
@@ -199,9 +237,9 @@ def quantities_of(found: Findings, index: int, order: Sequence[int]) -> list[Qua
     return given
 
 
-def lagged_of(series: Series) -> list[Quantity]:
+def lagged_of(series: RecordedSeries) -> list[GivenQuantity]:
     """Return earlier actions."""
-    given: list[Quantity] = []
+    given: list[GivenQuantity] = []
     for column in series.acted:
         for delay in range(1, MAX_DELAY + 1):
             earlier = series.earlier(column.values, delay)
@@ -211,20 +249,19 @@ def lagged_of(series: Series) -> list[Quantity]:
 
 
 def law_of(
-    found: Findings,
+    found: RecordedFindings,
     index: int,
     effort: Effort,
     remembers: bool,
-    before: Law | None,
+    before: NoisyLaw,
     thorough: bool,
-) -> Law:
+) -> NoisyLaw:
     """Search for the law of a component, given estimates of the others."""
     target = found.target(index)
     now = quantities_of(found, index, found.order)
     lagged = lagged_of(found.series) if remembers else []
-    before = before or majority(target, now)
     gain = (before.gain if before.gain < 1 else 0.5) if remembers else 1.0
-    simple = Search(target, Library.linear(target, [*now, *lagged]), effort, remembers)
+    simple = TermSearch(target, TermLibrary.linear(target, [*now, *lagged]), effort, remembers)
     law = updated(replace(before, gain=gain), [*now, *lagged])
     readable = [quantity for quantity in now if quantity.later is None]
     if law.relay is None and (law.overrides or not thorough):
@@ -241,32 +278,47 @@ def law_of(
         law = replace(law, jump=JUMP * target.typical_error(law))
     if not thorough and remembers:
         return law
-    search = Search(target, Library.of(target, now, lagged), effort, remembers)
-    law = search.selected(law, robust=target.has_outliers(law))
+    library = TermLibrary.of(target, now, lagged)
+    if law.relay is not None:
+        library = library.with_switch
+    search = TermSearch(target, library, effort, remembers)
+    law = without_relay(search, search.selected(law, robust=target.has_outliers(law)))
     law = without_needless(search, refined(search, search.limited(law)))
     law = search.selected(tuned(search, law), robust=target.has_outliers(law))
     unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
-    return unfiltered if search.cost(unfiltered) <= search.cost(law) + 2.0 else law
+    fresh = TermSearch(target, library.without_itself, effort, False)
+    start = NoisyLaw((LawTerm("1"),), np.zeros(1), keeps=False, overrides=law.overrides)
+    tried = [search.limited(law), unfiltered, fresh.selected(start, robust=False)]
+    costs = np.array([search.cost(tried[0]), search.cost(unfiltered) - 2.0, fresh.cost(tried[2])])
+    law = tried[int(np.argmin(costs))]
+    if remembers and not law.reads_itself:
+        # the prediction does not depend on the gain, and is better than a noisy recorded value
+        law = replace(law, gain=LEAST_GAIN, jump=JUMP * target.typical_error(law))
+    return law
 
 
-def finished(found: Findings, effort: Effort) -> Findings:
+def finished(found: RecordedFindings, effort: Effort) -> RecordedFindings:
     """Fit the constants of all laws again, to all rows."""
     series = replace(found.series, learn=np.ones(len(found.series), bool))
     found = replace(found, series=series)
     for index in found.order:
         target = found.target(index)
+        if target.column.is_label:
+            found.record(index)
+            continue
         now = [*quantities_of(found, index, found.order), *lagged_of(series)]
         law = updated(found.laws[index], now)
-        search = Search(target, Library(()), effort, law.gain < 1)
+        search = TermSearch(target, TermLibrary(()), effort, law.gain < 1)
         robust = target.has_outliers(law)
         law = target.fit(law, fits_gain=law.gain < 1, robust=robust)
         law = tuned(search, refined(search, law))
-        found.laws[index] = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        law = target.fit(law, fits_gain=law.gain < 1, robust=robust)
+        found.laws[index] = target.rounded(law)
         found.record(index)
     return found
 
 
-def updated(law: Law, quantities: Sequence[Quantity]) -> Law:
+def updated(law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Return a law that reads the newest values of its quantities."""
     newest = {quantity.text: quantity for quantity in quantities}
     rules = [
@@ -281,7 +333,7 @@ def updated(law: Law, quantities: Sequence[Quantity]) -> Law:
     return replace(law, terms=terms, overrides=tuple(rules), relay=relay)
 
 
-def _updated(condition: Condition, newest: Mapping[str, Quantity]) -> Condition:
+def _updated(condition: Condition, newest: Mapping[str, GivenQuantity]) -> Condition:
     if condition.quantity is None:
         return condition
     return replace(condition, quantity=newest.get(condition.quantity.text, condition.quantity))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from cwm_induction.noisy.series import Array, Quantity, Series
+from cwm_induction.noisy.series import Array, Column, GivenQuantity, RecordedSeries
 
 
 class OwnFactor(NamedTuple):
@@ -48,10 +48,10 @@ OWN_FACTORS: Mapping[str, OwnFactor] = MappingProxyType(
 """Functions of the component itself that terms may contain."""
 
 
-class Form(NamedTuple):
+class QuantityForm(NamedTuple):
     """A function of a quantity and its expression, with `{}` for the quantity."""
 
-    quantity: Quantity
+    quantity: GivenQuantity
     pattern: str
     function: Callable[[Array], Array]
 
@@ -62,11 +62,11 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Term:
+class LawTerm:
     """A product of a function of the component itself and of functions of given quantities."""
 
     own: str
-    forms: tuple[Form, ...] = ()
+    forms: tuple[QuantityForm, ...] = ()
     is_switched: bool = False
     """Whether the term counts only while the hidden switch of the law is on."""
 
@@ -99,7 +99,7 @@ class Term:
         parts = ["switch" if self.is_switched else "", own, *(form.text for form in self.forms)]
         return " * ".join(part for part in parts if part)
 
-    def updated(self, newest: Mapping[str, Quantity]) -> "Term":
+    def updated(self, newest: Mapping[str, GivenQuantity]) -> "LawTerm":
         """Return the term with the newest values of its quantities."""
         forms = [
             form._replace(quantity=newest.get(form.quantity.text, form.quantity))
@@ -112,7 +112,7 @@ class Term:
 class Condition:
     """A comparison of a quantity, or of the component itself, with a threshold."""
 
-    quantity: Quantity | None
+    quantity: GivenQuantity | None
     is_above: bool
     threshold: float
 
@@ -145,8 +145,8 @@ class Relay:
         noise: Standard deviation of prediction errors in a known mode.
     """
 
-    quantity: Quantity | None
-    group: Quantity | None
+    quantity: GivenQuantity | None
+    group: GivenQuantity | None
     low: Mapping[float, float]
     high: Mapping[float, float]
     width: float = 0.0
@@ -154,7 +154,7 @@ class Relay:
 
 
 @dataclass(frozen=True)
-class Law:
+class NoisyLaw:
     """The next value of a component: a weighted sum of terms with limits and overrides.
 
     Attributes:
@@ -170,7 +170,7 @@ class Law:
         relay: A hidden switch, or None.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[LawTerm, ...]
     weights: Array
     keeps: bool = True
     gain: float = 1.0
@@ -188,8 +188,23 @@ class Law:
         rules = sum(1 + len(each.conditions) for each in self.overrides)
         return len(self.terms) + extra + limits + rules + int(self.gain < 1)
 
+    @property
+    def reads_itself(self) -> bool:
+        """Whether the prediction depends on the current value of the component."""
+        alone = float(self.keeps)
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            if term.own == "x" and not term.forms and not term.is_switched:
+                alone += float(weight)
+            elif term.own != "1":
+                return True
+        rules = self.overrides
+        reads = any(
+            rule.value is None or any(c.quantity is None for c in rule.conditions) for rule in rules
+        )
+        return reads or alone != 0.0
 
-class Trace(NamedTuple):
+
+class LawTrace(NamedTuple):
     """A law along the sequences, all of shape (steps, sequences).
 
     Attributes:
@@ -213,12 +228,46 @@ class Trace(NamedTuple):
     revised: Array
 
 
+class PreparedRule(NamedTuple):
+    """An override on the grid.
+
+    Attributes:
+        given: Mask where the comparisons of given quantities hold.
+        is_used: Whether they hold in some sequence, by step.
+        own: Comparisons of the component itself.
+        value: The outcome, or None if the component keeps its value.
+    """
+
+    given: Array
+    is_used: Array
+    own: Sequence[Condition]
+    value: float | None
+
+
+class PreparedLaw(NamedTuple):
+    """A law on the grid: its overrides, and the coefficients of functions of the component.
+
+    The `switched` coefficients count while the hidden switch is on.
+    """
+
+    low: float
+    high: float
+    rules: Sequence[PreparedRule]
+    usual: Mapping[str, Array]
+    switched: Mapping[str, Array]
+
+
 @dataclass(frozen=True)
-class Target:
+class LawTarget:
     """The component that a law predicts, along the sequences."""
 
-    series: Series
+    series: RecordedSeries
     index: int
+
+    @property
+    def column(self) -> Column:
+        """The column of the component."""
+        return self.series.observed[self.index]
 
     @cached_property
     def now(self) -> Array:
@@ -257,18 +306,29 @@ class Target:
         low, high = float(self.after.min()), float(self.after.max())
         return low - (high - low), high + (high - low)
 
-    def trace(self, law: Law) -> Trace:
+    def trace(self, law: NoisyLaw) -> LawTrace:
         """Run a law along all sequences."""
-        if law.gain >= 1 and law.relay is None:
-            return self._whole(law, self._sums(law, False)[0])
-        return self._stepped(law)
+        if law.relay is not None or (law.gain < 1 and law.reads_itself):
+            return self._stepped(law)
+        trace = self._whole(law)
+        return self._corrected(law, trace) if law.gain < 1 else trace
+
+    def _corrected(self, law: NoisyLaw, trace: LawTrace) -> LawTrace:
+        """Return the trace of a law that does not read its estimates, with these estimates."""
+        age = np.arange(len(self.now))[:, None] + np.zeros((1, self.now.shape[1]))
+        gains = np.maximum(law.gain, 1.0 / (age + 2.0))
+        errors = self.errors(trace)
+        gains = np.where(np.abs(errors) > law.jump, 1.0, gains)
+        later = trace.predicted + gains * errors
+        state = np.concatenate([self.now[:1], later[:-1]])
+        return trace._replace(state=state, gains=gains, free=np.zeros(gains.shape, bool))
 
     def on_grid(self, values: Array) -> Array:
         """Return values by row, or a constant, on the grid."""
         return values[self.rows] if len(values) > 1 else np.broadcast_to(values, self.rows.shape)
 
-    def _sums(self, law: Law, later: bool) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the coefficients of own factors on the grid: usual ones, and of the switch."""
+    def _prepared(self, law: NoisyLaw, later: bool = False) -> PreparedLaw:
+        """Look up all given quantities of a law, before or after they are corrected."""
         usual: dict[str, Array] = {}
         switched: dict[str, Array] = {}
         for term, weight in zip(law.terms, law.weights, strict=True):
@@ -277,40 +337,43 @@ class Target:
             into[term.own] = into.get(term.own, 0.0) + weight * given
         if law.keeps:
             usual["x"] = usual.get("x", np.zeros_like(self.now)) + 1.0
-        return usual, switched
+        # wrong weights must not make the recursion overflow
+        low, high = max(law.low, self.range[0]), min(law.high, self.range[1])
+        return PreparedLaw(low, high, self._rules(law), usual, switched)
 
-    def _whole(self, law: Law, sums: Mapping[str, Array]) -> Trace:
+    def _whole(self, law: NoisyLaw) -> LawTrace:
         """Return the trace if every estimate is the recorded value."""
         state = self.now
-        predicted, slope = _evaluated(sums, state)
+        prepared = self._prepared(law)
+        predicted, slope = _evaluated(prepared.usual, state)
         free: Array = np.ones(state.shape, bool)
-        predicted, open_ = self._limited(law, predicted, state, slice(None))
+        predicted, open_ = _limited(prepared, predicted, state, slice(None))
         ones = np.ones_like(state)
-        return Trace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones, 0 * ones)
+        return LawTrace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones, 0 * ones)
 
-    def _stepped(self, law: Law) -> Trace:
+    def _stepped(self, law: NoisyLaw) -> LawTrace:
         """Return the trace of a law that carries its estimate from step to step."""
         steps, count = self.now.shape
         predicted, state, slope, modes, later = (np.zeros((steps, count)) for _ in range(5))
         open_: Array = np.ones((steps, count), bool)
         age = np.arange(steps)[:, None] + np.zeros((1, count))
         gains = np.maximum(law.gain, 1.0 / (age + 2.0))
-        usual, switched = self._sums(law, False)
+        prepared = self._prepared(law)
         corrects = any(term.is_corrected for term in law.terms)
-        revised = self._sums(law, True) if corrects else (usual, switched)
+        revised = self._prepared(law, later=True) if corrects else prepared
         relay = None if law.relay is None else RelayTrack.of(law.relay, self.rows)
         current = self.now[0]
         for step in range(steps):
             state[step] = current
-            value, rise, inner = self._outcome(law, usual, switched, current, step, None)
+            value, rise, inner = _outcome(prepared, current, step, None)
             if relay is not None:
                 chance = relay.advance(current, step)
-                on = self._outcome(law, usual, switched, current, step, np.ones(count))
+                on = _outcome(prepared, current, step, np.ones(count))
                 off, modes[step] = value, chance
                 value, rise = off + chance * (on[0] - off), rise + chance * (on[1] - rise)
             predicted[step], slope[step], open_[step] = value, rise * inner, inner
             if corrects:
-                value = self._outcome(law, *revised, current, step, None)[0]
+                value = _outcome(revised, current, step, None)[0]
             if relay is not None:
                 relay.correct(self.after[step] - off, self.after[step] - on[0])
                 later[step] = relay.chance
@@ -318,48 +381,26 @@ class Target:
             error = self.after[step] - value
             gains[step] = np.where(np.abs(error) > law.jump, 1.0, gains[step])
             current = value + gains[step] * error
-        return Trace(predicted, state, slope, open_, gains, gains <= law.gain, modes, later)
+        return LawTrace(predicted, state, slope, open_, gains, gains <= law.gain, modes, later)
 
-    def _outcome(
-        self,
-        law: Law,
-        usual: Mapping[str, Array],
-        switched: Mapping[str, Array],
-        state: Array,
-        step: int,
-        on: Array | None,
-    ) -> tuple[Array, Array, Array]:
-        """Return the next values of one step, their slopes, and whether weights act on them."""
-        value, slope = _evaluated({own: each[step] for own, each in usual.items()}, state)
-        if on is not None:
-            more, rise = _evaluated({own: each[step] for own, each in switched.items()}, state)
-            value, slope = value + on * more, slope + on * rise
-        value, inner = self._limited(law, value, state, step)
-        return value, slope, inner
-
-    def _limited(
-        self, law: Law, value: Array, state: Array, step: int | slice
-    ) -> tuple[Array, Array]:
-        """Apply limits and overrides; return the values and the mask of the unchanged ones."""
-        # wrong weights must not make the recursion overflow
-        low, high = max(law.low, self.range[0]), min(law.high, self.range[1])
-        inner = (value > low) & (value < high)
-        value = np.clip(value, low, high)
+    def _rules(self, law: NoisyLaw) -> list[PreparedRule]:
+        """Return the overrides, with the comparisons of given quantities on the grid."""
+        rules = []
         for rule in law.overrides:
-            holds = np.ones(value.shape, bool)
+            given: Array = np.ones(self.rows.shape, bool)
             for condition in rule.conditions:
-                quantity = condition.quantity
-                read = state if quantity is None else quantity.values[self.rows[step]]
-                holds &= condition.holds(read)
-            value = np.where(holds, state if rule.value is None else rule.value, value)
-            inner = inner & ~holds
-        return value, inner
+                if condition.quantity is not None:
+                    given &= condition.holds(condition.quantity.values[self.rows])
+            own = [condition for condition in rule.conditions if condition.quantity is None]
+            used = np.asarray(given.any(axis=1))
+            rules.append(PreparedRule(given, used, own, rule.value))
+        return rules
 
-    def errors(self, trace: Trace) -> Array:
+    def errors(self, trace: LawTrace) -> Array:
         """Return recorded minus predicted next values on the grid."""
         return np.asarray(self.after - trace.predicted)
 
-    def gradients(self, trace: Trace, terms: Sequence[Term]) -> Array:
+    def gradients(self, trace: LawTrace, terms: Sequence[LawTerm]) -> Array:
         """Return the derivatives of the predictions by weights (fitted rows, terms).
 
         A weight changes a prediction directly, and through the estimates of earlier steps.
@@ -370,7 +411,7 @@ class Target:
         carried = self.direct(trace, terms, trace.revised) * trace.open[..., None]
         return self.propagated(trace, direct, carried)
 
-    def direct(self, trace: Trace, terms: Sequence[Term], mode: Array) -> Array:
+    def direct(self, trace: LawTrace, terms: Sequence[LawTerm], mode: Array) -> Array:
         """Return the values of terms at the estimates (steps, sequences, terms)."""
         factors = {own: OWN_FACTORS[own].value(trace.state) for own in {t.own for t in terms}}
         direct = np.stack([factors[t.own] * self.on_grid(t.given) for t in terms], axis=-1)
@@ -379,7 +420,7 @@ class Target:
                 direct[..., number] *= mode
         return direct
 
-    def propagated(self, trace: Trace, direct: Array, carried: Array) -> Array:
+    def propagated(self, trace: LawTrace, direct: Array, carried: Array) -> Array:
         """Add the derivatives through earlier estimates to direct ones; return fitted rows.
 
         Args:
@@ -398,14 +439,16 @@ class Target:
             moved = keep[step] * (carried[step] + through)
         return np.asarray(total[self.fitted])
 
-    def gain_gradient(self, trace: Trace) -> Array:
+    def gain_gradient(self, trace: LawTrace) -> Array:
         """Return the derivative of the predictions by the gain (fitted rows, 1)."""
         errors = self.errors(trace) * trace.free
         direct = np.zeros((*errors.shape, 1))
         direct[1:, :, 0] = trace.slope[1:] * errors[:-1]
         return self.propagated(trace, direct, direct)
 
-    def fit(self, law: Law, *, fits_gain: bool, rounds: int = 6, robust: bool = False) -> Law:
+    def fit(
+        self, law: NoisyLaw, *, fits_gain: bool, rounds: int = 6, robust: bool = False
+    ) -> NoisyLaw:
         """Return the law with the weights, and the gain, that minimise the squared errors.
 
         Gauss-Newton steps are halved until the sum decreases.
@@ -439,7 +482,25 @@ class Target:
                 break
         return law
 
-    def loss(self, trace: Trace, robust: bool) -> tuple[float, Array]:
+    def rounded(self, law: NoisyLaw) -> NoisyLaw:
+        """Round the weights as far as the errors stay the same within their uncertainty.
+
+        A weight may move by half of its standard error, given all other weights.
+        """
+        if not law.terms:
+            return law
+        trace = self.trace(law)
+        sizes = np.sqrt((self.gradients(trace, law.terms) ** 2).sum(axis=0))
+        slack = 0.5 * self.typical_error(law) / np.maximum(sizes, 1e-300)
+        own = np.array([t.own == "x" and not t.forms and not t.is_switched for t in law.terms])
+        offset = own * float(law.keeps)
+        weights = [
+            _fewest_decimals(float(weight), float(width))
+            for weight, width in zip(law.weights + offset, slack, strict=True)
+        ]
+        return replace(law, weights=np.array(weights) - offset)
+
+    def loss(self, trace: LawTrace, robust: bool) -> tuple[float, Array]:
         """Return the sum of squares (of sizes if robust), and weights of the fitted rows."""
         errors = self.errors(trace)[self.fitted]
         if not np.isfinite(errors).all():
@@ -450,16 +511,16 @@ class Target:
         least = max(1e-3 * float(np.median(size)), 0.3 * self.rounding**0.5)
         return float(size.sum()), 1.0 / np.sqrt(np.maximum(size, least))
 
-    def typical_error(self, law: Law) -> float:
+    def typical_error(self, law: NoisyLaw) -> float:
         """Return the standard deviation of the errors without outliers."""
         errors = self.errors(self.trace(law))[self.fitted]
         return 1.4826 * float(np.median(np.abs(errors))) + float(np.sqrt(self.rounding))
 
-    def has_outliers(self, law: Law) -> bool:
+    def has_outliers(self, law: NoisyLaw) -> bool:
         """Return whether few rows with large errors determine the mean squared error."""
         return self.typical_error(law) < 0.5 * float(np.sqrt(self.mean_square(law, self.fitted)))
 
-    def mean_square(self, law: Law, mask: Array) -> float:
+    def mean_square(self, law: NoisyLaw, mask: Array) -> float:
         """Return the mean squared one-step error of a law on rows of the grid."""
         errors = self.errors(self.trace(law))[mask]
         return float(np.mean(errors**2)) if len(errors) else 0.0
@@ -515,6 +576,35 @@ LEAST_CHANCE = 0.003
 """Least probability of a mode, so that unexpected switching is noticed after a few steps."""
 
 
+def _outcome(
+    law: PreparedLaw, state: Array, step: int, on: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return the next values of one step, their slopes, and whether weights act on them."""
+    value, slope = _evaluated({own: each[step] for own, each in law.usual.items()}, state)
+    if on is not None:
+        more, rise = _evaluated({own: each[step] for own, each in law.switched.items()}, state)
+        value, slope = value + on * more, slope + on * rise
+    value, inner = _limited(law, value, state, step)
+    return value, slope, inner
+
+
+def _limited(
+    law: PreparedLaw, value: Array, state: Array, step: int | slice
+) -> tuple[Array, Array]:
+    """Apply limits and overrides; return the values and the mask of the unchanged ones."""
+    inner = (value > law.low) & (value < law.high)
+    value = np.minimum(np.maximum(value, law.low), law.high)
+    for rule in law.rules:
+        if not np.any(rule.is_used[step]):
+            continue
+        holds = rule.given[step]
+        for condition in rule.own:
+            holds = holds & condition.holds(state)
+        value = np.where(holds, state if rule.value is None else rule.value, value)
+        inner = inner & ~holds
+    return value, inner
+
+
 def _evaluated(sums: Mapping[str, Array], state: Array) -> tuple[Array, Array]:
     """Return the sum of own factors times coefficients, and its slope."""
     value, slope = np.zeros_like(state), np.zeros_like(state)
@@ -534,3 +624,12 @@ def _solved(matrix: Array, target: Array) -> Array:
     scale = np.where(scale > 0, scale, 1.0)
     found: Array = np.linalg.lstsq(matrix / scale, target, rcond=1e-9)[0]
     return found / scale
+
+
+def _fewest_decimals(value: float, slack: float) -> float:
+    """Return the number with the fewest decimals within `slack` of a value, but not zero."""
+    for decimals in range(13):
+        short = round(value, decimals)
+        if short and abs(short - value) <= slack:
+            return short
+    return value

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from cwm_induction.noisy.laws import Condition, Law, Override, Target, Trace
-from cwm_induction.noisy.searching import Search
-from cwm_induction.noisy.series import Array, Quantity
+from cwm_induction.noisy.laws import Condition, LawTarget, LawTrace, NoisyLaw, Override
+from cwm_induction.noisy.searching import TermSearch
+from cwm_induction.noisy.series import Array, GivenQuantity
 
 MAX_OVERRIDES = 5
 """Maximum number of overrides of a law."""
@@ -26,7 +26,9 @@ MIN_ROWS = 5
 """Minimum number of rows of an override."""
 
 
-def with_overrides(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
+def with_overrides(
+    search: TermSearch, law: NoisyLaw, quantities: Sequence[GivenQuantity], refits: bool = True
+) -> NoisyLaw:
     """Add overrides to a law while they pay for themselves."""
     costs = _costs(search, law)
     while len(law.overrides) < MAX_OVERRIDES:
@@ -35,7 +37,10 @@ def with_overrides(search: Search, law: Law, quantities: Sequence[Quantity]) -> 
             break
         candidate = replace(law, overrides=(*law.overrides, found))
         # rows of further overrides are outliers, which least squares would follow
-        candidate = search.target.fit(candidate, fits_gain=search.filters, rounds=4, robust=True)
+        if refits:
+            candidate = search.target.fit(
+                candidate, fits_gain=search.filters, rounds=4, robust=True
+            )
         lower = _costs(search, candidate)
         if (lower > costs - 6.0).any():
             break
@@ -43,12 +48,12 @@ def with_overrides(search: Search, law: Law, quantities: Sequence[Quantity]) -> 
     return law
 
 
-def _costs(search: Search, law: Law) -> Array:
+def _costs(search: TermSearch, law: NoisyLaw) -> Array:
     """Return the criterion with normal errors and with many outliers: overrides lower both."""
     return np.array([search.cost(law, robust) for robust in (False, True)])
 
 
-def without_needless(search: Search, law: Law) -> Law:
+def without_needless(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Remove overrides that do not pay for themselves beside the others."""
     costs = _costs(search, law)
     for rule in law.overrides:
@@ -61,7 +66,7 @@ def without_needless(search: Search, law: Law) -> Law:
     return search.target.fit(law, fits_gain=search.filters, rounds=3)
 
 
-def rechosen(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
+def rechosen(search: TermSearch, law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Choose every override again, given the others."""
     costs = _costs(search, law)
     for number in range(len(law.overrides)):
@@ -77,7 +82,7 @@ def rechosen(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
     return law
 
 
-def refined(search: Search, law: Law) -> Law:
+def refined(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Choose the thresholds of all overrides again, given the fitted law."""
     for number, rule in enumerate(law.overrides):
         others = law.overrides[:number] + law.overrides[number + 1 :]
@@ -91,7 +96,7 @@ def refined(search: Search, law: Law) -> Law:
     return law
 
 
-def _gain(target: Target, trace: Trace, value: float | None) -> Array:
+def _gain(target: LawTarget, trace: LawTrace, value: float | None) -> Array:
     """Return by how much an outcome would decrease the squared error of each fitted row."""
     other = trace.state if value is None else value
     before = target.errors(trace) ** 2
@@ -99,7 +104,7 @@ def _gain(target: Target, trace: Trace, value: float | None) -> Array:
     return np.asarray((before - after)[target.fitted])
 
 
-def _best(target: Target, law: Law, quantities: Sequence[Quantity]) -> Override | None:
+def _best(target: LawTarget, law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> Override | None:
     """Return the override that decreases the squared errors most, or None."""
     trace = target.trace(law)
     conditions = list(_conditions(target, trace, quantities))
@@ -135,12 +140,16 @@ def _candidates(totals: Array, conditions: Sequence[Condition]) -> Iterator[tupl
             yield pair
 
 
-def _values(target: Target, trace: Trace) -> Iterator[float | None]:
+def _values(target: LawTarget, trace: LawTrace) -> Iterator[float | None]:
     """Yield outcomes that overrides may have: none of them, zero, and frequent values."""
     after, errors = target.after[target.fitted], np.abs(target.errors(trace)[target.fitted])
-    yield None
+    if np.ptp(target.now) > 0:
+        yield None
     if after.min() <= 0 <= after.max():
         yield 0.0
+    if target.column.is_label:
+        yield from np.unique(after).tolist()
+        return
     wrong = after[errors > 4 * np.median(errors)]
     if len(wrong) < MIN_ROWS:
         return
@@ -151,7 +160,7 @@ def _values(target: Target, trace: Trace) -> Iterator[float | None]:
         yield float(f"{np.median(inside):.4g}")
 
 
-def _read(target: Target, trace: Trace, quantity: Quantity | None) -> Array:
+def _read(target: LawTarget, trace: LawTrace, quantity: GivenQuantity | None) -> Array:
     """Return a quantity, or the component itself, in the fitted rows."""
     if quantity is None:
         return np.asarray(trace.state[target.fitted])
@@ -159,7 +168,7 @@ def _read(target: Target, trace: Trace, quantity: Quantity | None) -> Array:
 
 
 def _conditions(
-    target: Target, trace: Trace, quantities: Sequence[Quantity]
+    target: LawTarget, trace: LawTrace, quantities: Sequence[GivenQuantity]
 ) -> Iterator[tuple[Condition, Array]]:
     """Yield comparisons with quantiles, and the rows where they hold."""
     for quantity in (None, *quantities):
@@ -180,7 +189,9 @@ def _conditions(
                     yield condition, holds
 
 
-def _moved(target: Target, trace: Trace, rule: Override, gain: Array) -> tuple[Override, float]:
+def _moved(
+    target: LawTarget, trace: LawTrace, rule: Override, gain: Array
+) -> tuple[Override, float]:
     """Move the thresholds of an override to the best places; return the decrease of squares."""
     conditions = list(rule.conditions)
     for number in (*range(len(conditions)), *range(len(conditions))):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cwm_induction.noisy.inducing import Findings
-from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, Law, Relay
+from cwm_induction.noisy.inducing import RecordedFindings
+from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, NoisyLaw, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -56,8 +56,7 @@ def revised(chance, error_off, error_on, noise):
 class Writer:
     """Writes findings as the text of a program."""
 
-    found: Findings
-    remarks: tuple[str, ...] = ()
+    found: RecordedFindings
 
     def text(self) -> str:
         """Return the program."""
@@ -108,14 +107,15 @@ class Writer:
         for index in self._computed:
             relay, name = self.found.laws[index].relay, self._columns[index].name.upper()
             if relay is not None:
-                yield f"# The hidden switch of {name.lower()}: on below the first threshold, off above"
-                yield "# the second one."
-                yield f"{name}_ON_BELOW, {name}_OFF_ABOVE = {_table(relay.low)}, {_table(relay.high)}"
+                switch = f"The hidden switch of {name.lower()}"
+                yield f"# {switch} turns on below a threshold, and off above another."
+                yield f"{name}_ON_BELOW = {_table(relay.low)}"
+                yield f"{name}_OFF_ABOVE = {_table(relay.high)}"
                 yield f"{name}_SWITCH_WIDTH = {max(relay.width, 1e-9):.3g}"
                 yield f"{name}_SWITCH_NOISE = {relay.noise:.3g}"
 
     @property
-    def _outcomes(self) -> dict[str, Law]:
+    def _outcomes(self) -> dict[str, NoisyLaw]:
         """The laws of the reward and of the end, if they are no constants."""
         laws = {"reward": self.found.reward, "terminated": self.found.ending}
         return {
@@ -124,13 +124,13 @@ class Writer:
             if law is not None and (law.overrides or any(t.forms for t in law.terms))
         }
 
-    def _function(self, function: str, name: str, law: Law) -> str:
+    def _function(self, function: str, name: str, law: NoisyLaw) -> str:
         """Return the function that computes the next value of a component, or an outcome."""
         lines = [f"def {function}({', '.join(self._arguments(name, law))}):"]
         units = {column.name: column.unit for column in self._columns}
         words = function.replace("_of", "").replace("_", " ")
         lines.append(f'    """Return the {words}."""')
-        for rule in law.overrides:
+        for rule in reversed(law.overrides):  # later overrides prevail
             tests = " and ".join(_comparison(each, name) for each in rule.conditions)
             value = name if rule.value is None else literal(rule.value)
             lines += [f"    if {tests}:", f"        return {value}"]
@@ -141,7 +141,7 @@ class Writer:
             result = f"min({result}, {_short(law.high, units.get(name, 0.0))})"
         return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
 
-    def _arguments(self, name: str, law: Law) -> list[str]:
+    def _arguments(self, name: str, law: NoisyLaw) -> list[str]:
         """Return the names that a law reads, itself first."""
         parts = [_sum(law, name)]
         parts += [_comparison(c, name) for rule in law.overrides for c in rule.conditions]
@@ -195,9 +195,30 @@ class Writer:
 
     def _docstring(self) -> str:
         count = len(self.found.series)
-        paragraphs = [f"A world model induced from {count:,} noisy transitions.", *self.remarks]
+        paragraphs = [f"A world model induced from {count:,} noisy transitions.", *self._remarks()]
         filled = [textwrap.indent(textwrap.fill(text, 92), "    ") for text in paragraphs]
         return '    """' + "\n\n".join(filled).strip() + '\n    """'
+
+    def _remarks(self) -> Iterator[str]:
+        """Yield sentences about errors and memory."""
+        parts = []
+        for index in self._computed:
+            target = self.found.target(index)
+            errors = target.errors(target.trace(self.found.laws[index]))[target.series.counted]
+            still = (target.after - target.now)[target.series.counted]
+            size, usual = (float(np.sqrt(np.mean(each**2))) for each in (errors, still))
+            parts.append(f"{target.column.name} {size:.3g} (no change: {usual:.3g})")
+        yield f"Root mean squared errors of one step: {', '.join(parts)}."
+        if self._filters:
+            yield (
+                "Recorded values are noisy, so the program predicts from estimates, and corrects "
+                "them by a share of each prediction error."
+            )
+        if self._delays:
+            delays = (f"{name} {delay} steps" for name, delay in self._delays.items())
+            yield f"Earlier actions have an effect: {', '.join(delays)}."
+        if self._relays:
+            yield f"A hidden switch acts on {', '.join(self._relays)}."
 
     def _start(self) -> Iterator[str]:
         """Yield the methods that begin an episode or set the state."""
@@ -353,10 +374,10 @@ def _comparison(condition: Condition, name: str) -> str:
             (False, 1e-9): "<= 0",
         }
         return f"{text} {signs[condition.is_above, condition.threshold]}"
-    return f"{text} {'>=' if condition.is_above else '<'} {literal(condition.threshold)}"
+    return f"{text} {'>=' if condition.is_above else '<'} {condition.threshold:.6g}"
 
 
-def _sum(law: Law, name: str) -> str:
+def _sum(law: NoisyLaw, name: str) -> str:
     """Return the weighted sum of a law, with the current value if it is kept."""
     pieces: list[tuple[float, str]] = []
     for term, weight in zip(law.terms, law.weights.tolist(), strict=True):

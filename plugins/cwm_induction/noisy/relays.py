@@ -7,13 +7,13 @@ sequence; Viterbi, 1967). Thresholds of a column then have to reproduce the swit
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_induction.noisy.laws import Law, Relay, Target, Term
-from cwm_induction.noisy.searching import Search
-from cwm_induction.noisy.series import Array, Quantity
+from cwm_induction.noisy.laws import LawTarget, LawTerm, NoisyLaw, Relay
+from cwm_induction.noisy.searching import TermSearch
+from cwm_induction.noisy.series import Array, GivenQuantity
 
 STAY = 0.95
 """Probability that a mode lasts another step, for the first estimate of the modes."""
@@ -25,7 +25,7 @@ GRID = 9
 """Number of values per threshold in the search that follows."""
 
 
-def with_relay(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
+def with_relay(search: TermSearch, law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Add a hidden switch to a law if it pays for itself."""
     target = search.target
     fits = [_modes(target, base) for base in _bases(law)]
@@ -52,7 +52,19 @@ def with_relay(search: Search, law: Law, quantities: Sequence[Quantity]) -> Law:
     return tuned(search, best) if best is not law else law
 
 
-def _bases(law: Law) -> Iterator[Law]:
+def without_relay(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
+    """Remove a switch that does not pay for itself beside the other terms."""
+    if law.relay is None:
+        return law
+    kept = [number for number, term in enumerate(law.terms) if not term.is_switched]
+    terms = tuple(law.terms[number] for number in kept)
+    bare = replace(law, terms=terms, weights=law.weights[kept], relay=None)
+    fits = [replace(bare, gain=gain) for gain in (law.gain, 1.0)]
+    fits = [search.target.fit(fit, fits_gain=fit.gain < 1) for fit in fits]
+    return min([*fits, law], key=search.cost)
+
+
+def _bases(law: NoisyLaw) -> Iterator[NoisyLaw]:
     """Yield the law, and laws without the terms of one column each.
 
     A column that often agrees with the switch would hide it.
@@ -67,16 +79,16 @@ def _bases(law: Law) -> Iterator[Law]:
         yield replace(law, terms=terms, weights=law.weights[kept])
 
 
-def _plus(law: Law, shift: float) -> Law:
+def _plus(law: NoisyLaw, shift: float) -> NoisyLaw:
     """Add a constant to a law."""
-    return replace(law, terms=(*law.terms, Term("1")), weights=np.append(law.weights, shift))
+    return replace(law, terms=(*law.terms, LawTerm("1")), weights=np.append(law.weights, shift))
 
 
-def _switched(law: Law, relay: Relay, shift: float, noise: float) -> Law:
+def _switched(law: NoisyLaw, relay: Relay, shift: float, noise: float) -> NoisyLaw:
     """Add a constant that counts while the switch is on."""
     return replace(
         law,
-        terms=(*law.terms, Term("1", is_switched=True)),
+        terms=(*law.terms, LawTerm("1", is_switched=True)),
         weights=np.append(law.weights, shift),
         relay=replace(relay, noise=noise, width=0.3 * noise),
         gain=min(law.gain, 0.3),
@@ -87,24 +99,28 @@ class ModeFit(NamedTuple):
     """The mode of each row (0 or 1), the law in mode 0, and the shift of the outcome in mode 1."""
 
     mode: Array
-    law: Law
+    law: NoisyLaw
     shift: float
     deviation: float
+    before: float
+    """Standard deviation of the errors of a law without modes."""
 
     @property
     def is_clear(self) -> bool:
         """Whether both modes occur and differ by more than the errors."""
-        return abs(self.shift) > 1.5 * self.deviation and 0.05 < self.mode.mean() < 0.95
+        explains = self.deviation < min(0.5 * abs(self.shift), 0.8 * self.before)
+        return explains and 0.05 < float(self.mode.mean()) < 0.95
 
 
-def _modes(target: Target, law: Law) -> ModeFit:
+def _modes(target: LawTarget, law: NoisyLaw) -> ModeFit:
     """Fit a law with a shift in some rows, alternating with the most probable modes."""
-    law = replace(law, terms=(Term("1"), *(t for t in law.terms if t.written("x"))))
+    law = replace(law, terms=(LawTerm("1"), *(t for t in law.terms if t.written("x"))))
     law = replace(law, weights=np.zeros(len(law.terms)))
     trace, used = target.trace(law), target.fitted
     columns, errors = target.direct(trace, law.terms, trace.mode), target.errors(trace)
     weights = _least_squares(columns[used], errors[used])
     base = errors - columns @ weights
+    without = float(base[used].std())
     low, high = np.quantile(base[used], [0.2, 0.8])
     mode, shift, deviation = (base > 0.5 * (low + high)) * 1.0, high - low, 0.0
     for _ in range(15):
@@ -116,7 +132,7 @@ def _modes(target: Target, law: Law) -> ModeFit:
         mode = _viterbi(base**2 / deviation**2, (base - shift) ** 2 / deviation**2)
         if (mode == before).all():
             break
-    return ModeFit(mode, replace(law, weights=weights), shift, deviation)
+    return ModeFit(mode, replace(law, weights=weights), shift, deviation, without)
 
 
 def _least_squares(matrix: Array, values: Array) -> Array:
@@ -144,7 +160,7 @@ def _viterbi(off: Array, on: Array) -> Array:
 
 
 def _thresholds(
-    target: Target, quantity: Quantity | None, group: Quantity | None, on: Array
+    target: LawTarget, quantity: GivenQuantity | None, group: GivenQuantity | None, on: Array
 ) -> tuple[Relay | None, float]:
     """Return thresholds that reproduce the modes, and the share of rows where they do not."""
     rows = target.rows
@@ -185,7 +201,7 @@ def _cut(switching: Array, staying: Array, is_low: bool) -> float:
     return float(points[int(np.argmin(wrong))])
 
 
-def tuned(search: Search, law: Law) -> Law:
+def tuned(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Improve the thresholds of the switch, their softness and the gain, one after the other."""
     relay = law.relay
     if relay is None:
@@ -198,7 +214,7 @@ def tuned(search: Search, law: Law) -> Law:
     return law
 
 
-def _refitted(search: Search, law: Law) -> Law:
+def _refitted(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Fit the weights, without the rows of the wrong mode if they are outliers."""
     robust = search.target.fit(law, fits_gain=True, rounds=4, robust=True)
     typical = search.target.typical_error(robust)
@@ -207,7 +223,7 @@ def _refitted(search: Search, law: Law) -> Law:
     return replace(robust, relay=robust.relay and replace(robust.relay, noise=1.5 * typical))
 
 
-def _with_thresholds(search: Search, law: Law, width: float) -> Law:
+def _with_thresholds(search: TermSearch, law: NoisyLaw, width: float) -> NoisyLaw:
     """Move each threshold by up to a width."""
     cost = search.cost(law)
     for side, value in product(("low", "high"), law.relay.low if law.relay else ()):
@@ -220,7 +236,7 @@ def _with_thresholds(search: Search, law: Law, width: float) -> Law:
     return law
 
 
-def _moved(law: Law, side: str, value: float, offset: float) -> Law:
+def _moved(law: NoisyLaw, side: str, value: float, offset: float) -> NoisyLaw:
     """Move one threshold of the switch."""
     relay = law.relay
     if relay is None:
@@ -231,16 +247,22 @@ def _moved(law: Law, side: str, value: float, offset: float) -> Law:
     return replace(law, relay=moved)
 
 
-def _with_widths(search: Search, law: Law) -> Law:
+def _with_widths(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Choose the softness of the thresholds, and the noise of a known mode."""
-    for field, factors in (("noise", (0.7, 1.0, 1.4)), ("width", (0.01, 0.1, 0.2, 0.4, 0.8))):
-        usual = search.target.typical_error(law)
-        relays = [law.relay and replace(law.relay, **{field: f * usual}) for f in factors]
-        law = min([law, *(replace(law, relay=relay) for relay in relays)], key=search.cost)
+    usual = search.target.typical_error(law)
+    for noise in (0.7, 1.0, 1.4):
+        law = min(law, _with_relay(law, noise=noise * usual), key=search.cost)
+    for width in (0.01, 0.1, 0.2, 0.4, 0.8):
+        law = min(law, _with_relay(law, width=width * usual), key=search.cost)
     return law
 
 
-def _with_gain(search: Search, law: Law) -> Law:
+def _with_relay(law: NoisyLaw, **changes: Any) -> NoisyLaw:
+    """Return the law with other values of its switch."""
+    return law if law.relay is None else replace(law, relay=replace(law.relay, **changes))
+
+
+def _with_gain(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
     """Fit the gain from several starts."""
     starts = [law, *(replace(law, gain=gain) for gain in (0.03, 0.1, 0.25))]
     laws = [search.target.fit(start, fits_gain=True, rounds=3) for start in starts]

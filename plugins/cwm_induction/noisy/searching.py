@@ -13,50 +13,69 @@ from functools import partial
 import numpy as np
 
 from cwm_induction.effort import Effort
-from cwm_induction.noisy.laws import Form, Law, Target, Term
-from cwm_induction.noisy.series import Array, Quantity
+from cwm_induction.noisy.laws import LawTarget, LawTerm, NoisyLaw, QuantityForm
+from cwm_induction.noisy.series import Array, GivenQuantity
 
 MAX_TERMS = 14
 """Maximum number of terms of a law."""
 
 
 @dataclass(frozen=True)
-class Library:
+class TermLibrary:
     """Candidate terms of a law."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[LawTerm, ...]
 
     @classmethod
     def of(
-        cls, target: Target, quantities: Sequence[Quantity], singles: Sequence[Quantity]
-    ) -> "Library":
+        cls,
+        target: LawTarget,
+        quantities: Sequence[GivenQuantity],
+        singles: Sequence[GivenQuantity],
+    ) -> "TermLibrary":
         """Combine quantities to terms; `singles` enter alone or times the component itself."""
         own = _own_factors(target)
-        terms = [Term(name) for name in own if name not in ("1", "x")]
+        terms = [LawTerm(name) for name in own if name not in ("1", "x")]
         for form in (form for quantity in singles for form in _forms(quantity)):
-            terms += [Term("1", (form,)), Term("x", (form,))]
-        forms: list[Form] = []
+            terms += [LawTerm("1", (form,)), LawTerm("x", (form,))]
+        forms: list[QuantityForm] = []
         for quantity in quantities:
             found = list(_forms(quantity))
             for form in found:
-                terms += [Term(name, (form,)) for name in own]
-                terms += [
-                    Term("1", (other, form))
-                    for other in forms
-                    if other.quantity.source != quantity.source
-                ]
+                terms += [LawTerm(name, (form,)) for name in own]
+                others = [other for other in forms if other.quantity.source != quantity.source]
+                terms += [LawTerm("1", (other, form)) for other in others]
+                terms += [LawTerm("x", (other, form)) for other in others if _is_cased(other, form)]
             forms += found
         return cls(tuple(term for term in terms if np.ptp(term.given) > 0 or term.own != "1"))
 
+    @property
+    def without_itself(self) -> "TermLibrary":
+        """The terms that do not contain the component itself."""
+        return TermLibrary(tuple(term for term in self.terms if term.own == "1"))
+
+    @property
+    def with_switch(self) -> "TermLibrary":
+        """The terms, and short terms that count only while the hidden switch is on."""
+        short = [term for term in self.terms if len(term.forms) < 2 - (term.own != "1")]
+        extra = [replace(term, is_switched=True) for term in (LawTerm("x"), *short)]
+        return TermLibrary((*self.terms, *extra))
+
     @classmethod
-    def linear(cls, target: Target, quantities: Sequence[Quantity]) -> "Library":
+    def linear(cls, target: LawTarget, quantities: Sequence[GivenQuantity]) -> "TermLibrary":
         """Take quantities alone, and their sizes if they have both signs."""
         forms = [form for quantity in quantities for form in _forms(quantity)]
-        terms = [Term("1", (form,)) for form in forms if form.pattern in ("{}", "abs({})")]
+        terms = [LawTerm("1", (form,)) for form in forms if form.pattern in ("{}", "abs({})")]
         return cls(tuple(term for term in terms if np.ptp(term.given) > 0))
 
 
-def _own_factors(target: Target) -> list[str]:
+def _is_cased(one: QuantityForm, other: QuantityForm) -> bool:
+    """Return whether forms are a plain number and a flag, or two flags: products by case."""
+    flags = one.quantity.is_flag + other.quantity.is_flag
+    return flags > 0 and one.pattern == other.pattern == "{}"
+
+
+def _own_factors(target: LawTarget) -> list[str]:
     """Return the functions of the component that its values allow."""
     now = target.now
     names = ["1", "x", "square"]
@@ -68,21 +87,21 @@ def _own_factors(target: Target) -> list[str]:
     return names
 
 
-def _forms(quantity: Quantity) -> Iterator[Form]:
+def _forms(quantity: GivenQuantity) -> Iterator[QuantityForm]:
     """Yield functions of a quantity that its values allow."""
     values = quantity.values
-    yield Form(quantity, "{}", _same)
+    yield QuantityForm(quantity, "{}", _same)
     if quantity.is_flag:
         return
     low, high = np.quantile(values, [0.05, 0.95])
-    yield Form(quantity, "{} ** 2", np.square)
+    yield QuantityForm(quantity, "{} ** 2", np.square)
     if low < 0 < high:
-        yield Form(quantity, "max({}, 0.0)", _positive)
-        yield Form(quantity, "abs({})", np.abs)
+        yield QuantityForm(quantity, "max({}, 0.0)", _positive)
+        yield QuantityForm(quantity, "abs({})", np.abs)
     elif values.min() >= 0:
-        yield Form(quantity, "np.sqrt(max({}, 0.0))", _root)
+        yield QuantityForm(quantity, "np.sqrt(max({}, 0.0))", _root)
     if values.min() > 0 and high > 2 * low:
-        yield Form(quantity, "1 / {}", partial(_inverse, 0.5 * float(values.min())))
+        yield QuantityForm(quantity, "1 / {}", partial(_inverse, 0.5 * float(values.min())))
 
 
 def _same(values: Array) -> Array:
@@ -102,16 +121,16 @@ def _inverse(floor: float, values: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Search:
+class TermSearch:
     """A search for the law of a component."""
 
-    target: Target
-    library: Library
+    target: LawTarget
+    library: TermLibrary
     effort: Effort
     filters: bool
     """Whether the gain may be smaller than 1, which needs a program with memory."""
 
-    def selected(self, law: Law, robust: bool, most: int = MAX_TERMS) -> Law:
+    def selected(self, law: NoisyLaw, robust: bool, most: int = MAX_TERMS) -> NoisyLaw:
         """Add and remove terms until no change pays for itself."""
         law = self._pruned(law, robust)
         for _ in range(2):
@@ -123,7 +142,7 @@ class Search:
             law = self._pruned(swapped, robust)
         return law
 
-    def cost(self, law: Law, robust: bool = False) -> float:
+    def cost(self, law: NoisyLaw, robust: bool = False) -> float:
         """Return the extended information criterion of a law; lower is better."""
         loss, _ = self.target.loss(self.target.trace(law), robust)
         count = int(self.target.fitted.sum())
@@ -137,10 +156,10 @@ class Search:
     def _penalty(self) -> float:
         return float(np.log(self.target.fitted.sum()) + np.log(1 + len(self.library.terms)))
 
-    def _fit(self, law: Law, robust: bool, rounds: int = 4) -> Law:
+    def _fit(self, law: NoisyLaw, robust: bool, rounds: int = 4) -> NoisyLaw:
         return self.target.fit(law, fits_gain=self.filters, rounds=rounds, robust=robust)
 
-    def _gains(self, law: Law, robust: bool) -> Array:
+    def _gains(self, law: NoisyLaw, robust: bool) -> Array:
         """Return by how much each candidate would decrease the loss."""
         target = self.target
         trace = target.trace(law)
@@ -171,7 +190,7 @@ class Search:
                 gains[number] = 0.0
         return gains
 
-    def _grown(self, law: Law, robust: bool, most: int) -> Law:
+    def _grown(self, law: NoisyLaw, robust: bool, most: int) -> NoisyLaw:
         cost = self.cost(law, robust)
         while len(law.terms) < most and self.effort.spend(0):
             gains = self._gains(law, robust)
@@ -185,17 +204,17 @@ class Search:
             law, cost = tried[best], costs[best]
         return law
 
-    def _with(self, law: Law, number: int, robust: bool) -> Law:
+    def _with(self, law: NoisyLaw, number: int, robust: bool) -> NoisyLaw:
         terms = (*law.terms, self.library.terms[number])
         law = replace(law, terms=terms, weights=np.append(law.weights, 0.0))
         return self._fit(law, robust, rounds=2)
 
-    def _without(self, law: Law, number: int, robust: bool) -> Law:
+    def _without(self, law: NoisyLaw, number: int, robust: bool) -> NoisyLaw:
         terms = law.terms[:number] + law.terms[number + 1 :]
         law = replace(law, terms=terms, weights=np.delete(law.weights, number))
         return self._fit(law, robust, rounds=2)
 
-    def _pruned(self, law: Law, robust: bool) -> Law:
+    def _pruned(self, law: NoisyLaw, robust: bool) -> NoisyLaw:
         """Remove terms while the criterion decreases."""
         law = self._fit(law, robust)
         cost = self.cost(law, robust)
@@ -208,19 +227,19 @@ class Search:
             law, cost = self._fit(tried[best], robust), costs[best]
         return law
 
-    def _weakest(self, law: Law, robust: bool) -> list[int]:
+    def _weakest(self, law: NoisyLaw, robust: bool) -> list[int]:
         """Return the terms with the smallest effects in standard errors."""
         target = self.target
         trace = target.trace(law)
         matrix = target.gradients(trace, law.terms)
         errors = target.errors(trace)[target.fitted]
-        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-300
+        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-150
         inverse = np.linalg.pinv((matrix / scale).T @ (matrix / scale), rcond=1e-12)
         deviation = np.sqrt(np.maximum(np.diag(inverse), 0.0) * np.mean(errors**2)) / scale
-        strength = np.abs(law.weights) / np.maximum(deviation, 1e-300)
+        strength = np.abs(law.weights) / np.maximum(deviation, 1e-150)
         return [int(place) for place in np.argsort(strength, kind="stable")[:2]]
 
-    def _swapped(self, law: Law, robust: bool) -> Law:
+    def _swapped(self, law: NoisyLaw, robust: bool) -> NoisyLaw:
         """Replace one term by another if that decreases the criterion."""
         cost, best = self.cost(law, robust), law
         for number in range(len(law.terms)):
@@ -234,7 +253,7 @@ class Search:
                 best, cost = candidate, found
         return best
 
-    def limited(self, law: Law) -> Law:
+    def limited(self, law: NoisyLaw) -> NoisyLaw:
         """Add limits of the next value if they pay for themselves."""
         after = self.target.after[self.target.fitted]
         for is_high in (False, True):
@@ -251,7 +270,7 @@ class Search:
             law = best
         return law
 
-    def _refined(self, law: Law, is_high: bool, width: float) -> Law:
+    def _refined(self, law: NoisyLaw, is_high: bool, width: float) -> NoisyLaw:
         """Improve a limit by a search in shrinking steps."""
         cost = self.cost(law)
         while width > 1e-7 * (1 + abs(law.high if is_high else law.low)):
@@ -266,6 +285,6 @@ class Search:
         return law
 
 
-def _with_limit(law: Law, is_high: bool, limit: float) -> Law:
+def _with_limit(law: NoisyLaw, is_high: bool, limit: float) -> NoisyLaw:
     """Return the law with an upper limit, or with the negative of a limit as the lower one."""
     return replace(law, high=limit) if is_high else replace(law, low=-limit)

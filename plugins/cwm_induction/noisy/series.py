@@ -1,7 +1,7 @@
 """Recorded rows as parallel sequences, and the quantities that laws may read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,10 +12,10 @@ from cwm_induction.writing.finishing import identifier
 
 Array = np.ndarray
 
-SEQUENCE_ROWS = 70
+SEQUENCE_ROWS = 45
 """Longer segments are cut, so that many sequences are computed at the same time."""
 
-WARM_UP_ROWS = 20
+WARM_UP_ROWS = 15
 """Rows before a cut that a sequence repeats, so that its estimates have settled at the cut."""
 
 MAX_DELAY = 5
@@ -38,7 +38,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class GivenQuantity:
     """A number that is known before a step.
 
     Attributes:
@@ -66,7 +66,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Series:
+class RecordedSeries:
     """Rows in the order of their segments.
 
     Attributes:
@@ -77,6 +77,8 @@ class Series:
         learn: Mask of the rows that laws are fitted to.
         rewards: Recorded rewards.
         terminated: Mask of the rows that end an episode.
+        unknown: Number of first rows of a segment that are not counted, because earlier actions
+            are unknown.
     """
 
     observed: tuple[Column, ...]
@@ -86,9 +88,10 @@ class Series:
     learn: Array
     rewards: Array
     terminated: Array
+    unknown: int = 0
 
     @classmethod
-    def of(cls, data: Dataset, learn: Array, names: Sequence[str] = ()) -> "Series":
+    def of(cls, data: Dataset, learn: Array, names: Sequence[str] = ()) -> "RecordedSeries":
         """Read a dataset whose observations and actions are flat vectors."""
         count = len(data)
         before = data.columns["observations"].reshape(count, -1).astype(float)
@@ -145,7 +148,14 @@ class Series:
             rows = rows[rows >= 0]
             counted[: len(rows), number] = ~seen[rows]
             seen[rows] = True
-        return np.asarray(counted & ~self.terminated[self.grid] & (self.grid >= 0))
+        known = (self.grid >= 0) & (self.age[self.grid] >= self.unknown)
+        return np.asarray(counted & known & ~self.terminated[self.grid])
+
+    @property
+    def with_history(self) -> "RecordedSeries":
+        """The series without the first rows of its segments, unless segments are short."""
+        is_long = len(self) >= 6 * MAX_DELAY * int((self.age == 0).sum())
+        return replace(self, unknown=MAX_DELAY) if is_long else self
 
     def earlier(self, values: Array, steps: int) -> Array:
         """Return the values some steps earlier; in the first rows, the first value."""
@@ -171,17 +181,17 @@ class Series:
         steps = np.arange(sizes.max())[:, None]
         return np.where(steps < sizes, starts + steps, -1)
 
-    def readings(self, column: Column, values: Array, suffix: str = "") -> Iterator[Quantity]:
+    def readings(self, column: Column, values: Array, suffix: str = "") -> Iterator[GivenQuantity]:
         """Yield the quantities of a column: its number, or a flag for each label but the first."""
         name = column.name + suffix
         if not column.is_label:
-            yield Quantity(name, values, column.name)
+            yield GivenQuantity(name, values, column.name)
         elif len(column.labels) == 2:
-            yield Quantity(name, values, column.name, is_flag=True)
+            yield GivenQuantity(name, values, column.name, is_flag=True)
         else:
             for code in np.unique(column.values)[1:].astype(int).tolist():
                 text = f"({name} == {label_name(column, code)})"
-                yield Quantity(text, (values == code) * 1.0, column.name, is_flag=True)
+                yield GivenQuantity(text, (values == code) * 1.0, column.name, is_flag=True)
 
 
 def label_name(column: Column, code: int) -> str:
@@ -230,7 +240,8 @@ def _columns(
         codes = np.unique(column)
         whole = bool((codes == np.round(codes)).all())
         is_label = bool(labels) or (whole and stem == "action" and len(codes) <= 4)
-        columns.append(Column(name, labels, column, is_label, rounding_unit(column)))
+        unit = 0.0 if is_label else rounding_unit(column)
+        columns.append(Column(name, labels, column, is_label, unit))
     taken: dict[str, int] = {}
     for column in columns:
         taken[column.name] = taken.get(column.name, 0) + 1
