@@ -35,7 +35,7 @@ FEWEST_OF_EACH = 0.02
 
 
 @dataclass(frozen=True)
-class Mode:
+class LawSet:
     """The laws of outputs that hold in a group of rows: whether each one matches, by output."""
 
     matches: Mapping[str, Array]
@@ -48,7 +48,7 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Event:
+class SharedEvent:
     """The result of an event in every row: 1 if the first laws hold, 0 if the second ones do.
 
     The result is -1 where both hold. `decided` has the result there if another output shows it.
@@ -73,7 +73,7 @@ class Event:
 
 def find_event(
     targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array, effort: Effort
-) -> Event | None:
+) -> SharedEvent | None:
     """Return the event that decides between two laws of at least two outputs, or None."""
     if not 2 <= len(targets) <= MOST_TARGETS:
         return None
@@ -91,12 +91,12 @@ def find_event(
     for mode, other, value in ((second, first, 1.0), (first, second, 0.0)):
         for name in mode.matches.keys() - other.matches.keys():
             decided[(decided < 0) & ~mode.matches[name]] = value
-    return Event(result, decided)
+    return SharedEvent(result, decided)
 
 
 def _modes(
     targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array, effort: Effort
-) -> list[Mode]:
+) -> list[LawSet]:
     """Return the sets of laws of groups, those of the most rows first."""
     known = {
         target.name: [e for e in expressions(target, rows, learn, effort) if "(" not in e.text]
@@ -109,7 +109,7 @@ def _modes(
         )
     }
     sizes: dict[tuple[str, ...], int] = {}
-    modes: dict[tuple[str, ...], Mode] = {}
+    modes: dict[tuple[str, ...], LawSet] = {}
     for group in rows.groups():
         mask = group & learn
         if mask.sum() < 20 or not effort.spend(mask.sum() * len(targets) * MOST_EXPRESSIONS):
@@ -125,8 +125,8 @@ def _modes(
         if len(laws) > 1:
             key = tuple(texts)
             sizes[key] = max(sizes.get(key, 0), int(mask.sum()))
-            modes[key] = Mode(laws, key)
-    chosen: list[Mode] = []
+            modes[key] = LawSet(laws, key)
+    chosen: list[LawSet] = []
     for key in sorted(modes, key=lambda key: (-len(key) * sizes[key], key)):
         shared = [len({*key} & {*mode.texts}) / min(len(key), len(mode.texts)) for mode in chosen]
         if len(chosen) < MOST_MODES and max(shared, default=0.0) <= 0.5:
@@ -134,7 +134,7 @@ def _modes(
     return chosen
 
 
-def _compared(first: Mode, second: Mode, learn: Array) -> tuple[Array, float] | None:
+def _compared(first: LawSet, second: LawSet, learn: Array) -> tuple[Array, float] | None:
     """Return the result of the event in every row (-1: unknown) and the explained outputs.
 
     The result is 1 if the first laws explain more outputs than the second ones.

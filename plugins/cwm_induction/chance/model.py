@@ -13,7 +13,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_induction.chance.balances import balances
 from cwm_induction.chance.candidates import COVERED, ONE_SIDED, kernels
 from cwm_induction.chance.counts import NORMAL, CountKernel
-from cwm_induction.chance.events import Event, find_event
+from cwm_induction.chance.events import SharedEvent, find_event
 from cwm_induction.chance.kernels import (
     FittedKernel,
     Kernel,
@@ -271,7 +271,9 @@ def learn_model(data: Dataset, learn: Array, effort: Effort) -> RandomModel:
     return replace(best, outputs=(*moving, *best.outputs))
 
 
-def _event_target(event: Event, rows: OutcomeRows, learn: Array, effort: Effort) -> OutcomeTarget:
+def _event_target(
+    event: SharedEvent, rows: OutcomeRows, learn: Array, effort: Effort
+) -> OutcomeTarget:
     """Return the event as an output, with drawn results in rows that do not show it."""
     target = OutcomeTarget("event", event.result, _full(rows, 0), _full(rows, 1), is_label=True)
     shown = learn & (event.result >= 0)

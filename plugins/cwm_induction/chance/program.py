@@ -74,8 +74,12 @@ STEP = '''
 DRAW = '''
     def draw(self, pairs):
         """Draw one of several values, given pairs of probability and value."""
-        chances = np.array([chance for chance, _ in pairs])
-        return pairs[self.rng.choice(len(pairs), p=chances / chances.sum())][1]
+        left = self.rng.random() * sum(chance for chance, _ in pairs)
+        for chance, value in pairs:
+            left -= chance
+            if left < 0:
+                return value
+        return pairs[-1][1]
 '''
 
 

@@ -22,7 +22,7 @@ MAX_PAIRED = 8
 """Maximum number of components for conditions that compare two components."""
 
 OFTEN_AT_BOUND = 0.003
-"""Share of the rows with the same extreme value from which on that value is a bound."""
+"""Minimum share of the rows with the same extreme value, for that value to be a bound."""
 
 MIN_SIDE = 3
 """Rows on either side of a condition, below which a parameter is not worth its description."""

@@ -22,8 +22,8 @@ from cwm_induction.writing.rounding import literal, rounded
 Array = np.ndarray
 
 LARGE, WIDE = 256, 8.0
-"""Value and standard deviation of changes from which on a count is large: programs list at most
-256 outcomes, and smaller counts are explained more precisely by their likelihood."""
+"""Minimum value of a large count, and minimum standard deviation of its changes: programs list at
+most 256 outcomes, and smaller counts are explained more precisely by their likelihood."""
 
 MOST_STOCKS = 6
 """Stocks at most: the number of possible transfers grows with the third power."""
@@ -42,7 +42,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Transfer:
+class StockTransfer:
     """A flow from one stock to another one; a place of -1 is outside.
 
     `driver` is the quantity that the rate is proportional to, if any. `levels` has the level of
@@ -106,11 +106,11 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Transfers:
+class StockTransfers:
     """The transfers between stocks, with their rates."""
 
     stocks: tuple[int, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[StockTransfer, ...]
     rates: tuple[Array, ...]
     saturates: bool
     dispersion: float
@@ -158,7 +158,7 @@ def is_large(now: Array, after: Array, learn: Array) -> bool:
     return whole and bool(np.abs(now).max() >= LARGE and (after - now)[learn].std() > WIDE)
 
 
-def fit_transfers(rows: OutcomeRows, learn: Array) -> Transfers | None:
+def fit_transfers(rows: OutcomeRows, learn: Array) -> StockTransfers | None:
     """Return the transfers between all large counts; None if there are no such counts."""
     stocks = large_counts(rows, learn)
     if not 1 <= len(stocks) <= MOST_STOCKS:
@@ -180,11 +180,11 @@ class _Selection:
         return found
 
     @cached_property
-    def candidates(self) -> list[Transfer]:
+    def candidates(self) -> list[StockTransfer]:
         """All transfers, the ones with a single rate first."""
         return list(self._candidates())
 
-    def _candidates(self) -> Iterator[Transfer]:
+    def _candidates(self) -> Iterator[StockTransfer]:
         parts = [self.rows.now[n] for n in self.stocks]
         one, same = np.ones(len(self.rows)), np.zeros(len(self.rows), int)
         ways = [(same, "")]
@@ -203,13 +203,13 @@ class _Selection:
                     stock = one if source < 0 else parts[source].values
                     for driver in drivers:
                         if driver is None or driver.values.min() >= 0:
-                            yield Transfer(source, target, stock, driver, levels, choice)
+                            yield StockTransfer(source, target, stock, driver, levels, choice)
 
-    def fitted(self) -> Transfers | None:
+    def fitted(self) -> StockTransfers | None:
         """Select transfers twice: with equal variances, and with the variances they imply."""
         variance = np.maximum(self.changes[self.learn].var(axis=0), 1.0)
         spread = np.broadcast_to(variance, self.changes.shape)
-        chosen: list[Transfer] = []
+        chosen: list[StockTransfer] = []
         for _ in range(3):
             chosen, rates = self._selected(spread)
             if not chosen:
@@ -218,7 +218,7 @@ class _Selection:
         fits = [self._pruned(chosen, rates, spread, saturates=way) for way in (False, True)]
         return min(fits, key=lambda found: found[1])[0]
 
-    def _spread(self, chosen: Sequence[Transfer], rates: Sequence[Array]) -> Array:
+    def _spread(self, chosen: Sequence[StockTransfer], rates: Sequence[Array]) -> Array:
         """Return the variance of every change: of the transfers, and of noise in the readings.
 
         The noise of a reading has a constant part and a part that is proportional to the stock.
@@ -238,8 +238,13 @@ class _Selection:
         return least
 
     def _pruned(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], spread: Array, *, saturates: bool
-    ) -> tuple[Transfers, float]:
+        self,
+        chosen: Sequence[StockTransfer],
+        rates: Sequence[Array],
+        spread: Array,
+        *,
+        saturates: bool,
+    ) -> tuple[StockTransfers, float]:
         """Fit all rates together, leave out transfers that are not worth their price."""
         found = self._refined(chosen, rates, spread, saturates=saturates)
         cost = self._cost(chosen, found, spread, saturates=saturates)
@@ -251,22 +256,27 @@ class _Selection:
                 return self._pruned(fewer, other, spread, saturates=saturates)
         implied = self._variance(chosen, found, saturates=saturates)
         dispersion = self._dispersion(chosen, found, implied, saturates=saturates)
-        result = Transfers(self.stocks, tuple(chosen), tuple(found), saturates, dispersion)
+        result = StockTransfers(self.stocks, tuple(chosen), tuple(found), saturates, dispersion)
         return result, cost
 
     def _cost(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], spread: Array, *, saturates: bool
+        self,
+        chosen: Sequence[StockTransfer],
+        rates: Sequence[Array],
+        spread: Array,
+        *,
+        saturates: bool,
     ) -> float:
         """Return the negative log-likelihood of given variances, plus the price of all rates."""
         errors = self._errors(chosen, rates, saturates=saturates)
         fit = 0.5 * float((errors**2 / spread)[self.learn].sum())
         return fit + sum(self._price(transfer) for transfer in chosen)
 
-    def _price(self, transfer: Transfer) -> float:
+    def _price(self, transfer: StockTransfer) -> float:
         size = self.learn.sum() * len(self.stocks)
         return 0.5 * transfer.count * float(np.log(size)) + float(np.log(len(self.candidates)))
 
-    def _selected(self, spread: Array) -> tuple[list[Transfer], list[Array]]:
+    def _selected(self, spread: Array) -> tuple[list[StockTransfer], list[Array]]:
         """Add the transfer with the largest gain in likelihood, until none is worth its price."""
         weights = 1 / np.sqrt(spread[self.learn])
         goal = (self.changes[self.learn] * weights).T.ravel()
@@ -318,7 +328,7 @@ class _Selection:
         ends = np.cumsum(counts[chosen])[:-1]
         return [self.candidates[n] for n in chosen], np.split(rates, ends)
 
-    def _table(self, transfer: Transfer, weights: Array) -> Array:
+    def _table(self, transfer: StockTransfer, weights: Array) -> Array:
         """Return the weighted effects of a transfer on all stocks (rows * stocks, rates)."""
         exposure, signs = transfer.exposure()[self.learn], transfer.signs(len(self.stocks))
         parts = [sign * exposure * weights[:, n, None] for n, sign in enumerate(signs.tolist())]
@@ -329,7 +339,7 @@ class _Selection:
         return np.concatenate([np.zeros(0, int), *parts])
 
     def _errors(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], *, saturates: bool
+        self, chosen: Sequence[StockTransfer], rates: Sequence[Array], *, saturates: bool
     ) -> Array:
         found = self.changes.copy()
         for transfer, part in zip(chosen, rates, strict=True):
@@ -338,7 +348,7 @@ class _Selection:
         return found
 
     def _variance(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], *, saturates: bool
+        self, chosen: Sequence[StockTransfer], rates: Sequence[Array], *, saturates: bool
     ) -> Array:
         found = np.full(self.changes.shape, 0.5)
         for transfer, part in zip(chosen, rates, strict=True):
@@ -348,13 +358,23 @@ class _Selection:
         return found
 
     def _dispersion(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], spread: Array, *, saturates: bool
+        self,
+        chosen: Sequence[StockTransfer],
+        rates: Sequence[Array],
+        spread: Array,
+        *,
+        saturates: bool,
     ) -> float:
         errors = self._errors(chosen, rates, saturates=saturates)
         return float((errors**2 / spread)[self.learn].mean())
 
     def _refined(
-        self, chosen: Sequence[Transfer], rates: Sequence[Array], spread: Array, *, saturates: bool
+        self,
+        chosen: Sequence[StockTransfer],
+        rates: Sequence[Array],
+        spread: Array,
+        *,
+        saturates: bool,
     ) -> list[Array]:
         """Fit all rates together, with chances that saturate if asked."""
         ends = np.cumsum([len(part) for part in rates])[:-1]
