@@ -416,8 +416,9 @@ class NoisyLawAttempt:
         series = noisy.RecordedSeries.of(view.flat(task.data), ~task.held_back)
         found = noisy.induce(series, task.effort, self.contract == "memory")
         program = broken(view.nested(noisy.Writer(found).text()))
-        # other attempts find exact laws, which rounded values have not, or random outcomes
-        return ProgramProposal(program, is_complete=self.contract != "chance")
+        # Rounded values have no exact laws; whole numbers may have, unless they are noisy.
+        is_noisy = noisy.has_noise(task.data) or found.has_sensor_noise
+        return ProgramProposal(program, is_complete=is_noisy and self.contract != "chance")
 
 
 @dataclass(frozen=True)
@@ -461,7 +462,9 @@ def unchanged(data: Dataset) -> str:
 
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield the attempts for a new program of a model type, the likeliest first."""
-    if contract != "chance" and noisy.has_noise(data):
+    if (contract != "chance" and noisy.has_noise(data)) or (
+        contract == "memory" and noisy.has_wide_counts(data)
+    ):
         yield NoisyLawAttempt(contract)
     if has_window(data, contract):
         yield BoardAttempt()

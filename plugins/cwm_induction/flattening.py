@@ -112,7 +112,8 @@ class Arrangement:
         text += _PROGRAM.format(subject=subject)
         kept = _KEPT if _has_text(self.observations) else ""
         numbers = joined(self.observations, "observation")
-        text += _SET_STATE.format(numbers=numbers, text=kept)
+        if "def set_state(" in program:  # programs with memory may start by `reset` alone
+            text += _SET_STATE.format(numbers=numbers, text=kept)
         text += (_OUTCOMES if abilities_of(program).tells else _STEP).format(
             answer="numbers",
             action=joined(self.actions, "action") if self.actions.children else "action",

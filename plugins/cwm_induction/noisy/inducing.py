@@ -43,6 +43,10 @@ JUMP = 6.0
 """Prediction errors of this many standard deviations show that a wrong case was predicted."""
 
 
+MAX_NOISY_GAIN = 0.85
+"""With a larger gain, an estimate is hardly better than the recorded value."""
+
+
 @dataclass
 class RecordedFindings:
     """Laws by component, with estimates and predictions along all rows."""
@@ -70,6 +74,16 @@ class RecordedFindings:
             column = np.array(self.series.observed[index].values)
             column[target.rows[counted]] = values[counted]
             getattr(self, name)[index] = column
+
+    @property
+    def has_sensor_noise(self) -> bool:
+        """Whether a component is noisier than its rounding, and estimates predict it better."""
+        return any(
+            law.gain < MAX_NOISY_GAIN
+            and law.reads_itself
+            and self.target(index).typical_error(law) > 2.0 * self.series.observed[index].unit
+            for index, law in self.laws.items()
+        )
 
     def corrected(self, index: int) -> Array:
         """Return the estimates of the next value after its observation, by row."""

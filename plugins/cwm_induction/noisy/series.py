@@ -21,8 +21,8 @@ WARM_UP_ROWS = 15
 MAX_DELAY = 5
 """Longest delay of an action, in steps."""
 
-MAX_LABELS = 12
-"""A column with more different whole numbers is a number, not a label."""
+MIN_WIDE_VALUES = 60
+"""A whole number with more values may carry sensor noise like a real number."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,18 @@ def has_noise(data: Dataset) -> bool:
         unit = rounding_unit(column)
         coarse = 0.2 * TOLERANCE * (1.0 + float(np.median(np.abs(column))))
         if coarse < unit < 1:
+            return True
+    return False
+
+
+def has_wide_counts(data: Dataset) -> bool:
+    """Return whether some component is a whole number with many values, as counts have."""
+    space = data.observation_space
+    if space.kind != "box" or len(space.shape) != 1:
+        return False
+    for column in data.columns["observations"].T:
+        codes = np.unique(column)
+        if len(codes) > MIN_WIDE_VALUES and (codes == np.round(codes)).all():
             return True
     return False
 
