@@ -18,7 +18,7 @@ from cwm_cli.problems.world_model import MARKER, WorldModelProblem
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
-from cwm_induction import objects
+from cwm_induction import noisy, objects
 from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
@@ -126,15 +126,17 @@ class Induction(Backend):
             f"Its skill on {_rows(fit)} is {share(best.fit)}{checked} "
             "(baseline 0, true environment 1)."
             if problem.contract == "chance"
+            else ""  # the program lists its errors
+            if noisy.lists_errors(best.program)
             else f"It predicts {percent(best.exact)} of {_rows(fit)} exactly in every part "
             f"(reward: {percent(best.reward)}). Its accuracy{where} is {share(best.fit)}."
         )
         called = [identifier(name) for name in names]
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
         unseen = [] if objects.supports(fit) else find_gaps(fit, called if whole else ())
-        remark = " ".join([remark, *unseen])
+        remark = " ".join(filter(None, [remark, *unseen]))
         program = best.program if best.is_complete else broken(renamed(best.program, names))
-        program = remarked(program, remark)
+        program = remarked(program, remark) if remark else program
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)} exactly."
         if best.is_complete:
             if best.contract:

@@ -5,7 +5,7 @@ limits) and `overriding` (cut-offs), `laws` fits the laws, and `program` writes 
 """
 
 from cwm_induction.noisy.inducing import induce
-from cwm_induction.noisy.program import Writer
+from cwm_induction.noisy.program import Writer, lists_errors
 from cwm_induction.noisy.series import RecordedSeries, has_noise, has_wide_counts
 
-__all__ = ["RecordedSeries", "Writer", "has_noise", "has_wide_counts", "induce"]
+__all__ = ["RecordedSeries", "Writer", "has_noise", "has_wide_counts", "induce", "lists_errors"]

@@ -12,6 +12,8 @@ from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, NoisyLaw, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
 
+_ERRORS = "Root mean squared errors of one step"
+
 _EARLIER = '''
 
 def earlier(values, steps):
@@ -50,6 +52,11 @@ def revised(chance, error_off, error_on, noise):
     odds = np.log(chance / (1 - chance)) + (error_off**2 - error_on**2) / (2 * noise**2)
     return soft_step(odds, 1)
 '''
+
+
+def lists_errors(program: str) -> bool:
+    """Return whether a program lists its errors, so that shares of exact rows say nothing."""
+    return _ERRORS in program
 
 
 @dataclass(frozen=True)
@@ -208,7 +215,7 @@ class Writer:
             still = (target.after - target.now)[target.series.counted]
             size, usual = (float(np.sqrt(np.mean(each**2))) for each in (errors, still))
             parts.append(f"{target.column.name} {size:.3g} (no change: {usual:.3g})")
-        yield f"Root mean squared errors of one step: {', '.join(parts)}."
+        yield f"{_ERRORS}: {', '.join(parts)}."
         if self._filters:
             yield (
                 "Recorded values are noisy, so the program predicts from estimates, and corrects "
