@@ -46,8 +46,7 @@ MOST_FITTED, COST_ERROR = 4, 8.0
 interpolated between the points of a coarse grid."""
 
 NOISE_BITS = 30.0
-"""Bits that normal noise must save per output: counts that depend on the state generalise better
-(held-out skill of a hospital ward: 0.84 instead of 0.73)."""
+"""Bits that normal noise must save per output, because almost any errors look normal."""
 
 MATRIX_SPEED = 0.05
 """Cost of a multiplication in a matrix product, relative to other arithmetic."""
