@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer environments that are known by a table of transitions only."""
+    """Offer environments of recorded tables."""
     from cwm_formats.recorded import RecordedEnvironments
 
     return RecordedEnvironments()

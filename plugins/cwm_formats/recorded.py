@@ -1,4 +1,4 @@
-"""Environments of which only a table of transitions is known: they have spaces but no simulator.
+"""Environments of recorded tables: they have spaces but no simulator.
 
 The id is `data/NAME`; the arguments of the environment describe the columns of the table, so that
 a dataset, a run or a worker process needs nothing else to make the environment.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 PREFIX = "data/"
-"""Begin of the ids of environments that are known by their transitions only."""
+"""Begin of the ids of environments without a simulator."""
 
 
 @dataclass(frozen=True)
