@@ -202,6 +202,8 @@ def evaluate(
     )
     limits = read_options(about.options, [Owner("sandbox", Limits)])["sandbox"]
     check_access(tools, allow_gap)
+    if metric is not None:
+        find("metric", metric)  # refuse a wrong name before transitions are recorded
     abilities = abilities_of(about.text or "")
     data = about.transitions(dataset, observer)
     data = with_tolerances(data, tolerance, about.spec, about.env_args)

@@ -77,7 +77,7 @@ def test_a_run_on_a_log_without_a_simulator_is_not_planned_with(cwm):
     assert cwm.inside("evaluate", run).returncode == 0
     words = told(cwm.inside())
     assert "cwm plan" not in words and "cwm runs report" in words
-    assert "heater:Heater has no simulator: define reset and step" in cwm.inside("plan", run).stderr
+    assert "all recorded rewards are 0: define a reward" in cwm.inside("plan", run).stderr
 
 
 DAMAGED_HEADERS = {
