@@ -162,7 +162,7 @@ def floor_report(
 ) -> Mapping[str, Mapping[str, float]]:
     """Return the errors of ideal predictors for each observation column.
 
-    The default seed is that of the written files. The predictors of `observer` fit
+    The default seed is the seed of the written files. The predictors of `observer` fit
     nothing, so all rows are held-out rows.
 
     Args:

@@ -1,7 +1,7 @@
 """Actions of any countable or bounded space, encoded as the actions that planners choose.
 
-Planners choose a number of a `Discrete` space, or real numbers of a bounded `Box`. Actions of other
-spaces are encoded as one of them:
+Planners choose a number of a `Discrete` space, or real numbers of a bounded `Box`. Two
+encodings convert other actions:
 
 - `CountedActions`: a number for each combination, if there are few.
 - `NumberedActions`: real numbers for the components. Whole numbers are rounded, and a category has
@@ -21,7 +21,7 @@ from cwm_cli.data.spaces import Leaf, Space
 from cwm_cli.planning.model import Model, PossibleStep, Step, copy_value
 
 MAX_COMBINATIONS = 1_000
-"""Maximum number of combinations to list, because planners try each of them in every situation."""
+"""Maximum number of combinations to list, because planners try every one in every situation."""
 
 MAX_CATEGORIES = 10
 """Whole numbers with more values are rounded: a score for each value would need many samples."""

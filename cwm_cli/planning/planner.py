@@ -8,13 +8,18 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.encoding import EncodedModel, encode_actions, find_encoding
+from cwm_cli.planning.encoding import (
+    ActionEncoding,
+    EncodedModel,
+    encode_actions,
+    find_encoding,
+)
 from cwm_cli.planning.model import Model
 from cwm_cli.presets import WithPresets
 
 FEW_ACTIONS = 50
-"""Maximum number of actions for which tree search plans before iCEM, if their ranks are equal. Tree
-search returned a third less than iCEM with 125 to 961 combinations (nine thrusters of a craft)."""
+"""With at most this many actions, tree search plans before iCEM if their ranks are equal. With 125
+to 961 combinations (nine thrusters of a craft), it returned a third less than iCEM."""
 
 
 class Unsuited(Exception):
@@ -144,9 +149,14 @@ def planned_space(planner: type[Planner], action_space: Space) -> Space | None:
     """Return the action space that a planner uses for such actions, None if it has none."""
     if planner.serves(action_space):
         return action_space
-    prefers = planner.PREFERS_NUMBERS
-    encoding = find_encoding(action_space, planner.serves, prefers_numbers=prefers)
+    encoding = _encoding(planner, action_space)
     return None if encoding is None else encoding.space
+
+
+def _encoding(planner: type[Planner], action_space: Space) -> ActionEncoding | None:
+    """Return the encoding of actions that a planner serves, None if there is none."""
+    prefers = planner.PREFERS_NUMBERS
+    return find_encoding(action_space, planner.serves, prefers_numbers=prefers)
 
 
 def rank_of(planner: type[Planner], observation_space: Space, action_space: Space) -> float | None:
@@ -166,10 +176,10 @@ def automatic(
     """Return the names of the planners to use if the user names none, in order."""
     ranked = []
     for name, planner in planners.items():
-        rank = rank_of(planner, observation_space, action_space)
-        if rank is not None:
-            space = planned_space(planner, action_space)
-            has_many = space is None or space.kind != "discrete" or space.count > FEW_ACTIONS
+        space = planned_space(planner, action_space)
+        rank = None if space is None else planner.rank(observation_space, space)
+        if space is not None and rank is not None:
+            has_many = space.kind != "discrete" or space.count > FEW_ACTIONS
             ranked.append((rank, planner.RESERVE, has_many, name))
     return [name for *_, name in sorted(ranked)]
 
@@ -270,9 +280,7 @@ class Decider:
 
 def _view(model: Model, planner: type[Planner]) -> Model:
     """Return the model, with encoded actions if the planner does not serve its actions."""
-    actions = model.action_space
-    if planner.serves(actions):
+    if planner.serves(model.action_space):
         return model
-    prefers = planner.PREFERS_NUMBERS
-    encoding = find_encoding(actions, planner.serves, prefers_numbers=prefers)
+    encoding = _encoding(planner, model.action_space)
     return model if encoding is None else encode_actions(model, encoding)

@@ -20,13 +20,13 @@ MAX_WEIGHT = 9
 """Largest weight; larger ones are rates, not counts per item."""
 
 MAX_PARTS = 6
-"""Quantities of a balance at most: more of them fit by chance."""
+"""Maximum number of quantities in a balance: more would fit by chance."""
 
 NEAR_WHOLE = 0.2
 """Maximum distance of a fitted weight from a whole number, as noise moves weights."""
 
 FEWEST_AT_LIMIT, STAYS = 3, 0.9
-"""Rows beyond a limit, and the share of them with the value of the limit, that show a limit."""
+"""A limit needs this many rows beyond it, and this share of these rows must have its value."""
 
 ROUNDS = 6
 """Rounds of reweighted least squares, which approximate the least sum of absolute errors."""

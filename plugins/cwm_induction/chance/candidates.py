@@ -74,7 +74,7 @@ MAX_RANKED = 200
 """Rows for the ranking of expressions, because a ranking needs less precision than a fit."""
 
 MAX_BALANCED_GROUPS = 12
-"""Groups of rows for which balances are fitted: all rows, and rows with one action or flag."""
+"""Maximum number of groups with balances: all rows, and the rows with one action or flag."""
 
 MAX_KERNELS = 60
 """Kernels of counts, because they take most of the time. All rows together get half this number,

@@ -16,19 +16,19 @@ from cwm_induction.effort import Effort
 Array = np.ndarray
 
 MOST_TARGETS = 24
-"""Outputs at most, as every pair of laws is compared in all of them."""
+"""Maximum number of outputs, because pairs of laws are compared in every output."""
 
 MOST_MODES = 8
-"""Sets of laws that are compared in pairs."""
+"""Maximum number of sets of laws to compare in pairs."""
 
 MOST_EXPRESSIONS = 80
 """Expressions per output, the simplest ones, that may be its law."""
 
 FITS = 0.9
-"""Share of the rows of a group that a law explains; sensor noise explains the others."""
+"""Minimum share of the rows of a group that a law explains; the rest may be sensor noise."""
 
 EXPLAINED = 0.9
-"""Share of all rows in which one of two sets of laws must explain almost all outputs."""
+"""Minimum share of rows whose outputs one of two sets of laws almost completely explains."""
 
 FEWEST_OF_EACH = 0.02
 """Minimum share of the rows with each result of the event."""
@@ -43,7 +43,7 @@ class LawSet:
 
     @property
     def unchanged(self) -> int:
-        """Number of outputs that stay as they are."""
+        """Number of outputs that keep their value."""
         return sum(text.split("_next = ")[0] == text.split(" = ")[1] for text in self.texts)
 
 
@@ -97,7 +97,7 @@ def find_event(
 def _modes(
     targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array, effort: Effort
 ) -> list[LawSet]:
-    """Return the sets of laws of groups, those of the most rows first."""
+    """Return the sets of laws of groups; sets with the most rows come first."""
     known = {
         target.name: [e for e in expressions(target, rows, learn, effort) if "(" not in e.text]
         for target in targets

@@ -36,8 +36,8 @@ COST_ROUNDS, ROUNDS = 8, 12
 of conditions are compared, and in a fit."""
 
 AGREEMENT = 1.2
-"""Distance of a simple fraction from the observed share, in standard errors, up to which it is
-used: 1 / 2 for a share of 0.54 of 700 rows would make the likelier outcome look like the other."""
+"""A simple fraction is used if the observed share is at most this many standard errors away. With a
+larger limit, 1 / 2 for a share of 0.54 of 700 rows would hide which outcome is likelier."""
 
 UNSEEN_BITS = 8.0
 """Price of choices for very few rows, which may have missed an outcome."""

@@ -307,7 +307,7 @@ def _orders(
 
 
 def _computed(targets: Sequence[OutcomeTarget], rows: OutcomeRows, learn: Array) -> set[str]:
-    """Return the names of random outputs that are balances of others, which are drawn first.
+    """Return the names of random outputs that are balances of other outputs, drawn before them.
 
     Args:
         targets: Random outputs in ascending order of their bits; the last ones are computed.

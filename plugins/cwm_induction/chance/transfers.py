@@ -255,7 +255,7 @@ class _Selection:
             if self._cost(fewer, other, spread, saturates=saturates) <= cost:
                 return self._pruned(fewer, other, spread, saturates=saturates)
         implied = self._variance(chosen, found, saturates=saturates)
-        dispersion = self._dispersion(chosen, found, implied, saturates=saturates)
+        dispersion = float(self._misfit(chosen, found, implied, saturates=saturates).mean())
         result = StockTransfers(self.stocks, tuple(chosen), tuple(found), saturates, dispersion)
         return result, cost
 
@@ -268,8 +268,7 @@ class _Selection:
         saturates: bool,
     ) -> float:
         """Return the negative log-likelihood of given variances, plus the price of all rates."""
-        errors = self._errors(chosen, rates, saturates=saturates)
-        fit = 0.5 * float((errors**2 / spread)[self.learn].sum())
+        fit = 0.5 * float(self._misfit(chosen, rates, spread, saturates=saturates).sum())
         return fit + sum(self._price(transfer) for transfer in chosen)
 
     def _price(self, transfer: StockTransfer) -> float:
@@ -277,7 +276,7 @@ class _Selection:
         return 0.5 * transfer.count * float(np.log(size)) + float(np.log(len(self.candidates)))
 
     def _selected(self, spread: Array) -> tuple[list[StockTransfer], list[Array]]:
-        """Add the transfer with the largest gain in likelihood, until none is worth its price."""
+        """Add the transfer with the largest gain in likelihood, until no gain exceeds its price."""
         weights = 1 / np.sqrt(spread[self.learn])
         goal = (self.changes[self.learn] * weights).T.ravel()
         tables = [self._table(candidate, weights) for candidate in self.candidates]
@@ -357,16 +356,18 @@ class _Selection:
             found += (mean * left)[:, None] * np.abs(transfer.signs(len(self.stocks)))
         return found
 
-    def _dispersion(
+    def _misfit(
         self,
         chosen: Sequence[StockTransfer],
         rates: Sequence[Array],
         spread: Array,
         *,
         saturates: bool,
-    ) -> float:
+    ) -> Array:
+        """Return the squared errors of the fitted rows and stocks, in units of their variances."""
         errors = self._errors(chosen, rates, saturates=saturates)
-        return float((errors**2 / spread)[self.learn].mean())
+        squares: Array = (errors**2 / spread)[self.learn]
+        return squares
 
     def _refined(
         self,

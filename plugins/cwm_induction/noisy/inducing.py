@@ -36,7 +36,7 @@ MAX_SIMPLE_TERMS = 6
 
 
 MIN_COPIED = 0.3
-"""Share of the rows in which a component equals an action, from which on it may copy the action."""
+"""A component may copy an action if they are equal in at least this share of the rows."""
 
 
 JUMP = 6.0
@@ -44,7 +44,7 @@ JUMP = 6.0
 
 
 MAX_NOISY_GAIN = 0.85
-"""With a larger gain, an estimate is hardly better than the recorded value."""
+"""With a larger gain, an estimate is about as noisy as the recorded value."""
 
 
 @dataclass
@@ -270,7 +270,7 @@ def law_of(
     before: NoisyLaw,
     thorough: bool,
 ) -> NoisyLaw:
-    """Search for the law of a component, given estimates of the others."""
+    """Search for the law of a component, given estimates of all other components."""
     target = found.target(index)
     now = quantities_of(found, index, found.order)
     lagged = lagged_of(found.series) if remembers else []

@@ -162,8 +162,8 @@ class NoisyLaw:
         weights: A weight per term.
         keeps: Whether the sum is added to the current value.
         gain: Share of the prediction error that corrects the estimate.
-        jump: Size of a prediction error from which on the estimate becomes the recorded value:
-            such an error shows that the prediction was of a wrong case.
+        jump: After a larger prediction error, the estimate becomes the recorded value, because the
+            prediction was of a wrong case.
         low: Lower limit.
         high: Upper limit.
         overrides: Rows with other outcomes.
@@ -483,7 +483,7 @@ class LawTarget:
         return law
 
     def rounded(self, law: NoisyLaw) -> NoisyLaw:
-        """Round the weights as far as the errors stay the same within their uncertainty.
+        """Round the weights within their uncertainty.
 
         A weight may move by half of its standard error, given all other weights.
         """

@@ -1,7 +1,6 @@
 """Conditions under which a component ignores its law: cut-offs, interlocks, empty or full stores.
 
-All pairs of comparisons are tried at once: the decrease of the squared errors in the rows of each
-pair is a product of matrices.
+A product of matrices gives the decrease of the squared errors for all pairs of comparisons.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +53,7 @@ def _costs(search: TermSearch, law: NoisyLaw) -> Array:
 
 
 def without_needless(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
-    """Remove overrides that do not pay for themselves beside the others."""
+    """Remove overrides whose gain does not exceed their price."""
     costs = _costs(search, law)
     for rule in law.overrides:
         rest = tuple(each for each in law.overrides if each is not rule)
@@ -67,7 +66,7 @@ def without_needless(search: TermSearch, law: NoisyLaw) -> NoisyLaw:
 
 
 def rechosen(search: TermSearch, law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
-    """Choose every override again, given the others."""
+    """Choose every override again, with the other overrides unchanged."""
     costs = _costs(search, law)
     for number in range(len(law.overrides)):
         rest = law.overrides[:number] + law.overrides[number + 1 :]

@@ -19,7 +19,7 @@ STAY = 0.95
 """Probability that a mode lasts another step, for the first estimate of the modes."""
 
 MAX_SHARE_WRONG = 0.25
-"""Maximum share of rows in which thresholds may contradict the inferred modes."""
+"""Maximum share of rows whose inferred mode contradicts the thresholds."""
 
 GRID = 9
 """Number of values per threshold in the search that follows."""

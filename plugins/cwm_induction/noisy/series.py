@@ -13,7 +13,7 @@ from cwm_induction.writing.finishing import identifier
 Array = np.ndarray
 
 SEQUENCE_ROWS = 45
-"""Longer segments are cut, so that many sequences are computed at the same time."""
+"""Longer segments are cut; the pieces are computed in parallel."""
 
 WARM_UP_ROWS = 15
 """Rows before a cut that a sequence repeats, so that its estimates have settled at the cut."""
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class GivenQuantity:
-    """A number that is known before a step.
+    """A number known before a step.
 
     Attributes:
         text: Its expression in a program.
