@@ -15,7 +15,7 @@ SEARCH = ("synthesize", *LAKE, "--data-seed", "77")  # whose data neither ship n
 FILE = ("--program", "good.py")
 MANY = ("benchmark", "--env", "CartPole-v1")
 MISTAKES = {
-    ("synthesize",): "name one environment: --env CartPole-v1, or --idx 3",
+    ("synthesize",): "name one environment: --env CartPole-v1, --idx 3 or --dataset FILE",
     ("synthesize", "--env", "Cartpole-v1"): "did you mean CartPole-v1?",
     (*SEARCH, "--model", "openai/gpt-5"): "no key for openai: set OPENAI_API_KEY",
     (*SEARCH, "--model", "gpt-5"): "no key for openai: set OPENAI_API_KEY",
