@@ -107,6 +107,7 @@ def _modes(
         for (name, found), values in zip(
             known.items(), (target.values for target in targets), strict=True
         )
+        if found  # all expressions of an output with a limit may contain calls of min or max
     }
     sizes: dict[tuple[str, ...], int] = {}
     modes: dict[tuple[str, ...], LawSet] = {}

@@ -8,6 +8,8 @@ from gymnasium.spaces import Box, Discrete
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_induction.chance.balances import balances
+from cwm_induction.chance.events import find_event
+from cwm_induction.chance.kernels import OutcomeTarget
 from cwm_induction.chance.model import RandomModel, learn_model
 from cwm_induction.chance.program import write
 from cwm_induction.chance.quantities import OutcomeRows
@@ -78,3 +80,11 @@ def test_places_of_a_belt_share_one_event() -> None:
     program.set_state([1, 0, 1, 0])
     moved = sum(chance for chance, after, *_ in program.outcomes(1) if after[1] == 1)
     assert abs(moved - 0.6) < 0.12
+
+
+def test_event_search_accepts_an_output_whose_expressions_all_have_limits() -> None:
+    rows, learn = OutcomeRows.of(recorded(shop, [10, 0, 0])), np.ones(400, bool)
+    limits = np.full(400, 40.5), np.full(400, 60.5)
+    limited = OutcomeTarget("limited", np.full(400, 50.0), *limits, is_label=True)
+    other = OutcomeTarget("due", rows.now[1].values, np.full(400, -np.inf), np.full(400, np.inf))
+    assert find_event([limited, other], rows, learn, Effort(1000, 20)) is None
