@@ -146,3 +146,45 @@ def test_a_hidden_switch_is_found_with_its_thresholds() -> None:
     assert "ROOM_C_ON_BELOW = 17" in program or "ROOM_C_ON_BELOW = 16.9" in program
     errors = errors_of(program, thermostat(seed=1))
     assert np.median(np.abs(errors)) < 1e-3
+
+
+def lamp(seed: int = 0) -> Dataset:
+    """Record a heated room whose lamp has ten brightnesses without order, by temperature."""
+    room = heated_room(0.0, 0, seed)
+    before, after = (room.columns[name][:, 0] for name in ("observations", "next_observations"))
+    levels = np.array([3.0, 9.0, 1.0, 7.0, 5.0, 0.0, 8.0, 2.0, 6.0, 4.0])
+    shown = levels[np.clip(before.astype(int) - 9, 0, 9)]
+    first = np.concatenate([[levels[0]], shown[:-1]])
+    columns = {
+        **room.columns,
+        "observations": np.stack([before, first], axis=1),
+        "next_observations": np.stack([after, shown], axis=1),
+    }
+    space = Space("box", "float64", (2,), (0.0, 0.0), (40.0, 10.0))
+    table = {"observed": [["room_c"], ["brightness"]], "acted": [["heater", "off", "on"]]}
+    return Dataset(columns, space, room.action_space, {"env_args": table})
+
+
+def test_a_component_without_a_law_gets_a_tree_and_the_others_keep_their_laws() -> None:
+    program = program_of(lamp(), remembers=False)
+    assert "No law explains brightness: a regression tree of" in program
+    assert "No law explains room_c" not in program
+    errors = errors_of(program, lamp(seed=1))
+    assert errors[:, 0].std() < 6e-4
+    assert (np.abs(errors[:, 1]) < 0.5).mean() > 0.95
+
+
+def test_few_whole_values_are_exact_numbers_instead_of_rounded_ones() -> None:
+    room = heated_room(0.0, 0)
+    gear = [2.0]
+    for action in room.columns["actions"]:
+        gear.append(float(np.clip(gear[-1] + (1 if action else -1), 1, 5)))
+    columns = {
+        **room.columns,
+        "observations": np.column_stack([room.columns["observations"], gear[:-1]]),
+        "next_observations": np.column_stack([room.columns["next_observations"], gear[1:]]),
+    }
+    space = Space("box", "float64", (2,), (0.0, 0.0), (40.0, 6.0))
+    table = {"observed": [["room_c"], ["gear"]], "acted": [["shift", "down", "up"]]}
+    data = Dataset(columns, space, room.action_space, {"env_args": table})
+    assert np.abs(errors_of(program_of(data, remembers=False), data)[:, 1]).max() < 1e-6

@@ -1,14 +1,14 @@
 """Find a law for every component of noisy recorded rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cwm_induction.effort import Effort
+from cwm_induction.noisy.cases import best_with_cases, refitted
 from cwm_induction.noisy.laws import (
     LEAST_GAIN,
-    Condition,
     LawTarget,
     LawTerm,
     NoisyLaw,
@@ -115,6 +115,12 @@ def induce(series: RecordedSeries, effort: Effort, remembers: bool) -> RecordedF
             thorough = round_ > 0 or rounds == 1
             found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
             found.record(index)
+    for index in found.order:
+        quantities = quantities_of(found, index, found.order)
+        quantities += lagged_of(series) if remembers else []
+        target = found.target(index)
+        found.laws[index] = best_with_cases(target, found.laws[index], quantities)
+        found.record(index)
     found = finished(found, effort)
     series = found.series
     found.reward = outcome_law(found, "reward", series.rewards, effort)
@@ -317,11 +323,15 @@ def finished(found: RecordedFindings, effort: Effort) -> RecordedFindings:
     found = replace(found, series=series)
     for index in found.order:
         target = found.target(index)
-        if target.column.is_label:
+        if target.column.is_label and found.laws[index].cases is None:
             found.record(index)
             continue
         now = [*quantities_of(found, index, found.order), *lagged_of(series)]
         law = updated(found.laws[index], now)
+        if law.cases is not None:
+            found.laws[index] = refitted(target, law)
+            found.record(index)
+            continue
         search = TermSearch(target, TermLibrary(()), effort, law.gain < 1)
         robust = target.has_outliers(law)
         law = target.fit(law, fits_gain=law.gain < 1, robust=robust)
@@ -336,7 +346,7 @@ def updated(law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Return a law that reads the newest values of its quantities."""
     newest = {quantity.text: quantity for quantity in quantities}
     rules = [
-        replace(rule, conditions=tuple(_updated(c, newest) for c in rule.conditions))
+        replace(rule, conditions=tuple(each.updated(newest) for each in rule.conditions))
         for rule in law.overrides
     ]
     terms = tuple(term.updated(newest) for term in law.terms)
@@ -344,10 +354,5 @@ def updated(law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     if relay is not None:
         read = [q and newest.get(q.text, q) for q in (relay.quantity, relay.group)]
         relay = replace(relay, quantity=read[0], group=read[1])
-    return replace(law, terms=terms, overrides=tuple(rules), relay=relay)
-
-
-def _updated(condition: Condition, newest: Mapping[str, GivenQuantity]) -> Condition:
-    if condition.quantity is None:
-        return condition
-    return replace(condition, quantity=newest.get(condition.quantity.text, condition.quantity))
+    cases = law.cases and law.cases.updated(newest)
+    return replace(law, terms=terms, overrides=tuple(rules), relay=relay, cases=cases)

@@ -7,7 +7,7 @@ System Identification, 1999, chapter 7). With a gain of 1 this is plain regressi
 removes the bias of regression on noisy values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,7 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from cwm_induction.noisy.series import Array, Column, GivenQuantity, RecordedSeries
+from cwm_induction.noisy.series import (
+    MIN_WIDE_VALUES,
+    Array,
+    Column,
+    GivenQuantity,
+    RecordedSeries,
+)
 
 
 class OwnFactor(NamedTuple):
@@ -120,6 +126,12 @@ class Condition:
         """Compare values of the quantity."""
         return values >= self.threshold if self.is_above else values < self.threshold
 
+    def updated(self, newest: Mapping[str, GivenQuantity]) -> "Condition":
+        """Return the condition with the newest values of its quantity."""
+        if self.quantity is None:
+            return self
+        return replace(self, quantity=newest.get(self.quantity.text, self.quantity))
+
 
 @dataclass(frozen=True)
 class Override:
@@ -130,6 +142,50 @@ class Override:
 
     conditions: tuple[Condition, ...]
     value: float | None
+
+
+@dataclass(frozen=True)
+class CaseTree:
+    """A regression tree: a number for each case, or a condition that decides between two trees.
+
+    A law adds the number to its weighted sum.
+    """
+
+    value: float = 0.0
+    condition: Condition | None = None
+    yes: "CaseTree | None" = None
+    no: "CaseTree | None" = None
+
+    def leaves(self) -> list["CaseTree"]:
+        """Return the cases."""
+        if self.yes is None or self.no is None:
+            return [self]
+        return [*self.yes.leaves(), *self.no.leaves()]
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield all conditions."""
+        if self.condition is not None and self.yes is not None and self.no is not None:
+            yield self.condition
+            yield from self.yes.conditions()
+            yield from self.no.conditions()
+
+    def on(self, read: Callable[[Condition], Array]) -> Array:
+        """Return the number of each row; `read` returns the values that a condition compares."""
+        if self.condition is None or self.yes is None or self.no is None:
+            return np.asarray(self.value)
+        holds = self.condition.holds(read(self.condition))
+        return np.where(holds, self.yes.on(read), self.no.on(read))
+
+    def updated(self, newest: Mapping[str, GivenQuantity]) -> "CaseTree":
+        """Return the tree with the newest values of its quantities."""
+        if self.condition is None or self.yes is None or self.no is None:
+            return self
+        return CaseTree(
+            self.value,
+            self.condition.updated(newest),
+            self.yes.updated(newest),
+            self.no.updated(newest),
+        )
 
 
 @dataclass(frozen=True)
@@ -168,6 +224,7 @@ class NoisyLaw:
         high: Upper limit.
         overrides: Rows with other outcomes.
         relay: A hidden switch, or None.
+        cases: A regression tree whose numbers are added, or None if the other parts are a law.
     """
 
     terms: tuple[LawTerm, ...]
@@ -179,6 +236,7 @@ class NoisyLaw:
     high: float = np.inf
     overrides: tuple[Override, ...] = ()
     relay: Relay | None = None
+    cases: CaseTree | None = None
 
     @property
     def size(self) -> int:
@@ -201,6 +259,8 @@ class NoisyLaw:
         reads = any(
             rule.value is None or any(c.quantity is None for c in rule.conditions) for rule in rules
         )
+        if self.cases is not None:
+            reads = reads or any(each.quantity is None for each in self.cases.conditions())
         return reads or alone != 0.0
 
 
@@ -297,7 +357,9 @@ class LawTarget:
     @cached_property
     def rounding(self) -> float:
         """Mean square of the rounding errors of recorded values, or a tiny number."""
-        unit = self.series.observed[self.index].unit
+        unit, values = self.column.unit, self.column.values
+        if unit >= 1 and len(np.unique(values)) <= MIN_WIDE_VALUES:
+            unit = 0.0  # counts and codes are exact
         return unit**2 / 12.0 + 1e-14 * float(np.var(self.after)) + 1e-300
 
     @cached_property
@@ -327,6 +389,11 @@ class LawTarget:
         """Return values by row, or a constant, on the grid."""
         return values[self.rows] if len(values) > 1 else np.broadcast_to(values, self.rows.shape)
 
+    def _compared(self, condition: Condition) -> Array:
+        """Return the recorded values that a condition compares, on the grid."""
+        read = condition.quantity
+        return self.now if read is None else np.asarray(read.values[self.rows])
+
     def _prepared(self, law: NoisyLaw, later: bool = False) -> PreparedLaw:
         """Look up all given quantities of a law, before or after they are corrected."""
         usual: dict[str, Array] = {}
@@ -348,6 +415,8 @@ class LawTarget:
         predicted, slope = _evaluated(prepared.usual, state)
         free: Array = np.ones(state.shape, bool)
         predicted, open_ = _limited(prepared, predicted, state, slice(None))
+        if law.cases is not None:
+            predicted = predicted + law.cases.on(self._compared)
         ones = np.ones_like(state)
         return LawTrace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones, 0 * ones)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cwm_induction.noisy.inducing import RecordedFindings
-from cwm_induction.noisy.laws import LEAST_CHANCE, Condition, NoisyLaw, Relay
+from cwm_induction.noisy.laws import LEAST_CHANCE, CaseTree, Condition, NoisyLaw, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
 
@@ -142,17 +142,41 @@ class Writer:
             value = name if rule.value is None else literal(rule.value)
             lines += [f"    if {tests}:", f"        return {value}"]
         result = _sum(law, name)
+        if law.cases is not None and not law.terms and not law.keeps:
+            result = ""
         if np.isfinite(law.low):
             result = f"max({result}, {_short(law.low, units.get(name, 0.0))})"
         if np.isfinite(law.high):
             result = f"min({result}, {_short(law.high, units.get(name, 0.0))})"
-        return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
+        if law.cases is None:
+            return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
+        lines.append("    # No law was found: numbers by case, chosen by errors on held-out rows.")
+        if result:
+            lines.append(f"    usual = {result}")
+        lines += [f"    {line}" for line in self._cases(law.cases, name, "usual" * bool(result))]
+        return "\n\n" + "\n".join(lines) + "\n"
+
+    def _cases(self, tree: CaseTree, name: str, usual: str) -> Iterator[str]:
+        """Yield the statements that return the number of a case, added to the usual value."""
+        if tree.condition is None or tree.yes is None or tree.no is None:
+            number = literal(abs(tree.value) if usual else tree.value)
+            yield (
+                f"return {usual} {'-' if tree.value < 0 else '+'} {number}"
+                if usual
+                else (f"return {number}")
+            )
+            return
+        yield f"if {_comparison(tree.condition, name)}:"
+        yield from (f"    {line}" for line in self._cases(tree.yes, name, usual))
+        yield from self._cases(tree.no, name, usual)
 
     def _arguments(self, name: str, law: NoisyLaw) -> list[str]:
         """Return the names that a law reads, itself first."""
         parts = [_sum(law, name)]
         parts += [_comparison(c, name) for rule in law.overrides for c in rule.conditions]
         parts += [name for rule in law.overrides if rule.value is None]
+        if law.cases is not None:
+            parts += [_comparison(each, name) for each in law.cases.conditions()]
         words = set(re.findall(r"[a-z_]\w*", " ".join(parts)))
         return [n for n in dict.fromkeys((name, *self._names, "switch")) if n in words]
 
@@ -193,11 +217,12 @@ class Writer:
         """Longest delay of each action column that the laws read."""
         longest: dict[str, int] = {}
         for law in self.found.laws.values():
-            for term in law.terms:
-                for form in term.forms:
-                    if form.quantity.delay:
-                        source = form.quantity.source
-                        longest[source] = max(longest.get(source, 0), form.quantity.delay)
+            quantities = [form.quantity for term in law.terms for form in term.forms]
+            if law.cases is not None:
+                quantities += [c.quantity for c in law.cases.conditions() if c.quantity is not None]
+            for quantity in quantities:
+                if quantity.delay:
+                    longest[quantity.source] = max(longest.get(quantity.source, 0), quantity.delay)
         return longest
 
     def _docstring(self) -> str:
@@ -216,6 +241,14 @@ class Writer:
             size, usual = (float(np.sqrt(np.mean(each**2))) for each in (errors, still))
             parts.append(f"{target.column.name} {size:.3g} (no change: {usual:.3g})")
         yield f"{_ERRORS}: {', '.join(parts)}."
+        for index in self._computed:
+            cases = self.found.laws[index].cases
+            if cases is not None:
+                name = self._columns[index].name
+                yield (
+                    f"No law explains {name}: a regression tree of {len(cases.leaves())} cases "
+                    "predicts it, chosen by errors on held-out rows."
+                )
         if self._filters:
             yield (
                 "Recorded values are noisy, so the program predicts from estimates, and corrects "
