@@ -1,6 +1,7 @@
 """Programs of random models: `outcomes` combines the distributions of all outputs."""
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -130,7 +131,7 @@ class _Writer:
         surprise = self.model.bits / max(int(self.model.learn.sum()), 1)
         kinds = [output.kinds for output in self.model.outputs if not output.is_certain]
         is_large = surprise > MAX_BITS or len(kinds) > MAX_RANDOM
-        is_large = is_large or np.prod(kinds) > MAX_COMBINATIONS
+        is_large = is_large or prod(kinds) > MAX_COMBINATIONS
         leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
         return is_large or any(leaf.draws for leaf in leaves) or not self._is_whole
 
