@@ -228,6 +228,11 @@ class RandomModel:
         """Description length of all outputs."""
         return sum(output.tree.bits for output in self.outputs)
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether some output is drawn from a family of counts."""
+        return any(leaf.sources for output in self.outputs for leaf in output.tree.leaves())
+
     def refitted(self, mask: Array) -> "RandomModel":
         """Fit all parameters to other rows."""
         outputs = tuple(replace(o, tree=o.tree.refitted(mask)) for o in self.outputs)
