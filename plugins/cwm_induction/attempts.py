@@ -212,14 +212,19 @@ class RandomOutcomeAttempt:
     """Fits the distribution of every part of an outcome: events, counts and noisy numbers."""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
-        """Write a program for all rows, and a judged one without parameters from held-out rows."""
+        """Write a program for all rows, and a judged one without parameters from held-out rows.
+
+        If no amount is a random count, tables of the outcomes of each state follow.
+        """
         task.effort.tell("fitting random counts and events")
         view = real(task.data)
         if has_rules(task.data) or has_counts(task.data):
             view = Arrangement.of(task.data, "int64")
         model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
         judged = write_random(model.refitted(~task.held_back))
-        return ProgramProposal(view.nested(write_random(model)), judged=view.nested(judged))
+        more = (ChanceAttempt(),) if has_amounts(task.data) and not model.has_counts else ()
+        more = more if has_few_states(task.data) else ()
+        return ProgramProposal(view.nested(write_random(model)), more, view.nested(judged))
 
 
 @dataclass(frozen=True)
@@ -475,7 +480,7 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield UnchangedAttempt()
         return
     if contract == "chance" and (has_rules(data) or has_counts(data)):
-        if has_few_states(data):
+        if has_few_states(data) and not has_amounts(data):
             yield ChanceAttempt()
         yield RandomOutcomeAttempt()
         yield UnchangedAttempt()
@@ -574,6 +579,11 @@ def has_equations(data: Dataset) -> bool:
 def has_counts(data: Dataset) -> bool:
     """Return whether all observations are whole numbers."""
     return len(data) > 0 and is_numeric(data.observation_space) and is_whole(data)
+
+
+def has_amounts(data: Dataset) -> bool:
+    """Return whether observations are whole numbers in a box, which are rarely names of states."""
+    return has_counts(data) and data.observation_space.kind == "box"
 
 
 def has_few_states(data: Dataset) -> bool:

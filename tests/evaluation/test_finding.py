@@ -281,8 +281,11 @@ def test_a_search_says_which_contract_it_needs_and_keeps_it(tmp_path: Path) -> N
         synthesize("FrozenLake-v1", contract="memry", **choices)  # type: ignore[arg-type]
 
 
-def recorded_level(sensor: float, process: float) -> Dataset:
-    """Record a level that falls by a tenth, with noise of the sensor and of the process."""
+def recorded_level(sensor: float, process: float, *, counted: bool = False) -> Dataset:
+    """Record a level that falls by a tenth, with noise of the sensor and of the process.
+
+    A counted level is a whole number of twentieths.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(8):
@@ -291,7 +294,7 @@ def recorded_level(sensor: float, process: float) -> Dataset:
         for on in pump:
             levels.append(level + sensor * rng.normal())
             level += 0.8 * on - 0.1 * level + process * rng.normal()
-        rows.append((np.round(levels, 3), pump))
+        rows.append((np.rint(20 * np.array(levels)) if counted else np.round(levels, 3), pump))
     before = np.concatenate([levels[:-1] for levels, _ in rows])[:, None]
     after = np.concatenate([levels[1:] for levels, _ in rows])[:, None]
     count = len(before)
@@ -305,7 +308,7 @@ def recorded_level(sensor: float, process: float) -> Dataset:
         "episodes": np.repeat(np.arange(8), 79),
         "split": np.zeros(count, np.int8),
     }
-    return Dataset(columns, space_of(gym.spaces.Box(-20, 20, (1,), np.float64)), MOVES, {})
+    return Dataset(columns, space_of(gym.spaces.Box(-400, 400, (1,), np.float64)), MOVES, {})
 
 
 @pytest.mark.parametrize(
@@ -318,3 +321,8 @@ def test_sensor_noise_needs_memory_but_random_outcomes_do_not(
     found = find_contract(recorded_level(sensor, process))
     assert found.contract == contract
     assert ("sensor noise" in found.words(["level"])) == (sensor > 0)
+
+
+@pytest.mark.parametrize(("counted", "contract"), [(True, "chance"), (False, "memory")])
+def test_weak_sensor_noise_of_counts_needs_no_memory(counted: bool, contract: str) -> None:
+    assert find_contract(recorded_level(0.16, 0.2, counted=counted)).contract == contract

@@ -192,6 +192,13 @@ class Output:
         return not any(leaf.sources or leaf.draws for leaf in self.tree.leaves())
 
     @property
+    def kinds(self) -> int:
+        """Number of different recorded values or, if these are fewer, changes."""
+        target = self.target
+        changes = target.values - (0.0 if target.own is None else target.own.values)
+        return min(len(np.unique(target.values)), len(np.unique(changes)))
+
+    @property
     def is_regression(self) -> bool:
         """Whether some leaf is a regression on a component of many values."""
         return len(self.target.values) > 1 and any(leaf.draws for leaf in self.tree.leaves())
@@ -220,6 +227,11 @@ class RandomModel:
     def bits(self) -> float:
         """Description length of all outputs."""
         return sum(output.tree.bits for output in self.outputs)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether some output is drawn from a family of counts."""
+        return any(leaf.sources for output in self.outputs for leaf in output.tree.leaves())
 
     def refitted(self, mask: Array) -> "RandomModel":
         """Fit all parameters to other rows."""

@@ -1,6 +1,7 @@
 """Programs of random models: `outcomes` combines the distributions of all outputs."""
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -23,6 +24,10 @@ MAX_BITS = 8.5
 MAX_RANDOM = 5
 """A program lists its outcomes up to this number of random parts: with seven, the loops over all
 combinations took more than 10 s per step."""
+
+MAX_COMBINATIONS = 1_000
+"""A program lists its outcomes up to this number of combinations of values, which it loops over:
+with 1,500 combinations, some hundred steps took more than 10 s."""
 
 PROBABILITIES = "Predicts the probabilities of all outcomes."
 
@@ -124,8 +129,9 @@ class _Writer:
     def draws(self) -> bool:
         """Whether the program draws outcomes, because there are too many to list."""
         surprise = self.model.bits / max(int(self.model.learn.sum()), 1)
-        random = sum(not output.is_certain for output in self.model.outputs)
-        is_large = surprise > MAX_BITS or random > MAX_RANDOM
+        kinds = [output.kinds for output in self.model.outputs if not output.is_certain]
+        is_large = surprise > MAX_BITS or len(kinds) > MAX_RANDOM
+        is_large = is_large or prod(kinds) > MAX_COMBINATIONS
         leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
         return is_large or any(leaf.draws for leaf in leaves) or not self._is_whole
 

@@ -149,3 +149,11 @@ def test_many_random_parts_are_drawn_instead_of_listed() -> None:
     program.set_state(np.zeros(6, int))
     drawn = [program.step(0)[0] for _ in range(300)]
     assert abs(np.mean(drawn) - 0.9) < 0.05
+
+
+def test_many_values_of_counts_are_drawn_instead_of_listed() -> None:
+    def step(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
+        return [min(int(rng.poisson(mean)), 60) for mean in (9, 12, 5)], 0.0, False
+
+    _, program = learned(record(step, [61] * 3, 1))
+    assert not hasattr(program, "outcomes")
