@@ -3,7 +3,7 @@
 A tree adds a number by case to a law without memory, to the current value, or to nothing. It
 replaces the law if its error on held-out rows is clearly smaller. Trees grow best-first: the split
 that decreases the squared errors most comes first, and the extended Bayesian information criterion
-ends the growth. The squared errors of labels are those of indicators, which is the Gini impurity
+ends the growth. For labels, the squared errors of indicators are used: this is the Gini impurity
 (Breiman et al., Classification and Regression Trees, 1984).
 """
 
