@@ -222,8 +222,8 @@ class RandomOutcomeAttempt:
             view = Arrangement.of(task.data, "int64")
         model = learn_model(view.flat(task.data), np.ones(len(task.data), bool), task.effort)
         judged = write_random(model.refitted(~task.held_back))
-        more = (ChanceAttempt(),) if has_amounts(task.data) and not model.has_counts else ()
-        more = more if has_few_states(task.data) else ()
+        lacks_counts = has_amounts(task.data) and not model.has_counts
+        more = (ChanceAttempt(),) if lacks_counts and has_few_states(task.data) else ()
         return ProgramProposal(view.nested(write_random(model)), more, view.nested(judged))
 
 

@@ -26,7 +26,7 @@ NEAR_WHOLE = 0.2
 """Maximum distance of a fitted weight from a whole number, as noise moves weights."""
 
 FEWEST_AT_LIMIT, STAYS = 3, 0.9
-"""A limit needs this many rows beyond it, and this share of these rows must have its value."""
+"""A limit needs this many rows beyond it, and this share of the rows there must have its value."""
 
 ROUNDS = 6
 """Rounds of reweighted least squares, which approximate the least sum of absolute errors."""

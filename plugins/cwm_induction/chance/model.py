@@ -192,6 +192,11 @@ class Output:
         return not any(leaf.sources or leaf.draws for leaf in self.tree.leaves())
 
     @property
+    def has_counts(self) -> bool:
+        """Whether some leaf is drawn from a family of counts."""
+        return any(leaf.sources for leaf in self.tree.leaves())
+
+    @property
     def kinds(self) -> int:
         """Number of different recorded values or, if these are fewer, changes."""
         target = self.target
@@ -231,7 +236,7 @@ class RandomModel:
     @property
     def has_counts(self) -> bool:
         """Whether some output is drawn from a family of counts."""
-        return any(leaf.sources for output in self.outputs for leaf in output.tree.leaves())
+        return any(output.has_counts for output in self.outputs)
 
     def refitted(self, mask: Array) -> "RandomModel":
         """Fit all parameters to other rows."""

@@ -102,7 +102,7 @@ class _Writer:
         """Return the whole program."""
         leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
         functions = sorted({source for leaf in leaves for source in leaf.sources})
-        if any(map(self._has_counts, self.model.outputs)):
+        if self.model.has_counts:
             functions.append(COMBINED)
         names = ("comb", "erf", "exp", "lgamma", "log")
         needed = [name for name in names if any(f"{name}(" in source for source in functions)]
@@ -149,7 +149,7 @@ class _Writer:
             value, is_real = self._value(output), self._is_real(output)
             if not is_real and not self._is_plain(output):
                 value = f"self.draw({value})"
-            if (bounds := self._bounds(output)) and (is_real or self._has_counts(output)):
+            if (bounds := self._bounds(output)) and (is_real or output.has_counts):
                 value = "min(max({}, {}), {})".format(value, *bounds)
             lines.append(f"{output.target.name} = {value}")
         return [*lines, *self._ending()]
@@ -179,7 +179,7 @@ class _Writer:
             if self._is_plain(output):
                 lines.append(f"{indent}{name} = {value}")
                 continue
-            if self._has_counts(output):
+            if output.has_counts:
                 value = f"combined({', '.join([value, *self._bounds(output)])})"
             short = name.removesuffix("_next")
             if chances and not {*outputs} & {*self._arguments(output)}:
@@ -210,9 +210,6 @@ class _Writer:
         [line] = output.tree.lines()
         value = line.removeprefix("return ")
         return value if self._is_real(output) else value.removeprefix("[(1, ").removesuffix(")]")
-
-    def _has_counts(self, output: Output) -> bool:
-        return any(leaf.sources for leaf in output.tree.leaves())
 
     def _bounds(self, output: Output) -> list[str]:
         bounds = [float(output.target.low[0]), float(output.target.high[0])]

@@ -8,7 +8,7 @@ ends the growth. For labels, the squared errors of indicators are used: this is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,14 +77,13 @@ def _outcomes(target: LawTarget, base: NoisyLaw) -> Array:
 
 def _filled(target: LawTarget, tree: CaseTree, outcomes: Array, rows: Array) -> CaseTree:
     """Return the tree with the mean outcome, or the most common label, of each case."""
-    if tree.condition is None or tree.yes is None or tree.no is None:
+    if tree.split is None:
         return CaseTree(_number(target, outcomes[rows])) if len(rows) else tree
-    quantity = tree.condition.quantity
-    values = target.now if quantity is None else quantity.values[target.rows]
-    holds = tree.condition.holds(np.asarray(values).ravel()[rows])
-    yes = _filled(target, tree.yes, outcomes, rows[holds])
-    no = _filled(target, tree.no, outcomes, rows[~holds])
-    return CaseTree(tree.value, tree.condition, yes, no)
+    condition, yes, no = tree.split
+    holds = condition.holds(target.compared(condition).ravel()[rows])
+    yes = _filled(target, yes, outcomes, rows[holds])
+    no = _filled(target, no, outcomes, rows[~holds])
+    return CaseTree(split=(condition, yes, no))
 
 
 def _number(target: LawTarget, outcomes: Array) -> float:
@@ -113,18 +112,18 @@ class CaseSplit(NamedTuple):
 
 @dataclass
 class GrowingCase:
-    """A case of a growing tree: its rows, its best split, and the cases after the split."""
+    """A case of a growing tree: its rows, its best split, and the two cases after the split."""
 
     rows: Array
     split: CaseSplit | None
-    yes: "GrowingCase | None" = field(default=None)
-    no: "GrowingCase | None" = field(default=None)
+    parts: "tuple[GrowingCase, GrowingCase] | None" = None
 
     def tree(self) -> CaseTree:
         """Return the finished tree; its numbers are filled in later."""
-        if self.split is None or self.yes is None or self.no is None:
+        if self.split is None or self.parts is None:
             return CaseTree()
-        return CaseTree(0.0, self.split.condition, self.yes.tree(), self.no.tree())
+        yes, no = self.parts
+        return CaseTree(split=(self.split.condition, yes.tree(), no.tree()))
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,8 @@ def _grown(target: LawTarget, base: NoisyLaw, quantities: Sequence[GivenQuantity
         if count * np.log(max(loss, least) / lower) <= penalty:
             break
         holds, loss = case.split.holds, lower
-        case.yes, case.no = (
-            GrowingCase(part, known.split(part)) for part in (case.rows[holds], case.rows[~holds])
-        )
-        cases = [each for each in cases if each is not case] + [case.yes, case.no]
+        inside, outside = case.rows[holds], case.rows[~holds]
+        yes, no = (GrowingCase(part, known.split(part)) for part in (inside, outside))
+        case.parts = yes, no
+        cases = [*(each for each in cases if each is not case), yes, no]
     return replace(base, cases=root.tree())

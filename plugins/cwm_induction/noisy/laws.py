@@ -152,40 +152,38 @@ class CaseTree:
     """
 
     value: float = 0.0
-    condition: Condition | None = None
-    yes: "CaseTree | None" = None
-    no: "CaseTree | None" = None
+    split: "tuple[Condition, CaseTree, CaseTree] | None" = None
+    """A condition, the tree of the rows where it holds, and the tree of the other rows."""
 
     def leaves(self) -> list["CaseTree"]:
         """Return the cases."""
-        if self.yes is None or self.no is None:
+        if self.split is None:
             return [self]
-        return [*self.yes.leaves(), *self.no.leaves()]
+        _, yes, no = self.split
+        return [*yes.leaves(), *no.leaves()]
 
     def conditions(self) -> Iterator[Condition]:
         """Yield all conditions."""
-        if self.condition is not None and self.yes is not None and self.no is not None:
-            yield self.condition
-            yield from self.yes.conditions()
-            yield from self.no.conditions()
+        if self.split is not None:
+            condition, yes, no = self.split
+            yield condition
+            yield from yes.conditions()
+            yield from no.conditions()
 
     def on(self, read: Callable[[Condition], Array]) -> Array:
         """Return the number of each row; `read` returns the values that a condition compares."""
-        if self.condition is None or self.yes is None or self.no is None:
+        if self.split is None:
             return np.asarray(self.value)
-        holds = self.condition.holds(read(self.condition))
-        return np.where(holds, self.yes.on(read), self.no.on(read))
+        condition, yes, no = self.split
+        return np.where(condition.holds(read(condition)), yes.on(read), no.on(read))
 
     def updated(self, newest: Mapping[str, GivenQuantity]) -> "CaseTree":
         """Return the tree with the newest values of its quantities."""
-        if self.condition is None or self.yes is None or self.no is None:
+        if self.split is None:
             return self
-        return CaseTree(
-            self.value,
-            self.condition.updated(newest),
-            self.yes.updated(newest),
-            self.no.updated(newest),
-        )
+        condition, yes, no = self.split
+        parts = condition.updated(newest), yes.updated(newest), no.updated(newest)
+        return replace(self, split=parts)
 
 
 @dataclass(frozen=True)
@@ -389,7 +387,7 @@ class LawTarget:
         """Return values by row, or a constant, on the grid."""
         return values[self.rows] if len(values) > 1 else np.broadcast_to(values, self.rows.shape)
 
-    def _compared(self, condition: Condition) -> Array:
+    def compared(self, condition: Condition) -> Array:
         """Return the recorded values that a condition compares, on the grid."""
         read = condition.quantity
         return self.now if read is None else np.asarray(read.values[self.rows])
@@ -416,7 +414,7 @@ class LawTarget:
         free: Array = np.ones(state.shape, bool)
         predicted, open_ = _limited(prepared, predicted, state, slice(None))
         if law.cases is not None:
-            predicted = predicted + law.cases.on(self._compared)
+            predicted = predicted + law.cases.on(self.compared)
         ones = np.ones_like(state)
         return LawTrace(predicted, state, slope * open_, open_, ones, ~free, 0 * ones, 0 * ones)
 

@@ -142,8 +142,6 @@ class Writer:
             value = name if rule.value is None else literal(rule.value)
             lines += [f"    if {tests}:", f"        return {value}"]
         result = _sum(law, name)
-        if law.cases is not None and not law.terms and not law.keeps:
-            result = ""
         if np.isfinite(law.low):
             result = f"max({result}, {_short(law.low, units.get(name, 0.0))})"
         if np.isfinite(law.high):
@@ -151,24 +149,11 @@ class Writer:
         if law.cases is None:
             return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
         lines.append("    # No law was found: numbers by case, chosen by errors on held-out rows.")
-        if result:
+        adds = bool(law.terms) or law.keeps
+        if adds:
             lines.append(f"    usual = {result}")
-        lines += [f"    {line}" for line in self._cases(law.cases, name, "usual" * bool(result))]
+        lines += [f"    {line}" for line in _case_lines(law.cases, name, adds)]
         return "\n\n" + "\n".join(lines) + "\n"
-
-    def _cases(self, tree: CaseTree, name: str, usual: str) -> Iterator[str]:
-        """Yield the statements that return the number of a case, added to the usual value."""
-        if tree.condition is None or tree.yes is None or tree.no is None:
-            number = literal(abs(tree.value) if usual else tree.value)
-            yield (
-                f"return {usual} {'-' if tree.value < 0 else '+'} {number}"
-                if usual
-                else (f"return {number}")
-            )
-            return
-        yield f"if {_comparison(tree.condition, name)}:"
-        yield from (f"    {line}" for line in self._cases(tree.yes, name, usual))
-        yield from self._cases(tree.no, name, usual)
 
     def _arguments(self, name: str, law: NoisyLaw) -> list[str]:
         """Return the names that a law reads, itself first."""
@@ -415,6 +400,19 @@ def _comparison(condition: Condition, name: str) -> str:
         }
         return f"{text} {signs[condition.is_above, condition.threshold]}"
     return f"{text} {'>=' if condition.is_above else '<'} {condition.threshold:.6g}"
+
+
+def _case_lines(tree: CaseTree, name: str, adds: bool) -> Iterator[str]:
+    """Yield the statements that return the number of a case, added to `usual` if `adds`."""
+    if tree.split is not None:
+        condition, yes, no = tree.split
+        yield f"if {_comparison(condition, name)}:"
+        yield from (f"    {line}" for line in _case_lines(yes, name, adds))
+        yield from _case_lines(no, name, adds)
+    elif adds:
+        yield f"return usual {'-' if tree.value < 0 else '+'} {literal(abs(tree.value))}"
+    else:
+        yield f"return {literal(tree.value)}"
 
 
 def _sum(law: NoisyLaw, name: str) -> str:
