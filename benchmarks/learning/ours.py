@@ -22,7 +22,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import Certificate
 from cwm_learn.learn import learn
-from cwm_learn.loop import Learner
+from cwm_learn.learner import Learner
 
 FRESH, FIRST = 20, 2
 """Episodes of a measurement, and after how many of them it may be given up as hopeless."""

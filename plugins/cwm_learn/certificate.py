@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.runs.observer import Measures
 from cwm_cli.text import percent
-from cwm_learn.actor import PLAY
+from cwm_learn.actors.base import PLAY
 
 CONFIDENCE = 0.95
 

@@ -11,7 +11,7 @@ from typing import Any
 from cwm_cli.runs.files import replace
 from cwm_cli.runs.storage import send
 from cwm_cli.views.curves import Chart, Series
-from cwm_learn.actor import PLAY
+from cwm_learn.actors.base import PLAY
 
 
 def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from cwm_cli.worlds.confined import ImaginingHandler
 from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.messages import ImaginingJob
-from cwm_learn.search import lanes, missions, policies, searching, tables
+from cwm_learn.search import cells, missions, policies, reachable, rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,11 @@ class ImaginedSearchHandler(ImaginingHandler):
 
     job_class = ImaginedSearchJob
     modules: ClassVar = {
-        "lanes": lanes,
+        "cells": cells,
         "missions": missions,
         "policies": policies,
-        "searching": searching,
-        "tables": tables,
+        "reachable": reachable,
+        "rollouts": rollouts,
     }
 
 

@@ -53,13 +53,13 @@ from cwm_cli.search.models import (
     models_text,
     read_models,
 )
-from cwm_learn.actor import Actor, Knowledge
+from cwm_learn.actors.base import Actor, Knowledge
+from cwm_learn.doubting import UnsureModel
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
-from cwm_learn.loop import Learner, Stop
+from cwm_learn.learner import Learner, Stop
 from cwm_learn.missions import StateView
 from cwm_learn.optimism import Optimist
-from cwm_learn.repairing import AskedModel, ProgramWriter
 from cwm_learn.runs import (
     EARLIER,
     Budget,
@@ -70,11 +70,11 @@ from cwm_learn.runs import (
 )
 from cwm_learn.sessions import RecordedSession, learned_by
 from cwm_learn.strategy import LearningTask
-from cwm_learn.unsure import UnsureModel
+from cwm_learn.writing import AskedModel, ProgramWriter
 
 ACTORS = (
-    "cwm_learn.counted:Counted",
-    "cwm_learn.real:Real",
+    "cwm_learn.actors.tabular:Counted",
+    "cwm_learn.actors.continuous:Real",
 )
 """The kinds of worlds that there are, in the order in which they are asked whether they serve."""
 

@@ -26,7 +26,7 @@ from cwm_learn.missions import (
     merged,
     telling_words,
 )
-from cwm_learn.repairing import SHOWN, AskedModel, WrittenProgram
+from cwm_learn.writing import SHOWN, AskedModel, WrittenProgram
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_learn.actor import OpenQuestion
+from cwm_learn.actors.base import OpenQuestion
 
 Source = Literal["play", "rows", "candidates", "gaps", "model"]
 """Who asks: an actor, rows that no rule explains, programs that disagree, what the rows do not

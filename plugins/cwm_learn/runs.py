@@ -36,7 +36,7 @@ from cwm_cli.runs.report import (
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, RunHeader
 from cwm_cli.search.contracts import Usage
-from cwm_learn.actor import PLAY
+from cwm_learn.actors.base import PLAY
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
 

@@ -16,10 +16,10 @@ from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
-from cwm_learn.actor import PLAY
+from cwm_learn.actors.base import PLAY
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
-from cwm_learn.loop import Learner, Mismatched, Stepped
+from cwm_learn.learner import Learner, Mismatched, Stepped
 from cwm_learn.questions import RecordedQuestion
 from cwm_learn.runs import LearningResult, ProgramRecord
 

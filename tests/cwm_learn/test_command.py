@@ -27,10 +27,10 @@ from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.search.models import InFlight
 from cwm_cli.views.curves import Axis, Chart, Series
-from cwm_learn.actor import Intent
+from cwm_learn.actors.base import Intent
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.curve import learning_chart, save_curve
-from cwm_learn.loop import Mismatched, Stepped
+from cwm_learn.learner import Mismatched, Stepped
 from cwm_learn.questions import RecordedQuestion
 from cwm_learn.runs import LearningResult, ProgramRecord
 from cwm_learn.view import learning_report, learning_view

@@ -27,7 +27,7 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.translation.instrumentation import LOOKUP, MAX_SITES, RECORDER, Recorder, instrument
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.confined_trails import encode_events
-from cwm_learn.actor import Knowledge
+from cwm_learn.actors.base import Knowledge
 from object_worlds import SCHEMA, Corridor
 from recordings import POINT, dataset
 from worlds import CARTPOLE

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_learn.search.lanes import FARTHEST, ImaginedLanes, doubted
+from cwm_learn.search.rollouts import FARTHEST, ImaginedLanes, doubted
 
 POPULATION, ELITES, ROUNDS = 96, 14, 20
 """Policies of a round of the cross-entropy method, those that the next is drawn from, rounds."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_learn.search.lanes import ImaginedLanes
-from cwm_learn.search.ways import ImaginedWay, played
+from cwm_learn.search.rollouts import ImaginedLanes
+from cwm_learn.search.trajectories import ImaginedWay, played
 
 ROUNDS = 30
 """Rounds at most; few ways gain after 20."""

@@ -28,12 +28,12 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import Usage, total
 from cwm_cli.worlds.remote import ProgramFailed
-from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.certificate import Certificate, EpisodeRecord, Verification
+from cwm_learn.doubting import EVERY, MOST_OPEN
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.journal_replay import JournalReplay
 from cwm_learn.questions import Questions, Source
-from cwm_learn.repairing import EXCEPTIONS
 from cwm_learn.runs import (
     Budget,
     ComparisonRecord,
@@ -43,16 +43,16 @@ from cwm_learn.runs import (
     StepsTaken,
     WritingRecord,
 )
-from cwm_learn.unsure import EVERY, MOST_OPEN
+from cwm_learn.writing import EXCEPTIONS
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.sandbox import Sandbox
     from cwm_cli.search.models import InFlight
+    from cwm_learn.doubting import UnsureModel
     from cwm_learn.optimism import Optimist
-    from cwm_learn.repairing import ProgramWriter, WrittenProgram
-    from cwm_learn.unsure import UnsureModel
+    from cwm_learn.writing import ProgramWriter, WrittenProgram
 
 SYNCED = 10
 """Steps that a crash may lose at most; writing each one down would take longer than taking it."""

@@ -18,9 +18,9 @@ import numpy as np
 from cwm_cli.sandbox.failures import printable
 from cwm_cli.search.contracts import Message, Usage
 from cwm_cli.search.reading import blocks
-from cwm_learn.actor import Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.base import Knowledge, OpenQuestion, Pursued
 from cwm_learn.missions import identifiers
-from cwm_learn.repairing import SHOWN, AskedModel
+from cwm_learn.writing import SHOWN, AskedModel
 
 EVERY = 3
 """Of so many programs one is doubted by the model: writing programs is what completions are for."""

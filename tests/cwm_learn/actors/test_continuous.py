@@ -10,9 +10,9 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
-from cwm_learn.actor import Knowledge
+from cwm_learn.actors.base import Knowledge
+from cwm_learn.actors.continuous import Real
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.real import Real
 
 PENDULUM = """
 import numpy as np

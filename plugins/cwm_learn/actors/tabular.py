@@ -11,12 +11,12 @@ import numpy as np
 
 from cwm_cli.data.objects import OBJECTS, SIDES, relations
 from cwm_cli.planning.model import Step
-from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.contacts import Contacts
-from cwm_learn.dice import DiceActor
-from cwm_learn.factors import digits_of, split
-from cwm_learn.novelty import Level, Novelty
-from cwm_learn.situations import NARROW, WHOLE, Situations, TabularActor, Ways
+from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.digits import digits_of, split
+from cwm_learn.actors.novelty import Level, Novelty
+from cwm_learn.actors.numbered_states import NARROW, WHOLE, Situations, TabularActor, Ways
+from cwm_learn.actors.object_novelty import Contacts
+from cwm_learn.actors.stochastic import DiceActor
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_learn.search.lanes import ImaginedLanes, doubted
+from cwm_learn.search.rollouts import ImaginedLanes, doubted
 
 
 class ImaginedWay(NamedTuple):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
-from cwm_learn.actor import Actor
-from cwm_learn.search.tables import actions_of
+from cwm_learn.actors.base import Actor
+from cwm_learn.search.reachable import actions_of
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -234,7 +234,7 @@ class Situations:
     ) -> bool:
         """Ask the program, and add what it says; return whether that was all there is."""
         found = imagination.ask(
-            "tables:reachable",
+            "reachable:reachable",
             {name: column[roots] for name, column in self._columns.items()},
             space=self.space.to_json(),
             most=MOST + len(roots),

@@ -8,8 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
-from cwm_learn.novelty import Level, Novelty
-from cwm_learn.situations import Situations
+from cwm_learn.actors.novelty import Level, Novelty
+from cwm_learn.actors.numbered_states import Situations
 
 AROUND = ("front", "here", "right", "down", "left", "up")
 """The relations, see `data.objects.relations`, that say what the agent is in touch with."""

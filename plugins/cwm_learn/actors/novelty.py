@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from cwm_learn.situations import Situations
+    from cwm_learn.actors.numbered_states import Situations
 
 WIDTH = 3
 """Factors that are looked at together: with four nearly every situation is new."""

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_learn.search.lanes import ImaginedLanes, doubted, strayed
 from cwm_learn.search.policies import act
 from cwm_learn.search.polishing import polish
-from cwm_learn.search.ways import NO_WAY, ImaginedWay, played
+from cwm_learn.search.rollouts import ImaginedLanes, doubted, strayed
+from cwm_learn.search.trajectories import NO_WAY, ImaginedWay, played
 
 SPARSE = ((1.0, False), (2.0, False), (4.0, False))
 DENSE = (2.0, True)

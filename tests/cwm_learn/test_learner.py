@@ -18,10 +18,10 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
-from cwm_learn.actor import OpenQuestion
+from cwm_learn.actors.base import OpenQuestion
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.learn import described
-from cwm_learn.loop import Learner, OutcomeCounts, PlayedEpisode
+from cwm_learn.learner import Learner, OutcomeCounts, PlayedEpisode
 from cwm_learn.questions import Questions
 from cwm_learn.runs import (
     LearnConfig,
@@ -314,7 +314,7 @@ class Telling(Observer):
 
 SCRIPT = """
 import cwm_cli, os, signal, sys
-from cwm_learn.loop import Stepped
+from cwm_learn.learner import Stepped
 class Killing(cwm_cli.Observer):
     def advanced(self, event):
         if isinstance(event, Stepped) and event.steps == 34:

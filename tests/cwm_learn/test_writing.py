@@ -10,7 +10,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.registry import default, find
-from cwm_learn.repairing import (
+from cwm_learn.writing import (
     EXCEPTIONS,
     KEPT,
     MODEL,

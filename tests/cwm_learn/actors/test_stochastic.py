@@ -10,11 +10,11 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import Predictions, ProgramModel
-from cwm_learn.actor import Knowledge
+from cwm_learn.actors.base import Knowledge
+from cwm_learn.actors.stochastic import DiceActor
 from cwm_learn.certificate import EpisodeRecord, Verification
-from cwm_learn.dice import DiceActor
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.repairing import impossible
+from cwm_learn.writing import impossible
 
 PLACES = Space("discrete", low=(0,), high=(3,))
 ACTIONS = Space("discrete", low=(0,), high=(1,))

@@ -16,7 +16,7 @@ import numpy as np
 
 from cwm_cli.planning.model import Step
 from cwm_cli.text import percent
-from cwm_learn.actor import PLAY, Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.base import PLAY, Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
 from cwm_learn.search import policies
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Real(Actor):
         if not self.known.program:
             return None
         found = self._ask(
-            "lanes:steps",
+            "rollouts:steps",
             {
                 "observations": np.asarray(observation, float).reshape(1, -1),
                 "actions": np.asarray(action)[None],
@@ -264,7 +264,7 @@ class Real(Actor):
             given["before"] = way.found["actions"][way.place(left) :]
             given["worth"] = np.array(way.worth(left))
         options = {"horizon": left, "best": self._best, "usual": self.known.usual}
-        found = self._searched("searching:plan", given, **options)
+        found = self._searched("cells:plan", given, **options)
         if found and found["flat"] and self._best > 0:
             found["flat"] = np.array(False)  # to last is worth something
         return found
@@ -286,7 +286,7 @@ class Real(Actor):
     def _frontier(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way that leads farthest out of what was visited."""
         given = self._lasting | {"start": here}
-        found = self._searched("searching:reach", given, horizon=left)
+        found = self._searched("cells:reach", given, horizon=left)
         if not found or found["value"] <= NEWS:
             self._idle_until = len(self.known.rows) + IDLE
             return None
@@ -299,7 +299,7 @@ class Real(Actor):
             if self._tried[question.text] < TRIES:
                 self._tried[question.text] += 1
                 given = self._lasting | {"start": here, "places": box[None]}
-                found = self._searched("searching:reach", given, horizon=left)
+                found = self._searched("cells:reach", given, horizon=left)
                 return found and found | {"reason": np.array(question.text)}
         return None
 

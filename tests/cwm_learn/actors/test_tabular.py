@@ -14,11 +14,11 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox import Sandbox
-from cwm_learn.actor import Knowledge, OpenQuestion, Pursued
-from cwm_learn.counted import Counted
-from cwm_learn.factors import digits_of
+from cwm_learn.actors.base import Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.digits import digits_of
+from cwm_learn.actors.tabular import Counted
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.search.tables import actions_of, reachable
+from cwm_learn.search.reachable import actions_of, reachable
 
 CELLS = space_of(gym.spaces.Discrete(24))
 MOVES = space_of(gym.spaces.Discrete(4))
@@ -48,7 +48,7 @@ class Imagined:
         self.model = Program(names["Environment"](), checks, action_space=actions)
 
     def ask(self, name: str, arrays: Mapping[str, Any], **options: Any) -> dict[str, np.ndarray]:
-        assert name == "tables:reachable"
+        assert name == "reachable:reachable"
         return reachable(self.model, arrays, **options)
 
 

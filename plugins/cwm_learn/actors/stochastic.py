@@ -9,8 +9,8 @@ import numpy as np
 
 from cwm_cli.planning.model import Step
 from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
-from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.situations import Situations, TabularActor
+from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.numbered_states import Situations, TabularActor
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -194,7 +194,7 @@ class DiceActor(TabularActor):
         """Ask the program for what can be reached from some situations."""
         assert self.known.imagination is not None
         found = self.known.imagination.ask(
-            "tables:outcomes",
+            "reachable:outcomes",
             {name: column[roots] for name, column in self._table.columns.items()},
             space=self._table.space.to_json(),
         )

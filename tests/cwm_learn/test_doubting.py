@@ -12,11 +12,11 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usage
-from cwm_learn.actor import Knowledge, OpenQuestion
-from cwm_learn.real import Real
-from cwm_learn.repairing import AskedModel
+from cwm_learn.actors.base import Knowledge, OpenQuestion
+from cwm_learn.actors.continuous import Real
+from cwm_learn.doubting import UnsureModel, box_of
 from cwm_learn.runs import LearnRun, StepsTaken
-from cwm_learn.unsure import UnsureModel, box_of
+from cwm_learn.writing import AskedModel
 from openai_server import OpenAIServer
 
 TRACK = Space("box", "float64", (2,), (-2.0, -1.0), (2.0, 1.0))

@@ -1,0 +1,1 @@
+"""Actors of the learning agent: one module per kind of environment."""
