@@ -162,6 +162,11 @@ class SynthesisResult(
     has_simulator: bool = True
     baseline: Score | None = None
 
+    @property
+    def text(self) -> str:
+        """The source text of the best program; empty without one."""
+        return self.program.read_text(encoding="utf-8") if self.program else ""
+
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm synthesize --json`."""
         facts = {

@@ -16,6 +16,7 @@ class ComponentScore(BaseModel):
 
     Attributes:
         name: Documented name of the component.
+        number: Position in the observation; the size of the observation for rewards.
         rows: Number of compared rows.
         rmse: Root mean square error; None for labels and for predictions that are not finite.
         r2: 1 - squared error / squared deviation from the mean (R squared).
@@ -41,6 +42,7 @@ class ComponentScore(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    number: int | None = None
     rows: int
     rmse: float | None = None
     r2: float | None = None

@@ -196,7 +196,11 @@ class _Context:
         """Measure the predictions of a component."""
         going = self.going
         recorded, predicted = column.recorded[going], column.predicted[going]
-        fields: dict[str, Any] = {"name": self.names[column.number], "rows": int(going.sum())}
+        fields: dict[str, Any] = {
+            "name": self.names[column.number],
+            "number": column.number,
+            "rows": int(going.sum()),
+        }
         tolerance = self.tolerances.get(column.key)
         right = close(predicted, recorded, tolerance)
         is_exact = bool(right.all())

@@ -15,7 +15,7 @@ from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import WRITER, Run
 from cwm_cli.search.contracts import ROOT
 from cwm_cli.text import clean
-from cwm_cli.views.tables import GridTable, fits
+from cwm_cli.views.tables import GridTable, component_parts, fits
 from cwm_cli.views.terminal import place_words, printable
 from cwm_cli.views.tree import finished_tree
 
@@ -79,6 +79,9 @@ def run_parts(run: Run[Any, Any]) -> Iterator[RenderableType]:
         if gaps := run.gaps():
             yield Text("Not covered by the data:")
             yield from (Text(f"  {gap}") for gap in gaps)
+        if run.has_program:
+            scores = run.scores()
+            yield from component_parts(scores.get("train"), scores.get("test"), run.best_program())
     yield from map(GridTable, run.grids())
 
 

@@ -299,7 +299,7 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
         yield score_table(titled(result.scores._asdict()))
     elif result.scores.train is not None:
         yield part_table(scores, result.baseline)
-    yield from component_parts(result.scores.train, result.scores.test)
+    yield from component_parts(result.scores.train, result.scores.test, result.text)
     if len(result.models) > 1:
         yield GridTable(models_grid(result.models))
     style = "bold green" if result.solved and not result.untested else "bold yellow"

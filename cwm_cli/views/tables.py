@@ -18,6 +18,7 @@ from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import PARTS
 from cwm_cli.text import UNKNOWN, share, share_with_error
 from cwm_cli.views.terminal import printable
+from cwm_cli.worlds.contract import declared_approximations
 
 MAX_GAPS = 3
 """Sentences on missing data after a command; `cwm runs show` prints them all."""
@@ -156,11 +157,13 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
     return GridTable(Grid("", ["", *columns], cells), compact=True)
 
 
-def component_grid(components: Sequence[ComponentScore]) -> Grid:
+def component_grid(components: Sequence[ComponentScore], program: str = "") -> Grid:
     """Return a table with the errors of each component, and the noise level.
 
-    Columns without any value are left out.
+    The kind of prediction is shown if the program declares approximations. Columns without any
+    value are left out.
     """
+    approximations = declared_approximations(program)
     columns: dict[str, Callable[[ComponentScore], str]] = {
         "component": lambda each: each.name,
         "RMSE": lambda each: _number(each.rmse),
@@ -170,13 +173,25 @@ def component_grid(components: Sequence[ComponentScore]) -> Grid:
         "right": lambda each: share(each.right),
         "errors": _errors,
     }
+    if approximations:
+        columns["predicted by"] = lambda each: (
+            UNKNOWN if each.number is None else approximations.get(each.number, "a law")
+        )
     cells = {head: [read(each) for each in components] for head, read in columns.items()}
     heads = [head for head, values in cells.items() if set(values) != {UNKNOWN}]
     return Grid("", heads, [list(line) for line in zip(*(cells[h] for h in heads), strict=True)])
 
 
-def component_parts(train: Score | None, test: Score | None) -> Iterator[RenderableType]:
-    """Yield the table of components, on held-out transitions if there are any."""
+def component_parts(
+    train: Score | None, test: Score | None, program: str = ""
+) -> Iterator[RenderableType]:
+    """Yield the table of components, on held-out transitions if there are any.
+
+    Args:
+        train: Score of the train rows.
+        test: Score of the held-out rows.
+        program: Source text of the program, which may declare approximations.
+    """
     score = test if test is not None and test.components else train
     if score is not None and score.components:
         most = 12  # lines on a terminal; the page of a run and --json have all
@@ -185,7 +200,7 @@ def component_parts(train: Score | None, test: Score | None) -> Iterator[Rendera
         worst = sorted(score.components, key=lambda each: each.is_explained)[:most]
         shown = [each for each in score.components if each in worst]
         yield Text(f"One-step predictions of each component ({title}):")
-        yield GridTable(component_grid(shown), compact=True)
+        yield GridTable(component_grid(shown, program), compact=True)
 
 
 def _number(value: float | None) -> str:

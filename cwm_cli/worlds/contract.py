@@ -1,5 +1,6 @@
 """The contracts of programs: which methods a program defines and how they are called."""
 
+import ast
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from math import isfinite
@@ -118,6 +119,29 @@ def expressions(space: Space, name: str) -> Iterator[str]:
     keys = space.keys if space.kind == "dict" else range(len(space.children))
     for key, child in zip(keys, space.children, strict=True):
         yield from expressions(child, f"{name}[{key!r}]")
+
+
+def declared_approximations(program: str) -> dict[int, str]:
+    """Return the components that a program predicts without a law, and the kind of prediction.
+
+    The optional class attribute `APPROXIMATIONS = {1: "regression tree of 8 cases"}` names them by
+    their positions in the observation. Other values of the attribute are ignored.
+    """
+    try:
+        nodes = ast.walk(ast.parse(program))
+        for node in nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="APPROXIMATIONS")], value=value):
+                    found = ast.literal_eval(value)
+                    if isinstance(found, dict):
+                        return {
+                            k: v
+                            for k, v in found.items()
+                            if isinstance(k, int) and isinstance(v, str)
+                        }
+    except (SyntaxError, ValueError, RecursionError):
+        pass
+    return {}
 
 
 def component_names(space: Space, name: str) -> list[str]:

@@ -101,7 +101,9 @@ def _measures(found: EvaluationResult) -> Iterator[Section]:
     for part, each in found.found.items():
         if components := each.score.components:
             title = f"Components, {PARTS[part]}"
-            yield Section("table", title, table_of(component_grid(components)), COMPONENTS)
+            yield Section(
+                "table", title, table_of(component_grid(components, found.program)), COMPONENTS
+            )
 
 
 # --- predicted episodes

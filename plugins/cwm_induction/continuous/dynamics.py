@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cwm_induction.continuous.cases import CasedFormula, formula_with_cases
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import derived, equation
 from cwm_induction.continuous.regression import Formula, sparse
@@ -59,6 +60,8 @@ class Explanations:
 
     formulas: dict[str, Formula] = field(default_factory=dict)
     rough: dict[str, Formula] = field(default_factory=dict)
+    trees: dict[str, CasedFormula] = field(default_factory=dict)
+    """Regression trees that replace approximate formulas."""
     laws: dict[str, GuardedLaws] = field(default_factory=dict)
     mechanics: Mechanics | None = None
     kinematics: Kinematics | None = None
@@ -119,7 +122,14 @@ class Explainer:
         if self.hypothesis.laws:
             self._laws(least=0.0)
         for variable in self._unexplained():
-            self.found.rough[variable.name] = self._approximation(variable)
+            formula = self._approximation(variable)
+            self.found.rough[variable.name] = formula
+            if not self.samples.remembered:
+                columns = [*(v.column for v in self.variables), *self._inputs]
+                columns += self._settled(variable)
+                cased = formula_with_cases(variable, formula, self.samples, columns)
+                if cased is not None:
+                    self.found.trees[variable.name] = cased
         self._exceptions()
         return self.found
 

@@ -109,7 +109,21 @@ class EquationsWriter:
         kept = {v.next for v in self.findings.latents.variables if v.is_kept}
         components = ", ".join(c for c in self.findings.latents.components if c not in kept)
         shape = self.findings.samples.shape
-        return ProgramDraft(summary(self.findings), f"np.array([{components}])", shape)
+        result = f"np.array([{components}])"
+        return ProgramDraft(
+            summary(self.findings), result, shape, approximations=self._approximations
+        )
+
+    @property
+    def _approximations(self) -> dict[int, str]:
+        """The components without an exact equation, and how they are predicted."""
+        found, latents = self.findings.dynamics, self.findings.latents
+        owners = {index: latents.owner(index) for index in range(len(latents.components))}
+        return {
+            index: found.trees[name].tree.words if name in found.trees else "approximate formula"
+            for index, name in owners.items()
+            if name in found.rough
+        }
 
     @cached_property
     def _mechanics(self) -> MechanicsText:
@@ -133,6 +147,9 @@ class EquationsWriter:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
         elif name in dynamics.laws:
             yield from self._laws(variable)
+        elif (cased := dynamics.trees.get(name)) is not None:
+            self.program.methods.append(cased.method(name))
+            yield self._assigned(variable, cased.call(name), "")
         else:
             formula = dynamics.formulas.get(name) or dynamics.rough.get(name) or Formula((), ())
             comment = (
@@ -253,8 +270,10 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
         yield f"{names} follow a vector field, integrated in {parts} ({scheme.rule})."
     if found.laws:
         yield f"{listed(found.laws)} follow laws that depend on the state."
-    if found.rough:
-        yield f"The equations of {listed(found.rough)} are approximations: expect errors."
+    if formulas := [name for name in found.rough if name not in found.trees]:
+        yield f"The equations of {listed(formulas)} are approximations: expect errors."
+    if found.trees:
+        yield f"Regression trees approximate {listed(found.trees)}: expect errors."
     if still:
         yield f"{listed(still)} never changed."
 

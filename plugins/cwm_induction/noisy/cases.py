@@ -7,14 +7,16 @@ ends the growth. For labels, the squared errors of indicators are used: this is 
 (Breiman et al., Classification and Regression Trees, 1984).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.noisy.laws import CaseTree, Condition, LawTarget, NoisyLaw
 from cwm_induction.noisy.series import Array, GivenQuantity
+from cwm_induction.writing.rounding import literal
 
 MAX_CASES = 24
 """Maximum number of cases, so that a reader can follow the program."""
@@ -46,11 +48,14 @@ def best_with_cases(
     if not trees:
         return law
     best = min(trees, key=lambda tree: float(_losses(target, tree).mean()))
-    after = _losses(target, best)
-    gains = before - after
+    return best if is_clearly_better(_losses(target, best), before) else law
+
+
+def is_clearly_better(losses: Array, before: Array) -> bool:
+    """Return whether squared errors are smaller than others by a significant margin."""
+    gains = before - losses
     is_sure = gains.mean() > 2.0 * gains.std() / np.sqrt(len(gains))
-    is_better = np.sqrt(after.mean()) < MAX_ERROR_RATIO * np.sqrt(before.mean())
-    return best if is_better and is_sure else law
+    return bool(is_sure and np.sqrt(losses.mean()) < MAX_ERROR_RATIO * np.sqrt(before.mean()))
 
 
 def refitted(target: LawTarget, law: NoisyLaw) -> NoisyLaw:
@@ -61,7 +66,11 @@ def refitted(target: LawTarget, law: NoisyLaw) -> NoisyLaw:
     law = target.fit(law, fits_gain=False, rounds=2)
     rows = np.flatnonzero(target.fitted.ravel())
     outcomes = _outcomes(target, replace(law, cases=None))
-    return replace(law, cases=_filled(target, cases, outcomes, rows))
+
+    def read(condition: Condition) -> Array:
+        return target.compared(condition).ravel()[rows]
+
+    return replace(law, cases=cases.filled(read, outcomes[rows], partial(_number, target)))
 
 
 def _losses(target: LawTarget, law: NoisyLaw) -> Array:
@@ -75,25 +84,18 @@ def _outcomes(target: LawTarget, base: NoisyLaw) -> Array:
     return np.asarray(target.errors(target.trace(base))).ravel()
 
 
-def _filled(target: LawTarget, tree: CaseTree, outcomes: Array, rows: Array) -> CaseTree:
-    """Return the tree with the mean outcome, or the most common label, of each case."""
-    if tree.split is None:
-        return CaseTree(_number(target, outcomes[rows])) if len(rows) else tree
-    condition, yes, no = tree.split
-    holds = condition.holds(target.compared(condition).ravel()[rows])
-    yes = _filled(target, yes, outcomes, rows[holds])
-    no = _filled(target, no, outcomes, rows[~holds])
-    return CaseTree(split=(condition, yes, no))
-
-
 def _number(target: LawTarget, outcomes: Array) -> float:
-    """Return the number of a case, with as many digits as its uncertainty allows."""
+    """Return the number of a case: the most common label, or the mean outcome."""
     if target.column.is_label:
         codes, counts = np.unique(outcomes, return_counts=True)
         return float(codes[counts.argmax()])
-    mean = float(outcomes.mean())
-    error = max(float(outcomes.std()) / np.sqrt(len(outcomes)), target.rounding**0.5, 1e-12)
-    return round(mean, max(0, 1 - int(np.floor(np.log10(error)))))
+    return mean_of_case(outcomes, target.rounding**0.5)
+
+
+def mean_of_case(outcomes: Array, rounding: float) -> float:
+    """Return the mean of outcomes, with as many digits as its uncertainty allows."""
+    error = max(float(outcomes.std()) / np.sqrt(len(outcomes)), rounding, 1e-12)
+    return round(float(outcomes.mean()), max(0, 1 - int(np.floor(np.log10(error)))))
 
 
 class CaseSplit(NamedTuple):
@@ -178,13 +180,22 @@ def _grown(target: LawTarget, base: NoisyLaw, quantities: Sequence[GivenQuantity
     else:
         outcomes = left[:, None]
     matrix = np.stack([np.asarray(each).ravel()[rows] for each in values], axis=1)
-    known = CaseInputs(inputs, matrix, outcomes)
-    places: Array = np.arange(len(rows))
+    smallest = 1e-3 / len(rows) if target.column.is_label else target.rounding
+    return replace(base, cases=grow_tree(CaseInputs(inputs, matrix, outcomes), smallest))
+
+
+def grow_tree(known: CaseInputs, smallest: float) -> CaseTree:
+    """Return a tree of conditions; its numbers have to be filled in.
+
+    Growth ends if the mean squared error is at most `smallest`, such as that of rounding.
+    """
+    outcomes, count = known.outcomes, len(known.outcomes)
+    places: Array = np.arange(count)
     root = GrowingCase(places, known.split(places))
-    cases, count = [root], len(rows)
+    cases = [root]
     loss = float(((outcomes - outcomes.mean(axis=0)) ** 2).sum())
-    least = count * max(target.rounding, 1e-3 / count)
-    penalty = 2.0 * np.log(count) + 2.0 * np.log(1 + len(inputs))
+    least = count * smallest + 1e-300
+    penalty = 2.0 * np.log(count) + 2.0 * np.log(1 + len(known.quantities))
     while len(cases) < MAX_CASES:
         case = max(cases, key=lambda each: each.split.gain if each.split else 0.0)
         if case.split is None:
@@ -197,4 +208,34 @@ def _grown(target: LawTarget, base: NoisyLaw, quantities: Sequence[GivenQuantity
         yes, no = (GrowingCase(part, known.split(part)) for part in (inside, outside))
         case.parts = yes, no
         cases = [*(each for each in cases if each is not case), yes, no]
-    return replace(base, cases=root.tree())
+    return root.tree()
+
+
+def comparison(condition: Condition, name: str) -> str:
+    """Return the expression of a condition; `name` is the component itself."""
+    quantity = condition.quantity
+    text = name if quantity is None else quantity.text
+    if quantity is not None and quantity.is_flag:
+        return text if condition.is_above else f"not {text}"
+    if condition.threshold in (0.0, 1e-9):
+        signs = {
+            (True, 1e-9): "> 0",
+            (True, 0.0): ">= 0",
+            (False, 0.0): "< 0",
+            (False, 1e-9): "<= 0",
+        }
+        return f"{text} {signs[condition.is_above, condition.threshold]}"
+    return f"{text} {'>=' if condition.is_above else '<'} {condition.threshold:.6g}"
+
+
+def case_lines(tree: CaseTree, name: str, adds_to: str = "") -> Iterator[str]:
+    """Yield statements that return the number of a case, added to a variable if one is given."""
+    if tree.split is not None:
+        condition, yes, no = tree.split
+        yield f"if {comparison(condition, name)}:"
+        yield from (f"    {line}" for line in case_lines(yes, name, adds_to))
+        yield from case_lines(no, name, adds_to)
+    elif adds_to:
+        yield f"return {adds_to} {'-' if tree.value < 0 else '+'} {literal(abs(tree.value))}"
+    else:
+        yield f"return {literal(tree.value)}"

@@ -162,6 +162,11 @@ class CaseTree:
         _, yes, no = self.split
         return [*yes.leaves(), *no.leaves()]
 
+    @property
+    def words(self) -> str:
+        """The kind of prediction, for a reader."""
+        return f"regression tree of {len(self.leaves())} cases"
+
     def conditions(self) -> Iterator[Condition]:
         """Yield all conditions."""
         if self.split is not None:
@@ -176,6 +181,29 @@ class CaseTree:
             return np.asarray(self.value)
         condition, yes, no = self.split
         return np.where(condition.holds(read(condition)), yes.on(read), no.on(read))
+
+    def filled(
+        self,
+        read: Callable[[Condition], Array],
+        outcomes: Array,
+        number: Callable[[Array], float],
+    ) -> "CaseTree":
+        """Return the tree with numbers that are computed from the outcomes of each case.
+
+        Args:
+            read: Returns the values that a condition compares, one per outcome.
+            outcomes: Outcomes (rows,).
+            number: Returns the number of a case; a case without rows keeps its number.
+        """
+
+        def part(tree: CaseTree, rows: Array) -> CaseTree:
+            if tree.split is None:
+                return CaseTree(number(outcomes[rows])) if len(rows) else tree
+            condition, yes, no = tree.split
+            holds = condition.holds(read(condition)[rows])
+            return CaseTree(split=(condition, part(yes, rows[holds]), part(no, rows[~holds])))
+
+        return part(self, np.arange(len(outcomes)))
 
     def updated(self, newest: Mapping[str, GivenQuantity]) -> "CaseTree":
         """Return the tree with the newest values of its quantities."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cwm_induction.noisy.cases import case_lines, comparison
 from cwm_induction.noisy.inducing import RecordedFindings
-from cwm_induction.noisy.laws import LEAST_CHANCE, CaseTree, Condition, NoisyLaw, Relay
+from cwm_induction.noisy.laws import LEAST_CHANCE, NoisyLaw, Relay
 from cwm_induction.noisy.series import Column, label_name
 from cwm_induction.writing.rounding import literal, rounded
+from cwm_induction.writing.statements import approximations_line
 
 _ERRORS = "Root mean squared errors of one step"
 
@@ -138,7 +140,7 @@ class Writer:
         words = function.replace("_of", "").replace("_", " ")
         lines.append(f'    """Return the {words}."""')
         for rule in reversed(law.overrides):  # later overrides prevail
-            tests = " and ".join(_comparison(each, name) for each in rule.conditions)
+            tests = " and ".join(comparison(each, name) for each in rule.conditions)
             value = name if rule.value is None else literal(rule.value)
             lines += [f"    if {tests}:", f"        return {value}"]
         result = _sum(law, name)
@@ -149,19 +151,19 @@ class Writer:
         if law.cases is None:
             return "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
         lines.append("    # No law was found: numbers by case, chosen by errors on held-out rows.")
-        adds = bool(law.terms) or law.keeps
-        if adds:
-            lines.append(f"    usual = {result}")
-        lines += [f"    {line}" for line in _case_lines(law.cases, name, adds)]
+        adds_to = "usual" if law.terms or law.keeps else ""
+        if adds_to:
+            lines.append(f"    {adds_to} = {result}")
+        lines += [f"    {line}" for line in case_lines(law.cases, name, adds_to)]
         return "\n\n" + "\n".join(lines) + "\n"
 
     def _arguments(self, name: str, law: NoisyLaw) -> list[str]:
         """Return the names that a law reads, itself first."""
         parts = [_sum(law, name)]
-        parts += [_comparison(c, name) for rule in law.overrides for c in rule.conditions]
+        parts += [comparison(c, name) for rule in law.overrides for c in rule.conditions]
         parts += [name for rule in law.overrides if rule.value is None]
         if law.cases is not None:
-            parts += [_comparison(each, name) for each in law.cases.conditions()]
+            parts += [comparison(each, name) for each in law.cases.conditions()]
         words = set(re.findall(r"[a-z_]\w*", " ".join(parts)))
         return [n for n in dict.fromkeys((name, *self._names, "switch")) if n in words]
 
@@ -176,6 +178,8 @@ class Writer:
     def _environment(self) -> str:
         """Return the class `Environment`."""
         lines = ["class Environment:", self._docstring(), ""]
+        if approximations := self._approximations:
+            lines += [f"    {approximations_line(approximations)}", ""]
         lines += self._start()
         lines += [
             "",
@@ -226,14 +230,9 @@ class Writer:
             size, usual = (float(np.sqrt(np.mean(each**2))) for each in (errors, still))
             parts.append(f"{target.column.name} {size:.3g} (no change: {usual:.3g})")
         yield f"{_ERRORS}: {', '.join(parts)}."
-        for index in self._computed:
-            cases = self.found.laws[index].cases
-            if cases is not None:
-                name = self._columns[index].name
-                yield (
-                    f"No law explains {name}: a regression tree of {len(cases.leaves())} cases "
-                    "predicts it, chosen by errors on held-out rows."
-                )
+        for index, kind in self._approximations.items():
+            name = self._columns[index].name
+            yield f"No law explains {name}: a {kind} predicts it, chosen by held-out errors."
         if self._filters:
             yield (
                 "Recorded values are noisy, so the program predicts from estimates, and corrects "
@@ -244,6 +243,12 @@ class Writer:
             yield f"Earlier actions have an effect: {', '.join(delays)}."
         if self._relays:
             yield f"A hidden switch acts on {', '.join(self._relays)}."
+
+    @property
+    def _approximations(self) -> dict[int, str]:
+        """The components without a law, and how they are predicted."""
+        trees = {index: self.found.laws[index].cases for index in self._computed}
+        return {index: tree.words for index, tree in sorted(trees.items()) if tree is not None}
 
     def _start(self) -> Iterator[str]:
         """Yield the methods that begin an episode or set the state."""
@@ -383,36 +388,6 @@ class Writer:
 def _listed(prefix: str, names: Sequence[str]) -> str:
     """Return targets of an assignment from an iterator."""
     return ", ".join(f"{prefix}{name}" for name in names) + ("," if len(names) == 1 else "")
-
-
-def _comparison(condition: Condition, name: str) -> str:
-    """Return the expression of a comparison."""
-    quantity = condition.quantity
-    text = name if quantity is None else quantity.text
-    if quantity is not None and quantity.is_flag:
-        return text if condition.is_above else f"not {text}"
-    if condition.threshold in (0.0, 1e-9):
-        signs = {
-            (True, 1e-9): "> 0",
-            (True, 0.0): ">= 0",
-            (False, 0.0): "< 0",
-            (False, 1e-9): "<= 0",
-        }
-        return f"{text} {signs[condition.is_above, condition.threshold]}"
-    return f"{text} {'>=' if condition.is_above else '<'} {condition.threshold:.6g}"
-
-
-def _case_lines(tree: CaseTree, name: str, adds: bool) -> Iterator[str]:
-    """Yield the statements that return the number of a case, added to `usual` if `adds`."""
-    if tree.split is not None:
-        condition, yes, no = tree.split
-        yield f"if {_comparison(condition, name)}:"
-        yield from (f"    {line}" for line in _case_lines(yes, name, adds))
-        yield from _case_lines(no, name, adds)
-    elif adds:
-        yield f"return usual {'-' if tree.value < 0 else '+'} {literal(abs(tree.value))}"
-    else:
-        yield f"return {literal(tree.value)}"
 
 
 def _sum(law: NoisyLaw, name: str) -> str:

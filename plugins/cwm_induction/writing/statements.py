@@ -9,7 +9,7 @@ import ast
 import builtins
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -69,6 +69,8 @@ class ProgramDraft:
     statements: list[Statement] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
+    approximations: Mapping[int, str] = field(default_factory=dict)
+    """Components without an exact equation, and the kind of their prediction."""
 
     def constant(self, name: str, text: str, comment: str = "") -> str:
         """Add a named number; return its name, with a suffix if another number has the name."""
@@ -115,6 +117,9 @@ class ProgramDraft:
         lines += ["", ""] if constants else [""]
         docstring = _paragraphs(self.summary)
         lines += ["class Environment:", *textwrap.indent(docstring, "    ").splitlines(), ""]
+        if self.approximations:
+            declared = approximations_line(self.approximations)
+            lines += [f"    {declared}", ""]
         size = self.shape if len(self.shape) != 1 else self.shape[0]
         return [*lines, *_indented([_STATE.format(size=size)])]
 
@@ -137,6 +142,12 @@ _STATE = '''def __init__(self):
 def set_state(self, observation):
     """Set the observation to predict from."""
     self.observation = np.array(observation, dtype=float)'''
+
+
+def approximations_line(kinds: Mapping[int, str]) -> str:
+    """Return the class attribute that names components without a law and their predictions."""
+    parts = ", ".join(f'{index}: "{kind}"' for index, kind in kinds.items())
+    return f"APPROXIMATIONS = {{{parts}}}  # component: kind of prediction"
 
 
 def ordered(statements: Sequence[Statement], known: Iterable[str] = ()) -> list[Statement]:
