@@ -161,7 +161,7 @@ class Measuring(Observer):
                 ended, cut = bool(terminated), bool(truncated)
                 row = Transition(observation, action, following, float(reward), ended, cut)
                 steps, observation = steps + 1, following
-                if predicted is None or not actor.agrees(predicted, row):
+                if predicted is None or not actor.matches(predicted, row):
                     wrong += 1
                     break
                 if terminated or truncated:

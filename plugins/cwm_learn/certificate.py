@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.runs.observer import Measures
 from cwm_cli.text import percent
-from cwm_learn.actors.base import PLAY
+from cwm_learn.actors.base import PLAY_AIMS
 
 CONFIDENCE = 0.95
 
@@ -106,12 +106,12 @@ class EpisodeRecord(BaseModel):
     @property
     def is_play(self) -> bool:
         """Whether it was played for the return from the first step to the last."""
-        return self.whole and bool(self.aims) and set(self.aims) <= PLAY
+        return self.whole and bool(self.aims) and set(self.aims) <= PLAY_AIMS
 
     @property
     def is_cut(self) -> bool:
         """Whether it was play that a budget cut off: what it returned is no return of its play."""
-        return not self.whole and set(self.aims) <= PLAY
+        return not self.whole and set(self.aims) <= PLAY_AIMS
 
     @property
     def kept(self) -> bool:

@@ -11,13 +11,13 @@ from typing import Any
 from cwm_cli.runs.files import replace
 from cwm_cli.runs.storage import send
 from cwm_cli.views.curves import Chart, Series
-from cwm_learn.actors.base import PLAY
+from cwm_learn.actors.base import PLAY_AIMS
 
 
 def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the returns of episodes over the steps of the environment up to their ends."""
-    play = [each for each in returns if each["aim"] in PLAY]
-    other = [each for each in returns if each["aim"] not in PLAY]
+    play = [each for each in returns if each["aim"] in PLAY_AIMS]
+    other = [each for each in returns if each["aim"] not in PLAY_AIMS]
     series = [
         Series(
             name, [each["steps"] for each in some], [each["return"] for each in some], None, loose

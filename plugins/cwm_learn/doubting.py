@@ -18,7 +18,7 @@ import numpy as np
 from cwm_cli.sandbox.failures import printable
 from cwm_cli.search.contracts import Message, Usage
 from cwm_cli.search.reading import blocks
-from cwm_learn.actors.base import Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.missions import identifiers
 from cwm_learn.writing import SHOWN, AskedModel
 
@@ -72,7 +72,7 @@ class UnsureModel:
         completion = self.model.ask(messages, self.known.seed, self)
         return ([*self._read(completion.text)], completion.usage) if completion else ([], Usage())
 
-    def pursued(self, asked: OpenQuestion) -> Pursued | None:
+    def pursued(self, asked: OpenQuestion) -> TargetedQuestion | None:
         """Return a question that can be gone for, None for one that stays text."""
         space = self.known.observation_space
         if space.children or space.kind == "text":
@@ -81,7 +81,7 @@ class UnsureModel:
         action = None if asked.action is None else self._action(asked.action)
         if box is None or (action is None and (asked.action is not None or not asked.region)):
             return None
-        return Pursued(asked._replace(action=action), box)
+        return TargetedQuestion(asked._replace(action=action), box)
 
     def _words(self, program: str, replayed: str, recorded: str, asked: Iterable[str]) -> str:
         """Word the prompt."""

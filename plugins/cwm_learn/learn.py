@@ -585,7 +585,7 @@ def actor_for(known: Knowledge) -> type[Actor]:
     for address in ACTORS:
         module, _, name = address.partition(":")
         kind: type[Actor] = getattr(import_module(module), name)
-        if kind.serves(known.observation_space, known.action_space):
+        if kind.supports(known.observation_space, known.action_space):
             return kind
     raise CwmError(
         "no learning strategy supports this environment: use `cwm synthesize` on recorded data"

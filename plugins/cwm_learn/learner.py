@@ -262,7 +262,7 @@ class Learner:
                     predicted = self._predicted(observation, action)
                     row, over = self._taken(env, observation, action)
                     length, total = length + 1, total + row.reward
-                    if met is None and not (predicted and self.actor.agrees(predicted, row)):
+                    if met is None and not (predicted and self.actor.matches(predicted, row)):
                         met = length
                     observation = row.next_observation
                     if over:
@@ -277,7 +277,7 @@ class Learner:
 
     def dataset(self, *, certain: bool = False) -> Dataset:
         """Return all rows, or those that chance did not decide."""
-        left_out = self.known.chance if certain else ()
+        left_out = self.known.random_rows if certain else ()
         return self._rows([r for n, r in enumerate(self.known.rows) if n not in left_out])
 
     @property
@@ -299,7 +299,7 @@ class Learner:
 
     @property
     def _too_few(self) -> bool:
-        return len(self.known.rows) < self.actor.WARM
+        return len(self.known.rows) < self.actor.WARMUP_STEPS
 
     @property
     def known_steps(self) -> int:
@@ -368,7 +368,7 @@ class Learner:
                 allowed, wandering = self.task.allowed(self.env), True
                 intent = self._at_random("no known target", allowed)
             if not aims:
-                promised = intent.promise
+                promised = intent.promised_return
             row, agreed = self._step(observation, intent)
             observation = row.next_observation
             aims[intent.aim] += 1
@@ -448,16 +448,16 @@ class Learner:
         else:
             row = self._repeated(recorded)
         self.steps += 1
-        agreed = predicted is not None and self.actor.agrees(predicted, row)
+        agreed = predicted is not None and self.actor.matches(predicted, row)
         by_chance = self._take(row)
         if self.known.disputed:
             done = key(row.observation), key(row.action)
             left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != done]
             self.known.disputed[:] = left
-        if self.known.pursued:
+        if self.known.targets:
             self._answer(row)
         if self.known.program:
-            self._unbroken(lambda: self.actor.remember(row), None)
+            self._unbroken(lambda: self.actor.observe(row), None)
             if not agreed:
                 self._mismatch(row, predicted, by_chance)
         if len(self._unsaved) >= SYNCED:
@@ -562,8 +562,10 @@ class Learner:
 
         The more rows it has wrong, the more it takes.
         """
-        share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, FRESH_WRONG * self._wrong)
-        if self.known.chance and self._kind.under_chance():
+        share = max(
+            FRESH_REMEMBERED if self.actor.OVERRIDES_PROGRAM else share, FRESH_WRONG * self._wrong
+        )
+        if self.known.random_rows and self._kind.stochastic_variant():
             return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
@@ -593,7 +595,11 @@ class Learner:
 
     def _find_contract(self) -> None:
         """Find out what the rows ask of programs, where the same came out otherwise at times."""
-        if self.known.chance and self.writer.contract == "plain" and self._kind.under_chance():
+        if (
+            self.known.random_rows
+            and self.writer.contract == "plain"
+            and self._kind.stochastic_variant()
+        ):
             found = find_contract(self.dataset())
             if found.contract == "chance":
                 self.writer.contract = "chance"
@@ -690,16 +696,16 @@ class Learner:
         if self.known.imagination is not None:
             self.known.imagination.close()
         self.known.program = program
-        if not self.actor.LOOKS_UP:
+        if not self.actor.KEEPS_EXCEPTIONS:
             program = program.partition(EXCEPTIONS)[0]
         self.known.imagination = SearchImagination(
             self.sandbox, program, rows, seed=self.known.seed
         )
         self.known.disputed.clear()
-        kind = self.actor.under_chance() if self.writer.contract == "chance" else self._kind
+        kind = self.actor.stochastic_variant() if self.writer.contract == "chance" else self._kind
         if kind is not None and type(self.actor) is not kind:
             self.actor = kind(self.known)
-        self._unbroken(self.actor.learn, None)
+        self._unbroken(self.actor.rebuild, None)
         self.learning_seconds += time.perf_counter() - began
 
     def _broke(self, failure: Failure) -> None:
@@ -746,7 +752,7 @@ class Learner:
                 "which program is right",
                 1.0,
             )
-            for place, action in ((self.known.told(o), a) for o, a in self.known.disputed)
+            for place, action in ((self.known.describe(o), a) for o, a in self.known.disputed)
         ]
 
     @property
@@ -778,14 +784,14 @@ class Learner:
         asked = [*self._still_named, *named]
         self._ask(asked, "model")
         found = [self.questioner.pursued(each) for each in asked] if self.questioner else []
-        self.known.pursued[:] = [each for each in found if each is not None]
+        self.known.targets[:] = [each for each in found if each is not None]
 
     def _answer(self, row: Transition) -> None:
         """Write down what came of the questions that a step answers."""
-        there, pays = self.known.told(row.next_observation), f"reward {row.reward:g}"
+        there, pays = self.known.describe(row.next_observation), f"reward {row.reward:g}"
         told = f"step {self.steps:,} led to {there}, {pays}" + ", the end" * row.terminated
-        waiting = list(self.known.pursued)
-        self.known.pursued[:] = [each for each in waiting if not each.is_answered(row)]
+        waiting = list(self.known.targets)
+        self.known.targets[:] = [each for each in waiting if not each.is_answered(row)]
         for each in waiting:
             if each.is_answered(row):
                 answered = self.questions.answer(each.question, "model", told)
@@ -820,7 +826,7 @@ class Learner:
             asked.append(
                 OpenQuestion(
                     f"no rule predicts {count} of {len(rows)} rows",
-                    f"such as {self.known.told(row.observation)}",
+                    f"such as {self.known.describe(row.observation)}",
                     row.action,
                     "the same outcome again: a rule is missing; another outcome: randomness",
                     1.0,
@@ -860,8 +866,8 @@ class Learner:
         """Whether doubting the program came to nothing, often enough or as nothing is left."""
         if self._doubts >= DOUBTS:
             return True
-        settled = self._unbroken(lambda: self.actor.settled, otherwise=False)
-        return settled and not self.known.disputed and not self.known.pursued
+        settled = self._unbroken(lambda: self.actor.is_settled, otherwise=False)
+        return settled and not self.known.disputed and not self.known.targets
 
     @property
     def _is_spent(self) -> bool:
@@ -890,7 +896,7 @@ class Learner:
     def _take(self, row: Transition) -> bool:
         """Take note of a row; whether the same came out otherwise before."""
         self.known.rows.append(row)
-        return self._outcomes.take(len(self.known.rows) - 1, row, self.known.chance)
+        return self._outcomes.take(len(self.known.rows) - 1, row, self.known.random_rows)
 
     def _rows(self, rows: Sequence[Transition]) -> Dataset:
         return Dataset.of(

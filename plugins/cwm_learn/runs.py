@@ -36,7 +36,7 @@ from cwm_cli.runs.report import (
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, RunHeader
 from cwm_cli.search.contracts import Usage
-from cwm_learn.actors.base import PLAY
+from cwm_learn.actors.base import PLAY_AIMS
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
 
@@ -541,8 +541,8 @@ def return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
     """Return the chart of the returns: episodes of play, and episodes of exploration."""
     whole = [each for each in episodes if not each.is_cut]
     kinds = {
-        "play": ([each for each in whole if each.aim in PLAY], 0),
-        "exploration": ([each for each in whole if each.aim not in PLAY], 1),
+        "play": ([each for each in whole if each.aim in PLAY_AIMS], 0),
+        "exploration": ([each for each in whole if each.aim not in PLAY_AIMS], 1),
     }
     lines = [
         ChartLine(

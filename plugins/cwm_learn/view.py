@@ -16,7 +16,7 @@ from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
-from cwm_learn.actors.base import PLAY
+from cwm_learn.actors.base import PLAY_AIMS
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
 from cwm_learn.learner import Learner, Mismatched, Stepped
@@ -231,7 +231,7 @@ class LearningPicture(LearningView):
         if waiting := self.waiting:
             yield Text(f"model     {waiting}", "yellow")
         if self.step:
-            promise = self.step.intent.promise
+            promise = self.step.intent.promised_return
             promised = "" if promise is None else f" (planned return {promise:.5g})"
             yield Text(f"aim       {aim_words(self.step)}{promised}", "cyan")
             words = f"{1000 * self.thought / max(self.taken, 1):,.1f} ms per step"
@@ -260,7 +260,7 @@ class LearningPicture(LearningView):
 
 def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableType]:
     """Yield the return, the verdict on the program, open questions and the next command."""
-    play = [each["return"] for each in result.returns if each["aim"] in PLAY][-10:]
+    play = [each["return"] for each in result.returns if each["aim"] in PLAY_AIMS][-10:]
     title = "Certified" if result.certificate else "Not certified"
     style = "bold green" if result.certificate else "bold yellow"
     reason = str(result.certificate or "too few steps of play without a mismatch")

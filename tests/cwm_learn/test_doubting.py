@@ -53,7 +53,7 @@ def test_a_question_of_real_numbers_is_tried_where_it_lies() -> None:
     found = questioner.pursued(asked)
     assert questioner.pursued(asked._replace(region="at the wall")) is None
     assert questioner.pursued(asked._replace(action="jump")) is None
-    known.pursued.append(found)
+    known.targets.append(found)
     intent = Real(known).choose(np.array([1.6, 0.0]), 10, "probe")
     assert (intent.action, intent.aim, intent.reason) == (2, "probe", "does it bounce?")
 

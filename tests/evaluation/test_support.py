@@ -372,7 +372,7 @@ def test_gaps_of_object_data_name_missing_classes_and_no_components():
     assert "one terminal transition" in found[0]
     known = Knowledge(space, actions, 10, schema=SCHEMA)
     here["objects"][1, 6] = 1
-    assert known.told(here) == f"agent at {here['objects'][0, 1]}, 0 with key"
+    assert known.describe(here) == f"agent at {here['objects'][0, 1]}, 0 with key"
 
 
 def spaces_of(rows):

@@ -1,4 +1,4 @@
-"""What the loop of learning asks of a kind of world: to act on its program, and what is unknown."""
+"""The base class of actors, and the knowledge that the learning loop shares with them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from cwm_learn.imagination import SearchImagination
 
 Aim = Literal["exploit", "explore", "probe", "verify"]
-"""What a step is for: the return, the unknown, an open question, or trust in the program."""
+"""The purpose of a step: the return, new states, an open question, or a check of the program."""
 
-PLAY: frozenset[Aim] = frozenset({"exploit", "verify"})
-"""What steps are for that are taken for the return."""
+PLAY_AIMS: frozenset[Aim] = frozenset({"exploit", "verify"})
+"""Aims of steps that maximise the return."""
 
-COMMON = 0.1
-"""Share of the rows that a reward has to be paid in to be one that can be had again and again."""
+MIN_RECURRING_FRACTION = 0.1
+"""A reward is recurring if at least this fraction of the rows has it."""
 
 
 class OpenQuestion(NamedTuple):
-    """Something that the rows leave open, and how an answer would come about.
+    """A question that the rows leave open, and how to answer it.
 
-    `region` names where to go ("position above 1.08"), `action` what to try there (None:
-    being there is enough), `answers` what the outcomes would mean. `weight` is how much of
-    the return plans could gain or lose by the answer.
+    `region` describes the place of the test ("position above 1.08") and `action` the action to try
+    there (None: any action). `answers` explains the possible outcomes. `weight` is the change of
+    the planned return that the answer could cause.
     """
 
     text: str
@@ -44,49 +44,56 @@ class OpenQuestion(NamedTuple):
     weight: float = 0.0
 
 
-class Pursued(NamedTuple):
-    """An open question, and the box (2, components) in which its answer lies."""
+class TargetedQuestion(NamedTuple):
+    """An open question with the box (2, components) of observations where it can be answered."""
 
     question: OpenQuestion
     box: np.ndarray
 
-    def holds(self, values: np.ndarray) -> Any:
-        """Whether components (..., components) lie in the box."""
+    def contains(self, values: np.ndarray) -> Any:
+        """Return whether observations (..., components) are inside the box."""
         return ((values >= self.box[0]) & (values <= self.box[1])).all(-1)
 
     def is_answered(self, row: Transition) -> bool:
-        """Whether a step tried the action there; without one it is enough to have been there."""
+        """Return True if a transition tried the action in the box.
+
+        If the question has no action, starting or ending in the box is enough.
+        """
         before, after = np.ravel(row.observation), np.ravel(row.next_observation)
         if self.question.action is None:
-            return bool(self.holds(before) or self.holds(after))
-        return bool(self.holds(before)) and np.array_equal(self.question.action, row.action)
+            return bool(self.contains(before) or self.contains(after))
+        return bool(self.contains(before)) and np.array_equal(self.question.action, row.action)
 
 
 class Intent(NamedTuple):
-    """The next action, what it is for and why, in a few words, and the return that is promised.
+    """The next action, its aim and a short reason.
 
-    The promise is that of the rest of the episode under the present program, None where
+    `promised_return` is the return that the program predicts for the rest of the episode; None if
     the aim is not the return.
     """
 
     action: Any
     aim: Aim
     reason: str
-    promise: float | None = None
+    promised_return: float | None = None
 
 
 @dataclass
 class Knowledge:
-    """What is known of an environment: all rows so far, and a program of them.
+    """All recorded transitions of an environment, and the current program.
 
-    `rows` and `starts` grow while the agent acts, and nothing is ever dropped. `limit` is how
-    many steps an episode can last. `program` is the text that is acted on, empty before there is
-    one, and `imagination` what imagines with it. `names` are those of the components, where the
-    environment tells them. `valid` are the actions allowed
-    after each row in `rows`, where the environment names them. Rows whose numbers are in
-    `chance` came out otherwise when the same was done again. `disputed` are observations and
-    actions of which other programs that replay every row say otherwise: to be probed first.
-    `pursued` are questions that a language model named, which are probed where they lie.
+    Attributes:
+        limit: Maximum number of steps of an episode.
+        names: Names of the observation's components; empty if the environment has none.
+        rows: All transitions so far. The learning loop appends to `rows` and `starts`.
+        starts: The first observations of all episodes so far.
+        random_rows: Indices of rows without the most common outcome of their observation and
+            action.
+        disputed: Pairs of observation and action for which other programs, which also reproduce
+            every row, predict another outcome. They are probed first.
+        targets: Questions of a language model, to be probed in their boxes.
+        program: The text of the current program; empty before the first one.
+        imagination: Simulates with the current program.
     """
 
     observation_space: Space
@@ -97,9 +104,9 @@ class Knowledge:
     names: Sequence[str] = ()
     rows: list[Transition] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
-    chance: set[int] = field(default_factory=set)
+    random_rows: set[int] = field(default_factory=set)
     disputed: list[tuple[Any, Any]] = field(default_factory=list)
-    pursued: list[Pursued] = field(default_factory=list)
+    targets: list[TargetedQuestion] = field(default_factory=list)
     program: str = ""
     imagination: SearchImagination | None = None
 
@@ -108,30 +115,30 @@ class Knowledge:
             raise ValueError("an episode must have at least one step")
 
     @property
-    def usual(self) -> float | None:
-        """The best reward that is common and ends nothing: what can be had again and again."""
-        counts = Counter(row.reward for row in self.rows if not row.terminated)
-        least = max(2.0, COMMON * len(self.rows))
-        return max((reward for reward, count in counts.items() if count >= least), default=None)
+    def usual_reward(self) -> float | None:
+        """The best recurring reward of a step that does not end the episode; None if none recurs.
 
-    def component(self, place: int) -> str:
-        """Return what a component of the observation is called."""
+        An agent can probably collect this reward again and again.
+        """
+        counts = Counter(row.reward for row in self.rows if not row.terminated)
+        min_count = max(2.0, MIN_RECURRING_FRACTION * len(self.rows))
+        return max((reward for reward, count in counts.items() if count >= min_count), default=None)
+
+    def component_name(self, place: int) -> str:
+        """Return the name of a component of the observation."""
         return self.names[place] if self.names else f"observation[{place}]"
 
-    def told(self, observation: Any) -> str:
-        """Return an observation in a few words: of objects, where the agent is and what it has."""
+    def describe(self, observation: Any) -> str:
+        """Return a short text for an observation; for objects, the agent's position and load."""
         if self.schema is not None:
             table, column = observation[OBJECTS], self.schema.column
             x, y = table[0, [column("x"), column("y")]].tolist()
-            kinds = (
-                table[table[:, column("held")] == 1, 0].tolist()
-                if "held" in self.schema.names
-                else []
-            )
-            held = [
-                self.schema.classes[kind] for kind in kinds if 0 < kind < len(self.schema.classes)
-            ]
-            return f"agent at {x}, {y}" + (f" with {', '.join(held)}" if held else "")
+            text = f"agent at {x}, {y}"
+            if "held" in self.schema.names:
+                kinds, classes = table[table[:, column("held")] == 1, 0], self.schema.classes
+                held = [classes[kind] for kind in kinds.tolist() if 0 < kind < len(classes)]
+                text += f" with {', '.join(held)}" * bool(held)
+            return text
         if self.names:
             parts = zip(self.names, np.ravel(observation).tolist(), strict=True)
             return printable(", ".join(f"{name} {value:.4g}" for name, value in parts), 80)
@@ -139,83 +146,90 @@ class Knowledge:
 
 
 class Actor:
-    """Acts on a program of an environment: plays what returns most, and goes for the unknown.
+    """Base class of actors: they maximise the return in a program, and explore.
 
-    In the order of its life: `serves` says from the spaces whether it can act there, and it is
-    made with what is `known`, which the loop goes on filling. `learn` is called whenever there
-    is another program, `remember` after each step. `predict` says what the program says
-    of a step, and `agrees` whether that came about. `promise` is what its play is worth from
-    somewhere, and `choose` says what to do there. `settled` is whether nothing is left to learn
-    that the return could gain from. A kind of world derives from it:
+    The learning loop calls `supports` to choose a class, and creates the actor with the shared
+    `known`, which the loop continues to fill. It calls `rebuild` after each change of the program
+    and `observe` after each step. A subclass defines the behaviour for one kind of environment:
 
-        class Guessing(Actor):
-            WARM = 1
+        class FirstAction(Actor):
+            WARMUP_STEPS = 1
 
             @classmethod
-            def serves(cls, observation_space, action_space):
+            def supports(cls, observation_space, action_space):
                 return action_space.kind == "discrete"
 
             def choose(self, observation, left, aim=None):
                 return Intent(int(self.known.action_space.low[0]), "explore", "the first action")
     """
 
-    WARM: ClassVar[int] = 10
-    """Random steps before there is anything to write a program from."""
+    WARMUP_STEPS: ClassVar[int] = 10
+    """Number of random steps before the first program is written."""
 
-    LOOKS_UP: ClassVar[bool] = True
-    """Whether it imagines with recorded steps that a program looks up: where numbers are real none
-    comes again, and looking takes the program its forms for many observations at once."""
+    KEEPS_EXCEPTIONS: ClassVar[bool] = True
+    """Whether to plan with the program's table of exceptions (recorded transitions that its rules
+    do not predict). Real numbers never recur, and a table prevents vectorised steps."""
 
-    REPLAYS: ClassVar[bool] = False
-    """Whether what it remembers overrides the program, so that between two programs it acts as if
-    every row were replayed."""
+    OVERRIDES_PROGRAM: ClassVar[bool] = False
+    """Whether recorded transitions override the program, so that between two programs the actor
+    behaves as if the program reproduced every row."""
 
     def __init__(self, known: Knowledge) -> None:
         self.known = known
 
     @classmethod
-    def serves(cls, observation_space: Space, action_space: Space) -> bool:
-        """Whether it can act in such an environment."""
+    def supports(cls, observation_space: Space, action_space: Space) -> bool:
+        """Return whether the actor can act in an environment with these spaces."""
         raise NotImplementedError
 
     @classmethod
-    def under_chance(cls) -> type[Actor] | None:
-        """Return who acts instead where chance decides what follows; None where nobody can."""
+    def stochastic_variant(cls) -> type[Actor] | None:
+        """Return the class to use if outcomes are random; None if random outcomes are unsupported.
+
+        It may be this class.
+        """
         return None
 
-    def learn(self) -> None:
-        """Make anew what follows from the program: tables, values, policies."""
+    def rebuild(self) -> None:
+        """Recompute everything that depends on the program: tables, values, policies."""
 
-    def remember(self, row: Transition) -> None:
-        """Take note of a step that was taken; the program may say otherwise, and is wrong then."""
+    def observe(self, row: Transition) -> None:
+        """Record a transition, which may contradict the program."""
 
     def predict(self, observation: Any, action: Any) -> Step | None:
-        """Return what follows an action, None where nothing is known."""
+        """Return the predicted outcome of an action; None if it is unknown."""
         return None
 
-    def agrees(self, predicted: Step, row: Transition) -> bool:
-        """Whether what was predicted came about."""
+    def matches(self, predicted: Step, row: Transition) -> bool:
+        """Return whether a prediction equals the recorded outcome."""
         raise NotImplementedError
 
-    def promise(self, observation: Any, left: int) -> float | None:
-        """Return what its play is worth in the program for so many steps left.
+    def promised_return(self, observation: Any, left: int) -> float | None:
+        """Return what the best plan returns in the program with `left` steps left.
 
-        None where it knows of nothing to go for.
+        None if no plan is better than doing nothing in particular.
         """
         return None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
-        """Return what to do now; without an aim that which promises most (to exploit or explore).
+        """Return the next action.
 
-        None where nothing can be done for the aim from here: the episode may as well begin anew.
+        Args:
+            observation: The current observation.
+            left: Number of steps left in the episode.
+            aim: The purpose of the step. None lets the actor choose between "exploit" and
+                "explore".
+
+        Returns:
+            None if the actor can do nothing for the aim from here; the episode may then be reset.
         """
         raise NotImplementedError
 
     def questions(self) -> list[OpenQuestion]:
-        """Return what is open, what matters most first."""
+        """Return the open questions, the most important first."""
         return []
 
     @property
-    def settled(self) -> bool:
-        """Whether no situation that was never visited could better the return, if it paid well."""
+    def is_settled(self) -> bool:
+        """Whether no unvisited state could raise the return, even with the best known reward."""
         return False

@@ -16,7 +16,15 @@ import numpy as np
 
 from cwm_cli.planning.model import Step
 from cwm_cli.text import percent
-from cwm_learn.actors.base import PLAY, Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.base import (
+    PLAY_AIMS,
+    Actor,
+    Aim,
+    Intent,
+    Knowledge,
+    OpenQuestion,
+    TargetedQuestion,
+)
 from cwm_learn.search import policies
 
 if TYPE_CHECKING:
@@ -119,8 +127,8 @@ class Visited:
 class Real(Actor):
     """Acts where observations are vectors of real numbers."""
 
-    WARM: ClassVar[int] = 30
-    LOOKS_UP: ClassVar[bool] = False
+    WARMUP_STEPS: ClassVar[int] = 30
+    KEEPS_EXCEPTIONS: ClassVar[bool] = False
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
@@ -137,7 +145,7 @@ class Real(Actor):
         self._earned = SAVED_WORK
 
     @classmethod
-    def serves(cls, observation_space: Space, action_space: Space) -> bool:
+    def supports(cls, observation_space: Space, action_space: Space) -> bool:
         """Whether observations are real numbers, and actions are numbered or have bounds."""
         bounded = all(map(isfinite, (*action_space.low, *action_space.high)))
         acts = action_space.kind == "discrete" or (action_space.is_float and bounded)
@@ -145,11 +153,11 @@ class Real(Actor):
 
     # --- what is known
 
-    def learn(self) -> None:
+    def rebuild(self) -> None:
         """Forget plans of another program; a policy is found when one is needed."""
         self._way, self._has_looked, self._idle_until = None, False, 0
 
-    def remember(self, row: Transition) -> None:
+    def observe(self, row: Transition) -> None:
         """Remember what came out otherwise than the program says."""
         self._remembered[_key(row.observation, row.action)] = Step(
             row.next_observation, row.reward, row.terminated
@@ -173,7 +181,7 @@ class Real(Actor):
         after = found["observations"][0].reshape(self._shape)
         return Step(after, float(found["rewards"][0]), bool(found["ends"][0]))
 
-    def agrees(self, predicted: Step, row: Transition) -> bool:
+    def matches(self, predicted: Step, row: Transition) -> bool:
         """Whether a prediction came about; what is seen at an end counts for nothing."""
         if bool(predicted.terminated) != row.terminated:
             return False
@@ -186,7 +194,7 @@ class Real(Actor):
 
     # --- what to do
 
-    def promise(self, observation: Any, left: int) -> float | None:
+    def promised_return(self, observation: Any, left: int) -> float | None:
         """Return what the better of plan and policy is worth from here."""
         way = self._way_for("exploit", observation, left)
         return None if way is None or way.found["flat"] else way.worth(left)
@@ -195,13 +203,13 @@ class Real(Actor):
         """Return the next action of the plan for an aim."""
         self._earned = min(SAVED_WORK, self._earned + STEP_WORK)
         if aim == "probe":
-            for each in self.known.pursued:
-                if each.question.action is not None and each.holds(np.ravel(observation)):
+            for each in self.known.targets:
+                if each.question.action is not None and each.contains(np.ravel(observation)):
                     return Intent(each.question.action, aim, each.question.text)
         if aim is None:
             here = np.asarray(observation, float).ravel()
             explores = self._followed("explore", here, left) is not None  # to its end
-            explores = explores or self.promise(observation, left) is None
+            explores = explores or self.promised_return(observation, left) is None
             aim = "explore" if explores else "exploit"
         if aim == "verify":
             way = self._way_for("exploit", observation, left)
@@ -209,7 +217,7 @@ class Real(Actor):
             way = self._way_for(aim, observation, left)
         if way is None:
             return None
-        if aim in PLAY:
+        if aim in PLAY_AIMS:
             policy = "a policy optimised in the program"
             reason = policy if way.is_policy else "the plan with the highest return"
             return Intent(self._action(way, observation, left), aim, reason, way.worth(left))
@@ -263,7 +271,7 @@ class Real(Actor):
         if way is not None and way.aim == "exploit" and 0 < way.place(left) < way.length:
             given["before"] = way.found["actions"][way.place(left) :]
             given["worth"] = np.array(way.worth(left))
-        options = {"horizon": left, "best": self._best, "usual": self.known.usual}
+        options = {"horizon": left, "best": self._best, "usual": self.known.usual_reward}
         found = self._searched("cells:plan", given, **options)
         if found and found["flat"] and self._best > 0:
             found["flat"] = np.array(False)  # to last is worth something
@@ -294,7 +302,7 @@ class Real(Actor):
 
     def _probing(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way to where the first question that was not tried too often is answered."""
-        asked = [*self.known.pursued, *self._pursued()]
+        asked = [*self.known.targets, *self._pursued()]
         for question, box in sorted(asked, key=lambda each: -each.question.weight):
             if self._tried[question.text] < TRIES:
                 self._tried[question.text] += 1
@@ -327,15 +335,15 @@ class Real(Actor):
         return [each.question for each in self._pursued()]
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether there is something to go for, or nothing more than what is promised."""
         return bool(self.known.program) and not self._is_blind
 
-    def _pursued(self) -> list[Pursued]:
+    def _pursued(self) -> list[TargetedQuestion]:
         """Return open questions with where they are answered, what matters most first."""
         return sorted([*self._limits(), *self._extremes()], key=lambda each: -each.question.weight)
 
-    def _limits(self) -> list[Pursued]:
+    def _limits(self) -> list[TargetedQuestion]:
         """Return between which values of a component ends begin: beyond all that lasted."""
         after = self._after
         ends = np.array([row.terminated for row in self.known.rows], np.bool_)
@@ -356,7 +364,7 @@ class Real(Actor):
                 continue  # another component explains these ends, and more of them
             explained |= mask
             low, high = sorted((sign * float(last), sign * float(first)))
-            name = self.known.component(place)
+            name = self.known.component_name(place)
             text = f"the limit of {name} is between {low:.4g} and {high:.4g}"
             if count == 1:
                 text += "; only one such end was seen"
@@ -366,10 +374,12 @@ class Real(Actor):
                 "an end there lowers the upper bound of the limit, no end raises the lower bound"
             )
             weight = gap * count / ends.sum() + (count == 1)
-            found.append(Pursued(OpenQuestion(text, region, None, answers, float(weight)), box))
+            found.append(
+                TargetedQuestion(OpenQuestion(text, region, None, answers, float(weight)), box)
+            )
         return found
 
-    def _extremes(self) -> list[Pursued]:
+    def _extremes(self) -> list[TargetedQuestion]:
         """Return the components that stayed away from their bounds."""
         space, seen, found = self.known.observation_space, self._visited, []
         for place, sign in product(range(len(seen.low)), (1, -1)):
@@ -377,7 +387,7 @@ class Real(Actor):
             most = (seen.high if sign > 0 else seen.low)[place]
             if not isfinite(bound) or abs(bound) > FAR or sign * bound <= 0:
                 continue
-            share, name = max(0.0, float(most / bound)), self.known.component(place)
+            share, name = max(0.0, float(most / bound)), self.known.component_name(place)
             if share >= ALL_BUT:
                 continue
             text = f"{name} reached at most {percent(share)} of its bound {bound:.4g}"
@@ -386,7 +396,7 @@ class Real(Actor):
             region = f"{name} {beyond} {ALL_BUT * bound:.4g}"
             answers = "whether an end or another reward occurs there"
             question = OpenQuestion(text, region, None, answers, 0.1 * (1 - share))
-            found.append(Pursued(question, _box(len(seen.low), place, low, high)))
+            found.append(TargetedQuestion(question, _box(len(seen.low), place, low, high)))
         return found
 
     # --- what the rows say

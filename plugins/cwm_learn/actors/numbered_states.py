@@ -309,10 +309,10 @@ class Situations:
 class TabularActor(Actor):
     """Base class of actors that number all observations and actions."""
 
-    REPLAYS = True
+    OVERRIDES_PROGRAM = True
 
     @classmethod
-    def serves(cls, observation_space: Space, action_space: Space) -> bool:
+    def supports(cls, observation_space: Space, action_space: Space) -> bool:
         """Return True if observations have no real numbers, and there are few actions."""
         real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
         return not real and action_space.cardinality <= MAX_ACTIONS

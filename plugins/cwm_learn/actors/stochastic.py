@@ -76,11 +76,11 @@ class DiceActor(TabularActor):
         self._rng = np.random.default_rng([known.seed, 2])
 
     @classmethod
-    def under_chance(cls) -> type[Actor]:
+    def stochastic_variant(cls) -> type[Actor]:
         """Return this one."""
         return cls
 
-    def learn(self) -> None:
+    def rebuild(self) -> None:
         """Ask the program for all that can follow in what can be reached from anywhere."""
         self._table.forget()
         self._seen.clear()
@@ -90,7 +90,7 @@ class DiceActor(TabularActor):
             self._ask(np.arange(len(self._table)))
         self._odds = None
 
-    def remember(self, row: Transition) -> None:
+    def observe(self, row: Transition) -> None:
         """Count what followed."""
         self._notice()
 
@@ -104,7 +104,7 @@ class DiceActor(TabularActor):
         after = self._table.observation(int(odds.following[best]))
         return Step(after, float(odds.reward[best]), bool(odds.ended[best]))
 
-    def agrees(self, predicted: Step, row: Transition) -> bool:
+    def matches(self, predicted: Step, row: Transition) -> bool:
         """Whether what followed was possible, if not the likeliest."""
         odds, pair = self._known(), self._pair(row.observation, row.action)
         after = self._table.number(row.next_observation)
@@ -113,7 +113,7 @@ class DiceActor(TabularActor):
         paid = np.isclose(odds.reward, row.reward) & (odds.ended == row.terminated)
         return bool((lines & same & paid).any())
 
-    def promise(self, observation: Any, left: int) -> float | None:
+    def promised_return(self, observation: Any, left: int) -> float | None:
         """Return what play is worth on the mean, if it matters what is done."""
         worth = self._worth(self._met(observation), left)
         matters = worth.max() > worth.min() + SLACK * (1 + np.abs(worth).max())
@@ -121,12 +121,12 @@ class DiceActor(TabularActor):
 
     def _pays(self, worth: np.ndarray, left: int) -> bool:
         """Whether play is worth more than what is usual."""
-        idle = left * (self.known.usual or 0.0)
+        idle = left * (self.known.usual_reward or 0.0)
         return bool(worth.max() > idle + SLACK * (1 + abs(idle)))
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Play the best action, or go for what no row has shown: first if nothing pays."""
-        number, promise = self._met(observation), self.promise(observation, left)
+        number, promise = self._met(observation), self.promised_return(observation, left)
         if aim is None:
             curious = len(self.known.starts) % CURIOUS == 0
             if not curious and self._pays(self._worth(number, left), left):
@@ -143,12 +143,12 @@ class DiceActor(TabularActor):
         left = np.unique(odds.following[~odds.ended & (odds.chance > 0)])
         names = [n for n in left.tolist() if n not in visited][:3]
         return [
-            OpenQuestion(f"never visited: {self.known.told(self._table.observation(n))}")
+            OpenQuestion(f"never visited: {self.known.describe(self._table.observation(n))}")
             for n in names
         ]
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether next to nothing unknown can be reached from any start of late."""
         starts = [self._met(start) for start in self.known.starts[-3:]]
         return bool(starts) and all(self._curiosity()[n].max() < SLIGHT for n in starts)
@@ -269,7 +269,7 @@ class DiceActor(TabularActor):
 
         One of which nothing is known pays what is usual for ever.
         """
-        odds, usual = self._known(), self.known.usual or 0.0
+        odds, usual = self._known(), self.known.usual_reward or 0.0
         left = min(left, MOST_LEVELS)
         if not self._values or len(self._values[0]) != len(self._table):
             self._values = [np.zeros(len(self._table))]

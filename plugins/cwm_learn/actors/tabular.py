@@ -53,11 +53,11 @@ class Counted(TabularActor):
         self._rng = np.random.default_rng([known.seed, 0])
 
     @classmethod
-    def under_chance(cls) -> type[Actor]:
+    def stochastic_variant(cls) -> type[Actor]:
         """Return the actor that also counts probabilities."""
         return DiceActor
 
-    def learn(self) -> None:
+    def rebuild(self) -> None:
         """Begin a table anew; the program is asked once it is known from where."""
         self._steps.clear()
         self._wrong.clear()
@@ -67,7 +67,7 @@ class Counted(TabularActor):
         self._noticed()
         self._factors = self._novelty = None
 
-    def remember(self, row: Transition) -> None:
+    def observe(self, row: Transition) -> None:
         """Take note of a step: it outranks the program."""
         self._noticed()
 
@@ -80,7 +80,7 @@ class Counted(TabularActor):
         place = number, chosen
         return Step(after, float(self.table.rewards[place]), bool(self.table.terminated[place]))
 
-    def agrees(self, predicted: Step, row: Transition) -> bool:
+    def matches(self, predicted: Step, row: Transition) -> bool:
         """Whether reward and end came about, and the situation unless the episode ended in it."""
         same = row.terminated or self.table.number(predicted.observation) == self.table.number(
             row.next_observation
@@ -89,7 +89,7 @@ class Counted(TabularActor):
         paid = abs(predicted.reward - row.reward) <= slack
         return bool(same and paid and predicted.terminated == row.terminated)
 
-    def promise(self, observation: Any, left: int) -> float | None:
+    def promised_return(self, observation: Any, left: int) -> float | None:
         """Return the return of the best play, if it is above the usual reward for ever."""
         if left < 1:
             return None
@@ -147,7 +147,7 @@ class Counted(TabularActor):
         return [*self._untried(), *self._ends(), *self._unvisited()]
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing never visited could better the return from any start, if it paid most."""
         limit = self.known.limit
         for observation in self.known.starts[-SHOWN:]:
@@ -163,7 +163,7 @@ class Counted(TabularActor):
         imagination = self.known.imagination
         if imagination is not None and self.table.expanded[number] < extent:
             if self.table.full:
-                self.learn()
+                self.rebuild()
                 number = self.table.number(observation)
             self._noticed()
             self.table.explore(imagination, number, extent, self._best_end)
@@ -227,12 +227,12 @@ class Counted(TabularActor):
         for place, row in enumerate(known.rows[len(self._steps) :], len(self._steps)):
             self._steps.append(table.numbers_of(row))
             self._novelty = None
-            if place not in known.chance and table.record(*self._steps[-1]):
+            if place not in known.random_rows and table.record(*self._steps[-1]):
                 self._wrong.append(place)
 
     def _usual(self) -> float:
         """Return the reward that can be had again and again, or else the most common one."""
-        if (usual := self.known.usual) is not None:
+        if (usual := self.known.usual_reward) is not None:
             return usual
         rewards = [row.reward for row in self.known.rows if not row.terminated]
         return Counter(rewards or [0.0]).most_common(1)[0][0]
@@ -325,10 +325,10 @@ class Counted(TabularActor):
 
     def _pursued(self) -> Iterator[Level]:
         """Yield where each question of a language model is answered."""
-        for each in self.known.pursued:
+        for each in self.known.targets:
             unknown, action = np.zeros(self.table.following.shape, bool), each.question.action
             column = slice(None) if action is None else self.table.action_number(action)
-            unknown[each.holds(self.table.values), column] = True
+            unknown[each.contains(self.table.values), column] = True
             yield Level(each.question.text, unknown)
 
     def _untried(self) -> list[OpenQuestion]:
@@ -345,8 +345,8 @@ class Counted(TabularActor):
         return [
             OpenQuestion(
                 f"the end of the episode by action {self.table.actions[action]} at"
-                f" {self.known.told(self.table.observation(before))} was seen once",
-                self.known.told(self.table.observation(before)),
+                f" {self.known.describe(self.table.observation(before))} was seen once",
+                self.known.describe(self.table.observation(before)),
                 self.table.actions[action],
                 "whether the episode always ends there",
                 abs(rewards[before, action] - self.table.usual),
@@ -363,7 +363,7 @@ class Counted(TabularActor):
         for level in self._doubts(start, self.table.ways(start, limit), limit):
             places = np.unique(self.table.following[level.unknown])
             found += [
-                self.known.told(self.table.observation(int(place))) for place in places[:SHOWN]
+                self.known.describe(self.table.observation(int(place))) for place in places[:SHOWN]
             ]
         return [
             OpenQuestion(

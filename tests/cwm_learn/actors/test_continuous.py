@@ -85,7 +85,7 @@ def known_of(
 def returned(actor: Real, env: gym.Env[Any, Any], seed: int) -> tuple[float, float]:
     """Play an episode; return the promised and the actual return."""
     seen, _ = env.reset(seed=seed)
-    total, promised = 0.0, actor.promise(seen, actor.known.limit)
+    total, promised = 0.0, actor.promised_return(seen, actor.known.limit)
     for left in range(actor.known.limit, 0, -1):
         intent = actor.choose(seen, left, "exploit")
         assert intent is not None
@@ -116,7 +116,7 @@ def test_the_frontier_leads_out_of_what_was_visited_and_then_the_way_is_played(
     actor = Real(known)
     with known.imagination or pytest.fail():
         start, _ = env.reset(seed=5)
-        assert actor.promise(start, 200) is None  # rewards never vary and no end was seen
+        assert actor.promised_return(start, 200) is None  # rewards never vary and no end was seen
         intent = actor.choose(start, 200)
         assert intent is not None
         assert intent.aim == "explore"
@@ -129,7 +129,7 @@ def test_the_frontier_leads_out_of_what_was_visited_and_then_the_way_is_played(
             row = Transition(start, intent.action, after, float(reward), ended, False)
             predicted = actor.predict(start, intent.action)
             assert predicted is not None
-            assert actor.agrees(predicted, row)
+            assert actor.matches(predicted, row)
             known.rows.append(row)
             start = after
             if ended or after[0] > farthest + 0.2:
@@ -157,7 +157,7 @@ def test_it_serves_real_numbers_with_numbered_or_bounded_actions() -> None:
     real = Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0))
     free = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
     numbered = Space("discrete", "int64", (), (0.0,), (1.0,))
-    assert Real.serves(real, numbered)
-    assert Real.serves(real, real)
-    assert not Real.serves(real, free)
-    assert not Real.serves(numbered, numbered)
+    assert Real.supports(real, numbered)
+    assert Real.supports(real, real)
+    assert not Real.supports(real, free)
+    assert not Real.supports(numbered, numbered)

@@ -42,7 +42,7 @@ def walker(sandbox: Sandbox) -> Iterator[DiceActor]:
     with SearchImagination(sandbox, WALK, seen) as imagination:
         known.imagination = imagination
         actor = DiceActor(known)
-        actor.learn()
+        actor.rebuild()
         yield actor
 
 
@@ -54,19 +54,19 @@ def worth(chance: float, place: int) -> float:
 
 
 def test_play_is_for_the_mean_of_what_can_follow(walker: DiceActor) -> None:
-    assert walker.promise(1, 10) == pytest.approx(worth(0.5, 1), abs=1e-5)
+    assert walker.promised_return(1, 10) == pytest.approx(worth(0.5, 1), abs=1e-5)
     found = walker.choose(1, 10, "exploit")
     assert found is not None
     assert found.action == 1
-    assert found.promise == pytest.approx(worth(0.5, 1), abs=1e-5)
+    assert found.promised_return == pytest.approx(worth(0.5, 1), abs=1e-5)
 
 
 def test_what_rows_count_betters_what_the_program_tells(walker: DiceActor) -> None:
-    told = walker.promise(2, 10)
+    told = walker.promised_return(2, 10)
     for _ in range(300):
         walker.known.rows.append(Transition(2, 1, 0, -0.1, terminated=True))
-        walker.remember(walker.known.rows[-1])
-    counted = walker.promise(2, 10)
+        walker.observe(walker.known.rows[-1])
+    counted = walker.promised_return(2, 10)
     assert told == pytest.approx(0.45, abs=1e-5)
     assert counted == pytest.approx(0.0, abs=1e-3)  # standing still is better by now
 
@@ -75,22 +75,22 @@ def test_what_no_row_has_shown_is_gone_for(walker: DiceActor) -> None:
     found = walker.choose(0, 10, "explore")
     assert found is not None
     assert (found.action, found.aim) == (1, "explore")
-    assert not walker.settled
+    assert not walker.is_settled
     for place in range(4):
         for action in (0, 1):
             row = Transition(place, action, min(place + action, 3), 0.0, terminated=place == 3)
             walker.known.rows.append(row)
-            walker.remember(row)
-    assert walker.settled
+            walker.observe(row)
+    assert walker.is_settled
 
 
 def test_a_step_agrees_that_was_possible(walker: DiceActor) -> None:
     predicted = walker.predict(2, 1)
     assert predicted is not None
     lost, odd = (Transition(2, 1, 0, reward, terminated=True) for reward in (-0.1, 5.0))
-    assert walker.agrees(predicted, lost)
-    assert walker.agrees(predicted, Transition(2, 1, 3, 1.0, terminated=True))
-    assert not walker.agrees(predicted, odd)
+    assert walker.matches(predicted, lost)
+    assert walker.matches(predicted, Transition(2, 1, 3, 1.0, terminated=True))
+    assert not walker.matches(predicted, odd)
 
 
 def test_rows_are_wrong_that_no_outcome_gives(sandbox: Sandbox) -> None:

@@ -14,7 +14,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox import Sandbox
-from cwm_learn.actors.base import Knowledge, OpenQuestion, Pursued
+from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.actors.digits import digits_of
 from cwm_learn.actors.tabular import Counted
 from cwm_learn.imagination import SearchImagination
@@ -65,7 +65,7 @@ def took(actor: Counted, *steps: tuple[Any, ...]) -> None:
     """Have it remember steps (observation, action, next observation, reward, terminated)."""
     for step in steps:
         actor.known.rows.append(Transition(*step))
-        actor.remember(actor.known.rows[-1])
+        actor.observe(actor.known.rows[-1])
 
 
 def play(actor: Counted, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
@@ -99,7 +99,7 @@ def test_an_action_that_the_program_fails_at_is_unknown() -> None:
         PLAIN.replace("        row, col", "        1 / (action != 2)\n        row, col")
     )
     actor.known.starts.append(8)
-    actor.learn()
+    actor.rebuild()
     assert actor.predict(8, 2) is None
     step = actor.predict(8, 0)
     assert step is not None
@@ -130,7 +130,7 @@ class Environment:
 def test_nobody_goes_where_nothing_can_be_observed() -> None:
     actor = counted(ENDLESS)
     actor.known.starts.append(20)
-    actor.learn()
+    actor.rebuild()
     assert actor.predict(20, 2) == (23, 0.0, False, None)
     assert len(actor.table) == 4
     assert actor.predict(23, 0) is None
@@ -187,12 +187,12 @@ def test_on_a_large_board_a_way_to_an_end_that_paid_costs_few_steps_of_the_progr
     actor.known.schema = schema
     actor.known.starts.append(start)
     asked = actor.known.imagination
-    assert actor.promise(start, 200) == pytest.approx(1.0)
+    assert actor.promised_return(start, 200) == pytest.approx(1.0)
     whole = asked.model.counter[0]
     near = {"mission": "go", "objects": np.array([[1, 9, 8], [0, 0, 0]])}
     there = {"mission": "go", "objects": np.array([[1, 9, 9], [0, 0, 0]])}
     took(actor, (near, 1, there, 1.0, True))
-    actor.learn()
+    actor.rebuild()
     path = play(actor, start, most=200)
     assert len(path) == 19
     assert asked.model.counter[0] - whole < whole / 4
@@ -205,8 +205,8 @@ def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox:
     known = Knowledge(CELLS, MOVES, 20, starts=[0], program=GOAL)
     with SearchImagination(sandbox, GOAL, data, form=form) as known.imagination:
         actor = Counted(known)
-        actor.learn()
-        assert actor.promise(0, 20) == pytest.approx(1.0)
+        actor.rebuild()
+        assert actor.promised_return(0, 20) == pytest.approx(1.0)
         assert len(actor.table) == 24
         assert len(play(actor, 0)) == 8
 
@@ -226,9 +226,9 @@ class Environment:
 """
     actor = counted(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
     actor.known.starts.append({"at": 0, "said": "go"})
-    actor.learn()
-    assert Counted.serves(space, actor.known.action_space)
-    assert actor.promise({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
+    actor.rebuild()
+    assert Counted.supports(space, actor.known.action_space)
+    assert actor.promised_return({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
     assert len(actor.table) == 3
 
 
@@ -236,13 +236,13 @@ def test_the_promise_is_the_return_of_its_play_and_the_shorter_of_two_ways_is_ta
     actor = counted(COSTLY)
     actor.known.starts.append(0)
     took(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
-    actor.learn()
-    assert actor.promise(0, 20) == pytest.approx(-7.0)
+    actor.rebuild()
+    assert actor.promised_return(0, 20) == pytest.approx(-7.0)
     path = play(actor, 0)
     assert path[-1] == 5
     assert len(path) == 8
     assert 2 not in path
-    assert actor.promise(0, 3) is None  # the end is too far
+    assert actor.promised_return(0, 3) is None  # the end is too far
 
 
 def test_of_two_ways_that_pay_alike_the_one_that_was_taken_is() -> None:
@@ -252,20 +252,20 @@ def test_of_two_ways_that_pay_alike_the_one_that_was_taken_is() -> None:
     moves = {6: 1, 1: 0}
     took(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
     took(actor, (23, 3, 17, 1.0, True))
-    actor.learn()
+    actor.rebuild()
     assert play(actor, 0) == [*around, 17]
 
 
 def test_what_was_seen_outranks_the_program_at_once() -> None:
     actor = counted(GOAL)
     actor.known.starts.append(0)
-    actor.learn()
+    actor.rebuild()
     assert play(actor, 10) == [10, 11, 17] or play(actor, 10) == [10, 16, 17]
     took(actor, (16, 0, 16, 0.0, False), (11, 1, 11, 0.0, False))
     step = actor.predict(16, 0)
     assert step == (16, 0.0, False, None)
-    assert actor.agrees(step, actor.known.rows[0])
-    assert not actor.agrees(step, actor.known.rows[1])
+    assert actor.matches(step, actor.known.rows[0])
+    assert not actor.matches(step, actor.known.rows[1])
     assert play(actor, 10)[-3:] == [22, 23, 17]
 
 
@@ -273,7 +273,7 @@ def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
     split = PLAIN.replace("row = min", "row = row if row == 2 else min")
     actor = counted(split.replace("return", "row == 2 and 0\n        return"))
     actor.known.starts.append(12)
-    actor.learn()
+    actor.rebuild()
     actor.choose(12, 20)
     assert len(actor.table) == 6
     actor.choose(0, 20)
@@ -283,7 +283,7 @@ def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
 def test_everything_that_can_be_reached_is_tried_and_then_nothing_is_left() -> None:
     actor = counted(PLAIN)
     actor.known.starts.append(0)
-    actor.learn()
+    actor.rebuild()
     here, tried = 0, set()
     for _ in count():
         intent = actor.choose(here, 20)
@@ -295,7 +295,7 @@ def test_everything_that_can_be_reached_is_tried_and_then_nothing_is_left() -> N
         took(actor, (here, intent.action, step.observation, 0.0, False))
         here = step.observation
     assert len(tried) == 24 * 4
-    assert actor.settled
+    assert actor.is_settled
 
 
 def test_rows_and_columns_come_before_cells() -> None:
@@ -303,7 +303,7 @@ def test_rows_and_columns_come_before_cells() -> None:
     actor.known.starts.append(0)
     took(actor, *((c, a, c, 0.0, False) for c, a in ((0, 2), (0, 3))), (0, 0, 1, 0.0, False))
     took(actor, (1, 1, 7, 0.0, False), (7, 1, 13, 0.0, False), (13, 0, 14, 0.0, False))
-    actor.learn()
+    actor.rebuild()
     intent = actor.choose(14, 20)
     assert intent is not None
     assert intent.aim == "explore"
@@ -319,7 +319,7 @@ def test_corners_come_before_other_cells() -> None:
     took(actor, *((0, action, 0, 0.0, False) for action in (2, 3)))
     took(actor, *((cell, 3, cell, 0.0, False) for cell in range(6)))
     took(actor, *((cell, 2, cell, 0.0, False) for cell in (6, 12, 18)))
-    actor.learn()
+    actor.rebuild()
     actor.choose(7, 20)
     levels = [level for level in actor._news.levels() if level.unknown.any()]
     corner = next(level for level in levels if "extremes" in level.reason)
@@ -331,13 +331,13 @@ def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None
     actor = counted(GOAL)
     actor.known.starts.append(16)
     took(actor, (16, 0, 17, 1.0, True))
-    actor.learn()
-    assert actor.settled  # no reward is better, and none is sooner
+    actor.rebuild()
+    assert actor.is_settled  # no reward is better, and none is sooner
     far = counted(COSTLY)
     far.known.starts.append(0)
     took(far, (0, 0, 1, -1.0, False), (1, 1, 7, -1.0, False))
-    far.learn()
-    assert not far.settled
+    far.rebuild()
+    assert not far.is_settled
     assert any("never visited" in question.text for question in far.questions())
     intent = far.choose(0, 20, "probe")
     assert intent is not None
@@ -347,9 +347,9 @@ def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None
 def test_what_a_model_asks_is_gone_for_and_answered_by_trying_it() -> None:
     actor = counted(GOAL)
     actor.known.starts.append(0)
-    actor.learn()
-    asked = Pursued(OpenQuestion("is there a wall?", action=3), np.array([[2.0], [2.0]]))
-    actor.known.pursued.append(asked)
+    actor.rebuild()
+    asked = TargetedQuestion(OpenQuestion("is there a wall?", action=3), np.array([[2.0], [2.0]]))
+    actor.known.targets.append(asked)
     for cell, action in ((0, 0), (1, 0), (2, 3)):
         assert actor.choose(cell, 20, "probe") == (action, "probe", "is there a wall?", None)
     assert not asked.is_answered(Transition(2, 0, 3, 0.0, False))
@@ -360,7 +360,7 @@ def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
     actor = counted(GOAL)
     actor.known.starts.append(16)
     took(actor, (16, 0, 17, 1.0, True))
-    actor.learn()
+    actor.rebuild()
     asked = [question.text for question in actor.questions()]
     assert "the end of the episode by action 0 at 16 was seen once" in asked
     assert "action 3 was never tried" in asked
@@ -369,7 +369,7 @@ def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
 def test_promises_that_went_wrong_again_and_again_are_not_gone_for() -> None:
     actor = counted(GOAL.replace("== 17", "> 17"))
     actor.known.starts.append(0)
-    actor.learn()
+    actor.rebuild()
     for cell in (12, 13, 14):
         intent = actor.choose(cell, 20)
         assert intent is not None
@@ -386,9 +386,9 @@ def test_promises_that_went_wrong_again_and_again_are_not_gone_for() -> None:
 def test_what_chance_decided_is_no_rule() -> None:
     actor = counted(PLAIN)
     actor.known.starts.append(0)
-    actor.known.chance.add(1)
+    actor.known.random_rows.add(1)
     took(actor, (0, 0, 1, 0.0, False), (0, 0, 9, 0.0, False))
-    actor.learn()
+    actor.rebuild()
     step = actor.predict(0, 0)
     assert step is not None
     assert step.observation == 1
