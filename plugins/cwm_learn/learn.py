@@ -73,7 +73,7 @@ from cwm_learn.strategy import LearningTask
 from cwm_learn.writing import AskedModel, ProgramWriter
 
 ACTORS = (
-    "cwm_learn.actors.tabular:Counted",
+    "cwm_learn.actors.tabular:TabularActor",
     "cwm_learn.actors.continuous:Real",
 )
 """The kinds of worlds that there are, in the order in which they are asked whether they serve."""

@@ -1,8 +1,9 @@
-"""What is unknown where situations can be counted, the most telling first.
+"""Rank untried actions and unvisited states of a state table, the most informative first.
 
-Counting raw situations does not lead a taxi to a delivery. What counts here are small tuples of
-factors (width) and relations: that something is where it once had an effect, or is what had one
-there. Lipovetzky and Geffner, Best-first width search, 2017, order a search so.
+Counting whole states does not lead a taxi to a delivery. Novelty here is about combinations of a
+few factors of a state (width), and about relations: the agent is at a place where an action once
+had an effect, or a factor has a value that was involved in that effect. Novelty of small width
+orders searches in Lipovetzky and Geffner, Best-first width search, 2017.
 """
 
 from __future__ import annotations
@@ -10,188 +11,172 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import combinations, count, islice
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import combinations, islice, tee
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from cwm_learn.actors.numbered_states import Situations
+from cwm_learn.actors.numbered_states import NumberedStates, NumberedStep
 
-WIDTH = 3
-"""Factors that are looked at together: with four nearly every situation is new."""
+MAX_WIDTH = 3
+"""Factors to combine: with four, nearly every state is new."""
 
-MOST_TUPLES = 400
-"""Tuples of factors of one width that are looked at."""
+MAX_TUPLES = 400
+"""Combinations of one width to examine."""
 
-MOST_WORK = 5_000_000
-"""Situations times actions times tuples that one width may cost: less than a tenth of a second."""
+MAX_WORK = 5_000_000
+"""States times actions times combinations of one width, which takes less than 0.1 seconds."""
 
-IDLE = 0.5
-"""An action that changed less than this share of what it was tried in mostly does nothing."""
+MIN_EFFECT_FRACTION = 0.5
+"""An action is idle (rarely has an effect) if it changed the state in fewer of its steps."""
 
 
-class Level(NamedTuple):
-    """Situations and actions (situations, actions) that are unknown for the same reason."""
+class NoveltyLevel(NamedTuple):
+    """A mask (states, actions) of actions that are worth trying for the same reason."""
 
     reason: str
     unknown: np.ndarray
 
 
-class _Steps(NamedTuple):
-    """Steps that were taken, as numbers of situations and actions."""
-
-    before: np.ndarray
-    action: np.ndarray
-    after: np.ndarray
-    reward: np.ndarray
-    ended: np.ndarray
-
-
 class Novelty:
-    """What was never tried and never reached in some situations, after some steps.
+    """The untried actions and unvisited states, given the steps so far.
 
-    `factors` (situations, factors) are what situations are made of, and `relations` columns that
-    say more. `usual` is the reward that can be had again and again.
+    Args:
+        table: The states and their predicted outcomes.
+        factors: Components of the states (states, factors), numbered from 0.
+        steps: All steps so far.
+        usual_reward: The reward that an agent can collect again and again.
     """
 
     def __init__(
         self,
-        situations: Situations,
+        table: NumberedStates,
         factors: np.ndarray,
-        steps: Sequence[tuple[int, int, int, float, bool]],
-        usual: float,
-        relations: np.ndarray | None = None,
+        steps: Sequence[NumberedStep],
+        usual_reward: float,
     ) -> None:
-        self._situations, self._factors, self._usual = situations, factors, usual
-        self._given = relations
-        columns = list(zip(*steps, strict=True)) or [(), (), (), (), ()]
-        kinds = (np.int64, np.int64, np.int64, np.float64, np.bool_)
-        self._steps = _Steps(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
-        self._shape = situations.following.shape
-        self._known: list[Level] = []
-        self._ordered = self._in_order()
+        self._table, self._factors, self._usual_reward = table, factors, usual_reward
+        columns = list(zip(*steps, strict=True)) or [()] * 5
+        self._before, self._action, self._after = (np.array(c, np.int64) for c in columns[:3])
+        self._reward, self._ended = np.array(columns[3], float), np.array(columns[4], bool)
+        self._moved = self._after != self._before
+        self._shape = table.next_states.shape
+        self._ranking = self._ranked()
+
+    def levels(self) -> Iterator[NoveltyLevel]:
+        """Yield the levels of novelty, the most informative first; they are computed only once."""
+        self._ranking, levels = tee(self._ranking)
+        return levels
+
+    def new_landings(self, width: int) -> np.ndarray:
+        """Return a mask of actions that lead to a new combination of `width` factors."""
+        first = self._relations.shape[1]
+        return self._new_combinations(each for each in self._tuples(width) if min(each) >= first)
+
+    def _ranked(self) -> Iterator[NoveltyLevel]:
+        yield NoveltyLevel("similar to rewarded transitions", self._similar_to_success())
+        yield NoveltyLevel("an untried action", self._untried(self._tuples(0)))
+        widths = range(1, min(MAX_WIDTH, self._columns.shape[1]) + 1)
+        for width in widths:
+            yield NoveltyLevel(
+                f"an untried use of an action that rarely has an effect, width {width}",
+                self._untried(self._tuples(width)) & self._is_idle,
+            )
+            yield NoveltyLevel(f"an unvisited state, width {width}", self.new_landings(width))
+            if width == 1:
+                yield NoveltyLevel("an unvisited state with two extremes", self._new_corners())
+        for width in widths:
+            untried = self._untried(self._tuples(width))
+            yield NoveltyLevel(f"an action not tried in such a state, width {width}", untried)
+        yield NoveltyLevel("an action not tried in this state", self._fresh)
 
     @cached_property
-    def fresh(self) -> np.ndarray:
-        """Which actions were never tried in which situations."""
+    def _fresh(self) -> np.ndarray:
+        """Mask of actions that were never taken in a state."""
         fresh = np.ones(self._shape, bool)
-        fresh[self._steps.before, self._steps.action] = False
+        fresh[self._before, self._action] = False
         return fresh
 
     @cached_property
-    def idle(self) -> np.ndarray:
-        """Which actions mostly did nothing, or were never tried."""
-        steps, size = self._steps, self._shape[1]
-        tried = np.bincount(steps.action, minlength=size)
-        moved = np.bincount(steps.action, steps.after != steps.before, minlength=size)
-        return np.asarray((moved < IDLE * tried) | (tried == 0))
+    def _tries(self) -> np.ndarray:
+        """How often each action was taken."""
+        return np.bincount(self._action, minlength=self._shape[1])
 
-    def levels(self) -> Iterator[Level]:
-        """Yield what is unknown, the most telling first."""
-        for place in count():
-            if place == len(self._known):
-                self._known.extend(islice(self._ordered, 1))
-            if place == len(self._known):
-                return
-            yield self._known[place]
+    @cached_property
+    def _effects(self) -> np.ndarray:
+        """How often each action changed the state."""
+        return np.bincount(self._action, self._moved, minlength=self._shape[1])
 
-    def _in_order(self) -> Iterator[Level]:
-        yield Level("similar to rewarded transitions", self._analogous())
-        yield Level("an untried action", self._untried(0))
-        widths = range(1, min(WIDTH, self._columns.shape[1]) + 1)
-        for width in widths:
-            untried = self._untried(width) & self.idle
-            yield Level(
-                f"an untried use of an action that rarely has an effect, width {width}", untried
-            )
-            yield Level(f"an unvisited state, width {width}", self.landings(width))
-            if width == 1:
-                yield Level("an unvisited state with two extremes", self._extremes())
-        for width in widths:
-            yield Level(f"an action not tried in such a state, width {width}", self._untried(width))
-        yield Level("an action not tried in this state", self.fresh)
+    @cached_property
+    def _is_idle(self) -> np.ndarray:
+        """Mask of actions that were never tried or rarely have an effect."""
+        rare = self._effects < MIN_EFFECT_FRACTION * self._tries
+        return np.asarray(rare | (self._tries == 0))
 
-    def landings(self, width: int) -> np.ndarray:
-        """Return where actions lead to values of so many factors that were never seen together."""
-        first = self._relations.shape[1]
-        return self._reaching(each for each in self._tuples(width) if min(each) >= first)
-
-    def _reaching(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
-        """Return where actions lead to values of some columns that were never seen together."""
-        novel, steps = np.zeros(len(self._factors), bool), self._steps
+    def _new_combinations(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
+        """Return a mask of untaken actions that lead to a new combination of some columns."""
+        new = np.zeros(self._shape[0], bool)
         for columns in tuples:
             code = self._code(columns)
             seen = np.zeros(code.max(initial=0) + 1, bool)
-            seen[code[steps.before]] = seen[code[steps.after]] = True
-            novel |= ~seen[code]
-        return np.asarray(novel[self._situations.following] & self.fresh)
+            seen[code[self._before]] = seen[code[self._after]] = True
+            new |= ~seen[code]
+        return np.asarray(new[self._table.next_states] & self._fresh)
 
-    def _extremes(self) -> np.ndarray:
-        """Return where actions lead to places at two extremes that were never seen together.
+    def _untried(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
+        """Return a mask of actions that were never taken with the same values of some columns."""
+        new = np.zeros(self._shape, bool)
+        for columns in tuples:
+            code = self._code(columns)
+            tried = np.zeros((code.max(initial=0) + 1, self._shape[1]), bool)
+            tried[code[self._before], self._action] = True
+            new |= ~tried[code] & self._are_related(columns)[:, None]
+        return np.asarray(new & self._fresh)
 
-        As with real numbers extremes tell most, and of whole numbers there are few.
+    def _new_corners(self) -> np.ndarray:
+        """Return a mask of actions that lead to a new pair of extreme positions.
+
+        As with real numbers, extremes are the most informative, and there are few of them.
         """
         factors, first = self._factors, self._columns.shape[1] - self._factors.shape[1]
         extreme = (factors == factors.min(axis=0)) | (factors == factors.max(axis=0))
-        novel = np.zeros(self._shape, bool)
-        for one, two in combinations(self._where.tolist(), 2):
-            reached = self._reaching([(first + one, first + two)])
-            novel |= reached & (extreme[:, one] & extreme[:, two])[self._situations.following]
-        return novel
+        new = np.zeros(self._shape, bool)
+        for one, two in combinations(self._position_factors.tolist(), 2):
+            reached = self._new_combinations([(first + one, first + two)])
+            new |= reached & (extreme[:, one] & extreme[:, two])[self._table.next_states]
+        return new
 
-    @cached_property
-    def _where(self) -> np.ndarray:
-        """The factors that say where: those that actions change which mostly do something."""
-        steps, factors = self._steps, self._factors
-        plain = ~self.idle[steps.action] & ~steps.ended
-        changed = factors[steps.after[plain]] != factors[steps.before[plain]]
-        return np.flatnonzero(changed.any(axis=0))
+    def _similar_to_success(self) -> np.ndarray:
+        """Return a mask of untaken actions that always succeeded in the same relation.
 
-    def _untried(self, width: int) -> np.ndarray:
-        """Return actions that were never tried with some values of so many factors."""
-        return self._trying(self._tuples(width))
-
-    def _trying(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
-        """Return actions that were never tried with some values of some columns."""
-        novel, steps = np.zeros(self._shape, bool), self._steps
-        for columns in tuples:
-            code, counts = self._code(columns), self._counts(columns)
-            tried = np.zeros((code.max(initial=0) + 1, self._shape[1]), bool)
-            tried[code[steps.before], steps.action] = True
-            novel |= ~tried[code] & counts[:, None]
-        return np.asarray(novel & self.fresh)
-
-    def _analogous(self) -> np.ndarray:
-        """Return what was never tried where, in a relation, all that was tried succeeded."""
-        novel, steps = np.zeros(self._shape, bool), self._steps
-        good = self._succeeded
-        for width in range(1, WIDTH + 1):
+        A step succeeds if it earns the highest reward so far, or if it ends the episode with at
+        least the median reward.
+        """
+        reward = self._reward
+        best = (reward > self._usual_reward) & (reward == reward.max(initial=-np.inf))
+        median = np.median(reward) if len(reward) else 0.0
+        success = best | self._ended & (reward >= median)
+        binary = {n for n in range(self._relations.shape[1]) if self._sizes[n] == 2}
+        similar = np.zeros(self._shape, bool)
+        for width in range(1, MAX_WIDTH + 1):
             for columns in self._tuples(width):
-                if not self._flags.intersection(columns):
+                if not binary.intersection(columns):
                     continue
-                code, counts = self._code(columns), self._counts(columns)
+                code = self._code(columns)
                 won, lost = np.zeros((2, code.max(initial=0) + 1, self._shape[1]), bool)
-                won[code[steps.before[good]], steps.action[good]] = True
-                lost[code[steps.before[~good]], steps.action[~good]] = True
-                novel |= (won & ~lost)[code] & counts[:, None]
-        return np.asarray(novel & self.fresh)
-
-    @cached_property
-    def _succeeded(self) -> np.ndarray:
-        """Which steps paid most, or ended an episode at no loss."""
-        reward, ended = self._steps.reward, self._steps.ended
-        best = (reward > self._usual) & (reward == reward.max(initial=-np.inf))
-        middle = np.median(reward) if len(reward) else 0.0
-        return np.asarray(best | ended & (reward >= middle))
+                won[code[self._before[success]], self._action[success]] = True
+                lost[code[self._before[~success]], self._action[~success]] = True
+                similar |= (won & ~lost)[code] & self._are_related(columns)[:, None]
+        return np.asarray(similar & self._fresh)
 
     def _tuples(self, width: int) -> Iterator[tuple[int, ...]]:
+        """Yield combinations of columns, at most as many as the limits on work allow."""
         work = max(1, self._shape[0] * self._shape[1])
-        most = max(1, min(MOST_TUPLES, MOST_WORK // work))
-        return islice(combinations(range(self._columns.shape[1]), width), most)
+        limit = max(1, min(MAX_TUPLES, MAX_WORK // work))
+        return islice(combinations(range(self._columns.shape[1]), width), limit)
 
     def _code(self, columns: tuple[int, ...]) -> np.ndarray:
-        """Return a number for the values of some columns in every situation."""
+        """Return a number for the combined values of some columns in every state."""
         code = np.zeros(len(self._columns), np.int64)
         for column in columns:
             code = code * self._sizes[column] + self._columns[:, column]
@@ -199,76 +184,62 @@ class Novelty:
                 code = np.unique(code, return_inverse=True)[1].reshape(-1)
         return code
 
-    def _counts(self, columns: tuple[int, ...]) -> np.ndarray:
-        """Return where a tuple counts: relations in it have to hold."""
-        related = [column for column in columns if column < self._derived]
-        return np.asarray((self._columns[:, related] > 0).all(axis=1))
-
-    @property
-    def _derived(self) -> int:
-        """How many of the first columns are relations that may not hold."""
-        return int(self._relations.shape[1])
+    def _are_related(self, columns: tuple[int, ...]) -> np.ndarray:
+        """Return a mask of the states in which all relations among some columns are true."""
+        relations = [column for column in columns if column < self._relations.shape[1]]
+        return np.asarray((self._columns[:, relations] > 0).all(axis=1))
 
     @cached_property
     def _columns(self) -> np.ndarray:
-        parts = [self._relations, self._factors]
-        return np.concatenate(
-            parts if self._given is None else [parts[0], self._given, parts[1]], 1
-        )
+        return np.concatenate([self._relations, self._factors], 1)
 
     @cached_property
     def _sizes(self) -> list[int]:
-        sizes: list[int] = (self._columns.max(axis=0, initial=0) + 1).tolist()
-        return sizes
+        return list((self._columns.max(axis=0, initial=0) + 1).tolist())
 
-    @property
-    def _flags(self) -> set[int]:
-        """The relations that hold or do not."""
-        return {column for column in range(self._derived) if self._sizes[column] == 2}
+    @cached_property
+    def _position_factors(self) -> np.ndarray:
+        """The factors that describe the position: actions that are not idle change them."""
+        plain = ~self._is_idle[self._action] & ~self._ended
+        changed = self._factors[self._after[plain]] != self._factors[self._before[plain]]
+        return np.flatnonzero(changed.any(axis=0))
 
     @cached_property
     def _relations(self) -> np.ndarray:
-        """Columns for places where an idle action had an effect, and for what had to do with it.
+        """Relations (states, relations) between a state and effects of idle actions; 0 if false.
 
-        The places are numbered in the first column, and 0 elsewhere. The others say, for each
-        factor that is no place, whether it has a value that only this place had to do with.
+        The first column numbers, from 1, the places where an idle action had an effect. There is
+        one more column for each factor that is not a position. It is 1 if the factor has a value
+        that was involved in effects at this place and at no other.
         """
-        steps, factors = self._steps, self._factors
-        changed = factors[steps.after] != factors[steps.before]
-        where = self._where
-        other = np.setdiff1d(np.arange(factors.shape[1]), where)
-        if not len(where) or not len(other):
-            return np.zeros((len(factors), 0), np.int64)
-        usual = np.array([self._commonest(action) for action in range(self._shape[1])])
-        effects = (steps.after != steps.before) | steps.ended
-        effects |= (steps.reward != usual[steps.action]) & changed[:, other].any(axis=1)
-        effects &= self.idle[steps.action]
-        cells = np.unique(factors[:, where], axis=0, return_inverse=True)[1].reshape(-1)
-        places = np.zeros(cells.max(initial=0) + 1, np.int64)
-        met = np.unique(cells[steps.before[effects]])
-        places[met] = np.arange(len(met)) + 1
-        place = places[cells]
-        linked = [
-            self._linked(place, column, np.flatnonzero(effects & changed[:, column]))
-            for column in other
-        ]
-        columns = [column for column in (place, *linked) if column.any()]
-        return np.stack(columns, 1) if columns else np.zeros((len(factors), 0), np.int64)
-
-    def _linked(self, place: np.ndarray, column: int, effects: np.ndarray) -> np.ndarray:
-        """Say where a factor has a value that only effects in the present place had to do with."""
-        values, steps = self._factors[:, column], self._steps
-        pairs = {
-            (int(place[before]), int(values[number]))
-            for before, after in zip(steps.before[effects], steps.after[effects], strict=True)
-            for number in (before, after)
-        }
-        often = Counter(value for _, value in pairs)
-        table = np.zeros((place.max(initial=0) + 1, values.max(initial=0) + 1), np.int64)
-        for where, value in pairs:
-            table[where, value] = often[value] == 1
-        return np.asarray(table[place, values])
-
-    def _commonest(self, action: int) -> float:
-        rewards = self._steps.reward[self._steps.action == action].tolist()
-        return Counter(rewards).most_common(1)[0][0] if rewards else 0.0
+        factors, position = self._factors, self._position_factors
+        other = np.setdiff1d(np.arange(factors.shape[1]), position)
+        none = np.zeros((len(factors), 0), np.int64)
+        if not len(position) or not len(other):
+            return none
+        changed = factors[self._after] != factors[self._before]
+        rewards = [self._reward[self._action == action] for action in range(self._shape[1])]
+        usual = [Counter(r.tolist()).most_common(1)[0][0] if len(r) else 0.0 for r in rewards]
+        effects = self._moved | self._ended
+        effects |= (self._reward != np.array(usual)[self._action]) & changed[:, other].any(axis=1)
+        effects &= self._is_idle[self._action]
+        cells = np.unique(factors[:, position], axis=0, return_inverse=True)[1].reshape(-1)
+        place_of_cell = np.zeros(cells.max(initial=0) + 1, np.int64)
+        active = np.unique(cells[self._before[effects]])
+        place_of_cell[active] = np.arange(len(active)) + 1
+        place = place_of_cell[cells]
+        columns = [place]
+        for factor in other:
+            steps, values = np.flatnonzero(effects & changed[:, factor]), factors[:, factor]
+            involved = {
+                (int(place[before]), int(values[state]))
+                for before, after in zip(self._before[steps], self._after[steps], strict=True)
+                for state in (before, after)
+            }
+            places_of_value = Counter(value for _, value in involved)
+            is_linked = np.zeros((place.max(initial=0) + 1, values.max(initial=0) + 1), np.int64)
+            for number, value in involved:
+                is_linked[number, value] = places_of_value[value] == 1
+            columns.append(is_linked[place, values])
+        columns = [column for column in columns if column.any()]
+        return np.stack(columns, 1) if columns else none

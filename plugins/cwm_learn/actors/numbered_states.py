@@ -1,6 +1,6 @@
-"""Situations that can be counted, by number: where actions lead, values, and the ways between them.
+"""A table of numbered states: outcomes of actions, values by dynamic programming, and paths.
 
-What was seen outranks what the program says of the same situation and action.
+Recorded transitions override what the program predicts for the same state and action.
 """
 
 from __future__ import annotations
@@ -22,251 +22,108 @@ if TYPE_CHECKING:
 MAX_ACTIONS = 512
 """Largest number of actions: with more, most actions would never be tried."""
 
-MOST = 6_000
-"""New situations at once; where there are more, those with new pairs of numbers are followed."""
+MAX_NEW_STATES = 6_000
+"""States found by one search. If there are more, only novel states are expanded."""
 
-ROUNDS = 4
-"""So often it is gone on from where rows, unlike the program, lead."""
+MAX_ROUNDS = 4
+"""Searches for one start: recorded transitions that contradict the program add new roots."""
 
-FULL = 10_000
-"""Situations from which on those that were not visited are given up for others."""
+MAX_STATES = 10_000
+"""Size above which the table is discarded, to make room for states that the agent visits."""
 
-WIDTH = 2
-"""Numbers that have to be together for the first time there, where there are too many."""
+NOVELTY_WIDTH = 2
+"""Values that have to be new in combination for a state to be novel, see `search.reachable`."""
 
-LARGE = 2_000
-"""Situations of one table above which it costs seconds, and a narrow one some hundredths."""
+LARGE_TABLE = 2_000
+"""States of one search above which a full search takes seconds, and a partial one milliseconds."""
 
-NARROW, WHOLE = 1, 2
-"""How far it was gone on from a situation: as far as new pairs of numbers lead, or everywhere."""
+PARTIAL, COMPLETE = 1, 2
+"""Extent of the search from a state: novel states only, or all reachable states."""
 
-MOST_VALUES = 4_000_000
-"""Values that are remembered for different numbers of steps to go."""
+MAX_STORED_VALUES = 4_000_000
+"""State values to store, over all numbers of remaining steps."""
 
-HASTE, TRUST = 2.0**-39, 2.0**-31
-"""Shares of the largest reward that a step costs, and one that was never taken: where returns are
-equal, and nowhere else, what is known wins, and then what is sooner."""
+STEP_COST, UNRECORDED_COST = 2.0**-39, 2.0**-31
+"""Cost of a step that was recorded, and of one that was not, as fractions of the largest reward.
+They only break ties: of equal returns, recorded transitions win, then the shorter path."""
 
 
-class Ways(NamedTuple):
-    """The shortest ways from a situation: how many steps, from where, and by which action.
+class NumberedStep(NamedTuple):
+    """A transition with numbers for its states and its action."""
 
-    Where a situation cannot be reached the number of steps is negative.
+    state: int
+    action: int
+    next_state: int
+    reward: float
+    terminated: bool
+
+
+class ShortestPaths(NamedTuple):
+    """Shortest paths from one state: by state, the length, the predecessor and its action.
+
+    The length of an unreachable state is negative.
     """
 
-    steps: np.ndarray
+    length: np.ndarray
     parent: np.ndarray
     action: np.ndarray
 
-    def first(self, number: int, action: int) -> int:
-        """Return the first action of the way to a situation, to take an action there."""
-        while self.steps[number]:
-            number, action = int(self.parent[number]), int(self.action[number])
+    def first_action(self, state: int, action: int) -> int:
+        """Return the first action of the path to a state that ends with an action there."""
+        while self.length[state]:
+            state, action = int(self.parent[state]), int(self.action[state])
         return action
 
 
-class Situations:
-    """What every action leads to in every situation that can be reached, as far as is known.
+class NumberedStates:
+    """The known outcome of every action in every reachable state.
 
-    `following`, `rewards` and `terminated` are (situations, actions); where nothing is known, as
-    `answered` says, an action leads nowhere and pays what is `usual`. `taken` is what was tried.
-    `expanded` is `NARROW` or `WHOLE` where the program was asked. Where tables were `large`, a
-    narrow one may do. Pairs are new apart for each combination of the numbers in places `apart`.
+    `next_states`, `rewards` and `terminated` have the shape (states, actions). `known` marks the
+    outcomes that the program or a recorded transition gives, `recorded` the latter. An unknown
+    action stays in its state for the `usual_reward`. `expanded` is the extent of the search from
+    each state, 0 if there was none. `is_large` tells that a partial search may be enough.
+    `partition` lists positions in a state's numbers: novelty is counted separately for each
+    combination of their values. `values` are all states as rows of integers, and `columns` their
+    observations by leaf of the space.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.space, self.actions = observation_space, actions_of(action_space)
-        self.usual = 0.0
-        self.large = False
-        self.apart: list[int] = []
-        self._action_numbers = {_plain(action): n for n, action in enumerate(self.actions)}
-        self._texts: dict[str, int] = {}
-        self._recorded: dict[tuple[int, int], tuple[int, float, bool]] = {}
-        self._clear()
+        self.usual_reward = 0.0
+        self.is_large = False
+        self.partition: list[int] = []
+        self._action_numbers = {_hashable(action): n for n, action in enumerate(self.actions)}
+        self._text_numbers: dict[str, int] = {}
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove all states and transitions."""
         size = len(self.actions)
+        self._recorded: dict[tuple[int, int], NumberedStep] = {}
         self._numbers: dict[bytes, int] = {}
-        self._columns: dict[str, np.ndarray] = {}
+        self.columns: dict[str, np.ndarray] = {}
         self.values = np.zeros((0, 0), np.int64)
-        self.following = np.zeros((0, size), np.int64)
+        self.next_states = np.zeros((0, size), np.int64)
         self.rewards = np.zeros((0, size))
-        self.terminated = np.zeros((0, size), bool)
-        self.answered = np.zeros((0, size), bool)
-        self.taken = np.zeros((0, size), bool)
+        self.terminated, self.known, self.recorded = np.zeros((3, 0, size), bool)
         self.expanded = np.zeros(0, np.int8)
-        self._levels: list[np.ndarray] = []
+        self._levels: list[np.ndarray] = []  # state values by number of remaining steps
 
     def __len__(self) -> int:
-        return len(self.following)
-
-    def number(self, observation: Any) -> int:
-        """Return the number of a situation; one that was not met before gets a new one."""
-        return int(self.numbered(self.space.pack("observations", [observation]))[0])
-
-    def action_number(self, action: Any) -> int:
-        """Return the number of an action."""
-        return self._action_numbers[_plain(action)]
-
-    def numbers_of(self, row: Transition) -> tuple[int, int, int, float, bool]:
-        """Return a step by numbers: situation, action, what followed, the reward and the end."""
-        before, after = self.number(row.observation), self.number(row.next_observation)
-        action = self.action_number(row.action)
-        return before, action, after, float(row.reward), bool(row.terminated)
-
-    def observation(self, number: int) -> Any:
-        """Return a situation as it is observed."""
-        return self.space.unpack("observations", self._columns, number)
+        return len(self.next_states)
 
     @property
-    def columns(self) -> Mapping[str, np.ndarray]:
-        """The observations of all situations, by leaf."""
-        return self._columns
+    def is_full(self) -> bool:
+        """Whether the table is large enough to be discarded."""
+        return len(self) > MAX_STATES
 
-    def column(self, name: str) -> np.ndarray:
-        """Return a leaf of the observations of all situations."""
-        return self._columns[name]
+    def state_number(self, observation: Any) -> int:
+        """Return the number of a state; a new state gets the next number."""
+        return int(self.state_numbers(self.space.pack("observations", [observation]))[0])
 
-    def forget(self) -> None:
-        """Forget everything, before what was seen is recorded anew."""
-        self._recorded.clear()
-        self._clear()
-
-    @property
-    def full(self) -> bool:
-        """Whether there are so many situations that it is time to begin anew."""
-        return len(self) > FULL
-
-    def explore(
-        self,
-        imagination: SearchImagination,
-        start: int,
-        extent: int = WHOLE,
-        enough: float | None = None,
-    ) -> None:
-        """Ask the program for what can be reached from a situation, and from where rows lead.
-
-        Where a narrow table is asked for, an end with a reward of `enough` is.
-        """
-        for _ in range(ROUNDS):
-            near = self.ways(start, len(self) + 1).steps >= 0
-            seen = {after for after, _, ended in self._recorded.values() if not ended} | {start}
-            roots = np.array(
-                [n for n in sorted(seen) if near[n] and self.expanded[n] < extent], np.int64
-            )
-            if not len(roots):
-                return
-            narrowly = bool((self.expanded[roots] >= NARROW).all())
-            if extent == NARROW:
-                self._ask(imagination, roots, WIDTH, NARROW, enough)
-            elif not self._ask(imagination, roots, 0) and not narrowly:
-                self._ask(imagination, roots, WIDTH)
-            for (before, action), (after, reward, ended) in self._recorded.items():
-                self._set(before, action, after, reward, ended)
-
-    def record(self, before: int, action: int, after: int, reward: float, ended: bool) -> bool:
-        """Take note of what was seen; return whether another reward or end was expected."""
-        self._recorded[before, action] = after, reward, ended
-        place = before, action
-        paid = self.rewards[place] == reward and bool(self.terminated[place]) == ended
-        if not (self.answered[place] and paid and (ended or self.following[place] == after)):
-            self._levels = []
-        expected = bool(self.answered[place])
-        self._set(before, action, after, reward, ended)
-        return expected and not paid
-
-    def values_to_go(self, steps: int) -> np.ndarray:
-        """Return what every situation is worth with so many steps to go, by Bellman's equation."""
-        if not self._levels:
-            self._levels = [np.zeros(len(self))]
-            scale = max(1e-9, np.abs(self.rewards).max(initial=0.0))
-            self._net = self.rewards - scale * np.where(self.taken, HASTE, TRUST)
-        levels = self._levels
-        room = max(2, MOST_VALUES // max(1, len(self)))
-        while len(levels) <= steps and len(levels) < room:
-            improved = self._backed_up(levels[-1]).max(axis=1)
-            if np.array_equal(improved, levels[-1]):
-                break
-            levels.append(improved)
-        return levels[min(steps, len(levels) - 1)]
-
-    def worth(self, number: int, steps: int) -> np.ndarray:
-        """Return what every action in a situation is worth with so many steps to go."""
-        values = self.values_to_go(steps - 1)
-        after = np.where(self.terminated[number], 0.0, values[self.following[number]])
-        worth: np.ndarray = self._net[number] + after
-        return worth
-
-    def ways(self, start: int, most: int) -> Ways:
-        """Return the shortest ways from a situation, of so many steps at most."""
-        steps = np.full(len(self), -1)
-        parent, action = np.full((2, len(self)), -1)
-        steps[start], front = 0, np.array([start])
-        for length in range(1, most):
-            after = np.where(self.terminated[front], -1, self.following[front])
-            places = np.flatnonzero((after >= 0) & (steps[after] < 0))
-            reached, first = np.unique(after.ravel()[places], return_index=True)
-            if not len(reached):
-                break
-            rows, columns = np.divmod(places[first], len(self.actions))
-            steps[reached], parent[reached], action[reached] = length, front[rows], columns
-            front = reached
-        return Ways(steps, parent, action)
-
-    def _backed_up(self, values: np.ndarray) -> np.ndarray:
-        after = np.where(self.terminated, 0.0, values[self.following])
-        backed_up: np.ndarray = self._net + after
-        return backed_up
-
-    def _set(self, before: int, action: int, after: int, reward: float, ended: bool) -> None:
-        place = before, action
-        self.following[place], self.rewards[place] = after, reward
-        self.terminated[place] = ended
-        self.answered[place] = self.taken[place] = True
-
-    def _ask(
-        self,
-        imagination: SearchImagination,
-        roots: np.ndarray,
-        width: int,
-        extent: int = WHOLE,
-        enough: float | None = None,
-    ) -> bool:
-        """Ask the program, and add what it says; return whether that was all there is."""
-        found = imagination.ask(
-            "reachable:reachable",
-            {name: column[roots] for name, column in self._columns.items()},
-            space=self.space.to_json(),
-            most=MOST + len(roots),
-            width=width,
-            apart=self.apart if width else [],
-            enough=enough,
-        )
-        try:
-            self._merge(roots, found, extent)
-        except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise ProgramFailed(NO_PLAN) from error
-        self.large |= self._fresh > LARGE
-        ends = np.unique(found["following"][found["terminated"]])
-        return len(found["tried"]) + len(ends) >= len(roots) + self._fresh
-
-    def _merge(self, roots: np.ndarray, found: Mapping[str, np.ndarray], extent: int) -> None:
-        """Add what a program says, which may make no sense."""
-        leaves = [leaf.name for leaf in self.space.leaves("observations")]
-        new = self.numbered({name: found[name] for name in leaves})
-        numbers, after = np.concatenate([roots, new]), found["following"]
-        self._fresh = len(new)
-        tried, answered = numbers[found["tried"]], after >= 0
-        self.answered[tried] = answered
-        self.following[tried] = np.where(answered, numbers[after], tried[:, None])
-        self.rewards[tried] = np.where(answered, found["rewards"], self.usual)
-        self.terminated[tried] = answered & found["terminated"]
-        self.expanded[tried] = np.maximum(self.expanded[tried], extent)
-        self._levels = []
-
-    def numbered(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the numbers of observations in columns; those not met before get new ones."""
-        rows = self._coded(columns)
+    def state_numbers(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the numbers of observations in columns; new states get the next numbers."""
+        rows = self._encode(columns)
         numbers = np.empty(len(rows), np.int64)
         new: list[int] = []
         for place, row in enumerate(rows):
@@ -278,35 +135,171 @@ class Situations:
             self._grow(rows[new], {name: column[new] for name, column in columns.items()})
         return numbers
 
+    def action_number(self, action: Any) -> int:
+        """Return the number of an action."""
+        return self._action_numbers[_hashable(action)]
+
+    def numbered(self, row: Transition) -> NumberedStep:
+        """Return a transition by numbers."""
+        state, after = self.state_number(row.observation), self.state_number(row.next_observation)
+        action = self.action_number(row.action)
+        return NumberedStep(state, action, after, float(row.reward), bool(row.terminated))
+
+    def observation(self, state: int) -> Any:
+        """Return the observation of a state."""
+        return self.space.unpack("observations", self.columns, state)
+
+    def expand(
+        self,
+        imagination: SearchImagination,
+        start: int,
+        extent: int = COMPLETE,
+        target_reward: float | None = None,
+    ) -> None:
+        """Search the program from a state, and from all states that recorded transitions reach.
+
+        A partial search stops at a terminal transition with at least the `target_reward`.
+        """
+        for _ in range(MAX_ROUNDS):
+            near = self.shortest_paths(start, len(self) + 1).length >= 0
+            seen = {s.next_state for s in self._recorded.values() if not s.terminated} | {start}
+            roots = np.array(
+                [n for n in sorted(seen) if near[n] and self.expanded[n] < extent], np.int64
+            )
+            if not len(roots):
+                return
+            has_partial = bool((self.expanded[roots] >= PARTIAL).all())
+            if extent == PARTIAL:
+                self._search(imagination, roots, NOVELTY_WIDTH, PARTIAL, target_reward)
+            elif not self._search(imagination, roots, 0) and not has_partial:
+                self._search(imagination, roots, NOVELTY_WIDTH)
+            for step in self._recorded.values():
+                self._write(step)
+
+    def record(self, step: NumberedStep) -> bool:
+        """Record a transition; return True if another reward or termination was predicted."""
+        self._recorded[step[:2]] = step
+        place = step.state, step.action
+        was_known = bool(self.known[place])
+        same = self.rewards[place] == step.reward and self.terminated[place] == step.terminated
+        reaches = step.terminated or self.next_states[place] == step.next_state
+        if not (was_known and same and reaches):
+            self._levels = []
+        self._write(step)
+        return was_known and not same
+
+    def state_values(self, steps: int) -> np.ndarray:
+        """Return the value of every state with a number of steps left, by Bellman backups."""
+        if not self._levels:
+            self._levels = [np.zeros(len(self))]
+            scale = max(1e-9, np.abs(self.rewards).max(initial=0.0))
+            self._net_rewards = self.rewards - scale * np.where(
+                self.recorded, STEP_COST, UNRECORDED_COST
+            )
+        levels = self._levels
+        max_levels = max(2, MAX_STORED_VALUES // max(1, len(self)))
+        while len(levels) <= steps and len(levels) < max_levels:
+            after = np.where(self.terminated, 0.0, levels[-1][self.next_states])
+            values = (self._net_rewards + after).max(axis=1)
+            if np.array_equal(values, levels[-1]):
+                break
+            levels.append(values)
+        return levels[min(steps, len(levels) - 1)]
+
+    def action_values(self, state: int, steps: int) -> np.ndarray:
+        """Return the value of every action in a state with a number of steps left."""
+        values = self.state_values(steps - 1)
+        after = np.where(self.terminated[state], 0.0, values[self.next_states[state]])
+        return np.asarray(self._net_rewards[state] + after)
+
+    def shortest_paths(self, start: int, limit: int) -> ShortestPaths:
+        """Return the shortest paths of fewer than `limit` steps from a state."""
+        lengths = np.full(len(self), -1)
+        parent, action = np.full((2, len(self)), -1)
+        lengths[start], front = 0, np.array([start])
+        for length in range(1, limit):
+            after = np.where(self.terminated[front], -1, self.next_states[front])
+            places = np.flatnonzero((after >= 0) & (lengths[after] < 0))
+            reached, first = np.unique(after.ravel()[places], return_index=True)
+            if not len(reached):
+                break
+            rows, columns = np.divmod(places[first], len(self.actions))
+            lengths[reached], parent[reached], action[reached] = length, front[rows], columns
+            front = reached
+        return ShortestPaths(lengths, parent, action)
+
+    def _write(self, step: NumberedStep) -> None:
+        place = step.state, step.action
+        self.next_states[place], self.rewards[place] = step.next_state, step.reward
+        self.terminated[place] = step.terminated
+        self.known[place] = self.recorded[place] = True
+
+    def _search(
+        self,
+        imagination: SearchImagination,
+        roots: np.ndarray,
+        width: int,
+        extent: int = COMPLETE,
+        target_reward: float | None = None,
+    ) -> bool:
+        """Add the states that the program reaches; return True if the search found all of them."""
+        found = imagination.ask(
+            "reachable:enumerate_states",
+            {name: column[roots] for name, column in self.columns.items()},
+            space=self.space.to_json(),
+            max_states=MAX_NEW_STATES + len(roots),
+            width=width,
+            partition=self.partition if width else [],
+            target_reward=target_reward,
+        )
+        try:
+            leaves = [leaf.name for leaf in self.space.leaves("observations")]
+            new = self.state_numbers({name: found[name] for name in leaves})
+            numbers, after = np.concatenate([roots, new]), found["next_states"]
+            expanded, known = numbers[found["expanded"]], after >= 0
+            self.known[expanded] = known
+            self.next_states[expanded] = np.where(known, numbers[after], expanded[:, None])
+            self.rewards[expanded] = np.where(known, found["rewards"], self.usual_reward)
+            self.terminated[expanded] = known & found["terminated"]
+            self.expanded[expanded] = np.maximum(self.expanded[expanded], extent)
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise ProgramFailed(NO_PLAN) from error
+        self._levels = []
+        self.is_large |= len(new) > LARGE_TABLE
+        ends = np.unique(after[found["terminated"]])
+        return len(expanded) + len(ends) >= len(numbers)
+
     def _grow(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        count, size = len(rows), len(self.actions)
-        fresh = np.repeat(np.arange(len(self), len(self) + count)[:, None], size, 1)
+        """Add states with unknown outcomes."""
+        shape = len(rows), len(self.actions)
+        own = np.repeat(np.arange(len(self), len(self) + len(rows))[:, None], shape[1], 1)
         self.values = np.concatenate([self.values.reshape(-1, rows.shape[1]), rows])
-        self._columns = {
-            name: np.concatenate([self._columns[name], column]) if self._columns else column
+        self.columns = {
+            name: np.concatenate([self.columns[name], column]) if self.columns else column
             for name, column in columns.items()
         }
-        self.following = np.concatenate([self.following, fresh])
-        self.rewards = np.concatenate([self.rewards, np.full((count, size), self.usual)])
-        self.terminated = np.concatenate([self.terminated, np.zeros((count, size), bool)])
-        self.answered = np.concatenate([self.answered, np.zeros((count, size), bool)])
-        self.taken = np.concatenate([self.taken, np.zeros((count, size), bool)])
-        self.expanded = np.concatenate([self.expanded, np.zeros(count, np.int8)])
+        self.next_states = np.concatenate([self.next_states, own])
+        self.rewards = np.concatenate([self.rewards, np.full(shape, self.usual_reward)])
+        masks = (self.terminated, self.known, self.recorded)
+        self.terminated, self.known, self.recorded = (
+            np.concatenate([mask, np.zeros(shape, bool)]) for mask in masks
+        )
+        self.expanded = np.concatenate([self.expanded, np.zeros(len(rows), np.int8)])
         self._levels = []
 
-    def _coded(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return observations as rows of whole numbers; texts are numbered as they come."""
+    def _encode(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return observations as rows of integers; texts are numbered by first appearance."""
         parts = []
         for leaf in self.space.leaves("observations"):
             column = columns[leaf.name]
             if column.dtype.kind == "U":
-                texts = [self._texts.setdefault(str(t), len(self._texts)) for t in column.ravel()]
-                column = np.array(texts, np.int64)
+                known = self._text_numbers
+                column = np.array([known.setdefault(str(t), len(known)) for t in column.ravel()])
             parts.append(column.reshape(len(column), leaf.space.size).astype(np.int64))
         return np.concatenate(parts, axis=1)
 
 
-class TabularActor(Actor):
+class DiscreteActor(Actor):
     """Base class of actors that number all observations and actions."""
 
     OVERRIDES_PROGRAM = True
@@ -318,10 +311,10 @@ class TabularActor(Actor):
         return not real and action_space.cardinality <= MAX_ACTIONS
 
 
-def _plain(action: Any) -> Any:
-    """Return an action as something to look up."""
+def _hashable(action: Any) -> Any:
+    """Return an action as a dictionary key."""
     if isinstance(action, np.ndarray):
         return tuple(action.ravel().tolist())
     if isinstance(action, Sequence):
-        return tuple(map(_plain, action))
-    return tuple(map(_plain, action.values())) if isinstance(action, dict) else int(action)
+        return tuple(map(_hashable, action))
+    return tuple(map(_hashable, action.values())) if isinstance(action, dict) else int(action)

@@ -1,4 +1,4 @@
-"""What is unknown among objects: what was never done to what, before where nobody ever was."""
+"""Rank untried actions on objects before unvisited states."""
 
 from __future__ import annotations
 
@@ -8,87 +8,99 @@ from itertools import combinations
 
 import numpy as np
 
-from cwm_learn.actors.novelty import Level, Novelty
-from cwm_learn.actors.numbered_states import Situations
+from cwm_learn.actors.novelty import Novelty, NoveltyLevel
+from cwm_learn.actors.numbered_states import NumberedStates, NumberedStep
 
-AROUND = ("front", "here", "right", "down", "left", "up")
-"""The relations, see `data.objects.relations`, that say what the agent is in touch with."""
+CONTACTS = ("front", "here", "right", "down", "left", "up")
+"""Relations to objects in contact with the agent, see `cwm_cli.data.objects.relations`."""
 
-ALIKE = 8
-"""Tries after which an action that always did something, or never, is taken to go on like that."""
+MIN_TRIES = 8
+"""Tries after which an action that always or never changed the state is assumed to continue so."""
 
 
-class Contacts(Novelty):
-    """What was never tried on which objects: those that the agent stands before, and carries.
+class ObjectNovelty(Novelty):
+    """The untried actions on the kinds of objects that the agent carries or is in contact with.
 
-    `names` are those of the `relations`, and `sides` say to which of them actions go, where that is
-    always the same: what is there is what they are done to. Places say nothing:
-    on another board all of them are others.
+    Positions do not count, because they differ on another board.
+
+    Args:
+        table: The states and their predicted outcomes.
+        relations: Relations between the objects (states, relations), numbered from 0.
+        steps: All steps so far.
+        usual_reward: The reward that an agent can collect again and again.
+        names: The names of the relations.
+        sides: By action, the side to which it moves the agent, if it is always the same. The
+            action is then done to the object on that side.
     """
 
     def __init__(
         self,
-        situations: Situations,
-        factors: np.ndarray,
-        steps: Sequence[tuple[int, int, int, float, bool]],
-        usual: float,
+        table: NumberedStates,
+        relations: np.ndarray,
+        steps: Sequence[NumberedStep],
+        usual_reward: float,
         *,
         names: Sequence[str],
-        relations: np.ndarray,
         sides: Mapping[int, str],
     ) -> None:
-        super().__init__(situations, factors, steps, usual, relations)
-        self._named, self._sides = list(enumerate(names)), dict(sides)
+        super().__init__(table, relations, steps, usual_reward)
+        self._names, self._sides = list(enumerate(names)), sides
+        remote = (*CONTACTS, "beyond")
+        self._properties = [n for n, name in self._names if name.split(" ")[0] not in remote]
 
-    def _in_order(self) -> Iterator[Level]:
-        near = [n for n, name in self._named if name in AROUND]
-        far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
-        yield Level("an untried action", self._untried(0))
-        yield Level("an untried action on this kind of object", self._touching(1))
-        yield Level("a new property of objects", self._reaching((n,) for n in (*near, *far)))
-        yield Level(
+    def _ranked(self) -> Iterator[NoveltyLevel]:
+        contacts = [n for n, name in self._names if name in CONTACTS]
+        yield NoveltyLevel("an untried action", self._untried(self._tuples(0)))
+        yield NoveltyLevel("an untried action on this kind of object", self._untried_uses(1))
+        yield NoveltyLevel(
+            "a new property of objects",
+            self._new_combinations((n,) for n in (*contacts, *self._properties)),
+        )
+        yield NoveltyLevel(
             "an untried action on this kind of object with the carried one",
-            self._touching(2, {"held"}),
+            self._untried_uses(2, {"held"}),
         )
-        yield Level("an untried action on this kind of object in this state", self._touching(2))
-
-    def deeper(self) -> Iterator[Level]:
-        """Yield what is unknown among more things: a new board may well offer more than that."""
-        far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
-        yield Level(
-            "a new combination of properties of objects", self._reaching(combinations(far, 2))
+        yield NoveltyLevel(
+            "an untried action on this kind of object in this state", self._untried_uses(2)
         )
-        yield Level("an untried action among these kinds of objects", self._touching(3))
 
-    def _touching(self, width: int, only: Container[str] | None = None) -> np.ndarray:
-        """Return where actions were never taken among such things, so many of them together.
+    def deeper_levels(self) -> Iterator[NoveltyLevel]:
+        """Yield levels of larger combinations, which are less informative than a new board."""
+        yield NoveltyLevel(
+            "a new combination of properties of objects",
+            self._new_combinations(combinations(self._properties, 2)),
+        )
+        yield NoveltyLevel("an untried action among these kinds of objects", self._untried_uses(3))
 
-        What always or never changes anything is not tried on more than one thing.
+    def new_landings(self, width: int) -> np.ndarray:
+        """Return a mask of actions that lead to a new combination of `width` relations."""
+        return self._new_combinations(combinations(range(len(self._names)), width))
+
+    def _untried_uses(self, width: int, only: Container[str] | None = None) -> np.ndarray:
+        """Return a mask of actions never taken with such a combination of `width` objects.
+
+        Actions that always or never change the state are tried on single objects only.
         """
-        unknown, steps = np.zeros(self._shape, bool), self._steps
-        tried = np.bincount(steps.action, minlength=self._shape[1])
-        moved = np.bincount(steps.action, steps.after != steps.before, minlength=self._shape[1])
-        alike = (tried >= ALIKE) & ((moved == 0) | (moved == tried)) & (width > 1)
-        for action in np.flatnonzero(~alike).tolist():
+        unknown = np.zeros(self._shape, bool)
+        tries, effects = self._tries, self._effects
+        uniform = (tries >= MIN_TRIES) & ((effects == 0) | (effects == tries)) & (width > 1)
+        for action in np.flatnonzero(~uniform).tolist():
             side = self._sides.get(action)
-            first = {"here", side} if side else {*AROUND}
-            more = {"here", "held", side, f"beyond {side}"} if side else {*AROUND, "held"}
-            near = [n for n, name in self._named if name in first]
-            like = [
+            first = {"here", side} if side else {*CONTACTS}
+            more = {"here", "held", side, f"beyond {side}"} if side else {*CONTACTS, "held"}
+            objects = [n for n, name in self._names if name in first]
+            others = [
                 n
-                for n, name in self._named
+                for n, name in self._names
                 if (only is None or name in only)
                 and (name in more or (name.split(" ")[0] in more and not name.endswith("color")))
             ]
-            tuples = [(n, *rest) for n in near for rest in combinations(like, width - 1)]
-            unknown[:, action] = self._trying(t for t in tuples if len({*t}) == width)[:, action]
+            tuples = [(n, *rest) for n in objects for rest in combinations(others, width - 1)]
+            untried = self._untried(t for t in tuples if len({*t}) == width)
+            unknown[:, action] = untried[:, action]
         return unknown
-
-    def landings(self, width: int) -> np.ndarray:
-        """Return where actions lead to relations that were never seen together."""
-        return self._reaching(combinations(range(len(self._named)), width))
 
     @cached_property
     def _relations(self) -> np.ndarray:
-        """Nothing: what objects are to one another is given."""
-        return np.zeros((len(self._factors), 0), np.int64)
+        """No relation is inferred from effects, because the relations of objects are given."""
+        return np.zeros((self._shape[0], 0), np.int64)

@@ -1,310 +1,296 @@
-"""Worlds that roll dice: chances as a program tells them and rows count them, and plans by both."""
+"""The actor for stochastic environments: value iteration with estimated outcome probabilities."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.planning.model import Step
 from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
-from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.actors.numbered_states import Situations, TabularActor
+from cwm_learn.actors.base import PLAY_AIMS, Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.numbered_states import DiscreteActor, NumberedStates, NumberedStep
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
 
-TRUST = 30.0
-"""So many rows of a pair count as much as what the program tells of it: it was written from all
-rows, which share its rules."""
+PRIOR_COUNT = 30.0
+"""Weight of the program's probabilities, in rows of the same state and action. It is large because
+the program was fitted to all rows, which share its rules."""
 
-NEAR = 0.97
-"""What the unknown is worth a step later: of two ways the shorter one is taken."""
+DISCOUNT = 0.97
+"""Discount per step of the value of unknown transitions, so that shorter paths win."""
 
-CURIOUS = 4
-"""One episode in so many goes for the unknown although there is something to play for: what pays
-best may not have been met."""
+EXPLORE_EVERY = 4
+"""One episode in this many explores although a return is promised: a better one may be unknown."""
 
-SLACK = 1e-4
-"""By how much of their size returns have to differ to be different."""
+TOLERANCE = 1e-4
+"""Relative difference below which returns are equal."""
 
-HASTE = 1e-7
-"""Share of the largest reward that a step costs: of ways that return as much the shortest."""
+STEP_COST = 1e-7
+"""Cost of a step as a fraction of the largest reward; of equal returns, the shortest path wins."""
 
-UNTRIED = 0.5
-"""What an action is worth that the program knows and no row shows, beside a place never seen."""
+UNTRIED_VALUE = 0.5
+"""Exploration value of an action that the program predicts and no row shows; a new state has 1."""
 
-SLIGHT = 0.02
-"""Chance of meeting the unknown below which it is not gone for."""
+MIN_CURIOSITY = 0.02
+"""Smallest discounted chance of an unknown transition that is worth exploring."""
 
-FARTHEST = 200
-"""Steps beyond which the unknown is worth next to nothing."""
+MAX_EXPLORATION_STEPS = 200
+"""Horizon of exploration, in steps; later transitions are worth almost nothing."""
 
-MOST_LEVELS = 1_000
-"""Steps to go beyond which values are taken for those of as many."""
+MAX_LEVELS = 1_000
+"""Largest number of remaining steps with values of its own; more steps share the last ones."""
+
+MAX_NEW_ROWS_FRACTION = 0.1
+"""Probabilities and values are recomputed after this fraction of new rows."""
 
 
-class Odds(NamedTuple):
-    """What can follow, a line for each outcome of a pair: situation times actions plus action."""
+class OutcomeTable(NamedTuple):
+    """Possible outcomes, one per entry; `pair` is state * actions + action."""
 
     pair: np.ndarray
-    chance: np.ndarray
-    following: np.ndarray
+    probability: np.ndarray
+    next_state: np.ndarray
     reward: np.ndarray
-    ended: np.ndarray
+    terminated: np.ndarray
 
 
-class DiceActor(TabularActor):
-    """Plays by value iteration with the chances of what can follow.
+class StochasticActor(DiscreteActor):
+    """Plays by value iteration with the probabilities of all outcomes.
 
-    Those that the program tells are bettered by counting rows, as by a Dirichlet prior. What no row
-    has shown, situations and actions, is gone for as long as something is known of how to get
-    there: first of all, and later in some episodes.
+    The probabilities of the program are the prior of a Dirichlet distribution, which is updated
+    with the counts of the rows. The actor explores states and actions that no row shows, as long
+    as a path to them is known: whenever no return is promised, and in some other episodes.
     """
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
-        self._table = Situations(known.observation_space, known.action_space)
-        self._told: Odds | None = None
-        self._seen: list[tuple[int, int, int, float, bool]] = []
-        self._odds: Odds | None = None
+        self._table = NumberedStates(known.observation_space, known.action_space)
+        self._size = len(self._table.actions)
+        self._prior: OutcomeTable | None = None
+        self._steps: list[NumberedStep] = []
+        self._posterior: OutcomeTable | None = None
         self._counted = 0
         self._values: list[np.ndarray] = []
-        self._net, self._silent = np.zeros(0), np.zeros((0, 0), bool)
-        self._unknown: np.ndarray | None = None
+        self._net_rewards, self._unknown_pairs = np.zeros(0), np.zeros((0, 0), bool)
+        self._curiosity: np.ndarray | None = None
         self._rng = np.random.default_rng([known.seed, 2])
 
     @classmethod
     def stochastic_variant(cls) -> type[Actor]:
-        """Return this one."""
+        """Return this class."""
         return cls
 
     def rebuild(self) -> None:
-        """Ask the program for all that can follow in what can be reached from anywhere."""
-        self._table.forget()
-        self._seen.clear()
-        self._told = None
-        self._notice()
+        """List the outcomes of the program in all states that are reachable from recorded ones."""
+        self._table.clear()
+        self._steps.clear()
+        self._prior = None
+        self._record_rows()
         if self.known.imagination is not None and len(self._table):
-            self._ask(np.arange(len(self._table)))
-        self._odds = None
+            self._search(np.arange(len(self._table)))
+        self._posterior = None
 
     def observe(self, row: Transition) -> None:
-        """Count what followed."""
-        self._notice()
+        """Count the outcome of a step."""
+        self._record_rows()
 
     def predict(self, observation: Any, action: Any) -> Step | None:
-        """Return what is likeliest to follow."""
-        odds, pair = self._known(), self._pair(observation, action)
-        lines = np.flatnonzero(odds.pair == pair)
-        if not len(lines):
+        """Return the most probable outcome of an action."""
+        outcomes = self._outcomes()
+        places = np.flatnonzero(outcomes.pair == self._pair(observation, action))
+        if not len(places):
             return None
-        best = int(lines[odds.chance[lines].argmax()])
-        after = self._table.observation(int(odds.following[best]))
-        return Step(after, float(odds.reward[best]), bool(odds.ended[best]))
+        best = int(places[outcomes.probability[places].argmax()])
+        after = self._table.observation(int(outcomes.next_state[best]))
+        return Step(after, float(outcomes.reward[best]), bool(outcomes.terminated[best]))
 
     def matches(self, predicted: Step, row: Transition) -> bool:
-        """Whether what followed was possible, if not the likeliest."""
-        odds, pair = self._known(), self._pair(row.observation, row.action)
-        after = self._table.number(row.next_observation)
-        lines = odds.pair == pair
-        same = (odds.following == after) | (odds.ended & row.terminated)
-        paid = np.isclose(odds.reward, row.reward) & (odds.ended == row.terminated)
-        return bool((lines & same & paid).any())
+        """Return whether the recorded outcome was possible, even if it was improbable."""
+        outcomes, pair = self._outcomes(), self._pair(row.observation, row.action)
+        after = self._table.state_number(row.next_observation)
+        same = (outcomes.next_state == after) | (outcomes.terminated & row.terminated)
+        same &= np.isclose(outcomes.reward, row.reward) & (outcomes.terminated == row.terminated)
+        return bool((same & (outcomes.pair == pair)).any())
 
     def promised_return(self, observation: Any, left: int) -> float | None:
-        """Return what play is worth on the mean, if it matters what is done."""
-        worth = self._worth(self._met(observation), left)
-        matters = worth.max() > worth.min() + SLACK * (1 + np.abs(worth).max())
-        return float(worth.max()) if matters or self._pays(worth, left) else None
-
-    def _pays(self, worth: np.ndarray, left: int) -> bool:
-        """Whether play is worth more than what is usual."""
-        idle = left * (self.known.usual_reward or 0.0)
-        return bool(worth.max() > idle + SLACK * (1 + abs(idle)))
+        """Return the highest mean return; None if it is the usual one and no action matters."""
+        values = self._action_values(self._state(observation), left)
+        matters = values.max() > values.min() + TOLERANCE * (1 + np.abs(values).max())
+        return float(values.max()) if matters or self._is_worth_playing(values, left) else None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
-        """Play the best action, or go for what no row has shown: first if nothing pays."""
-        number, promise = self._met(observation), self.promised_return(observation, left)
-        if aim is None:
-            curious = len(self.known.starts) % CURIOUS == 0
-            if not curious and self._pays(self._worth(number, left), left):
-                return self._play(number, left, promise, "exploit")
-            return self._look(number, "explore") or self._play(number, left, promise, "exploit")
-        if aim in ("exploit", "verify"):
-            return self._play(number, left, promise, aim)
-        return self._look(number, aim)
+        """Return the best action, or explore: in some episodes, and if no return is promised."""
+        state, promise = self._state(observation), self.promised_return(observation, left)
+        values = self._action_values(state, left)
+        if aim is not None and aim not in PLAY_AIMS:
+            return self._explore(state, aim)
+        explores_first = len(self.known.starts) % EXPLORE_EVERY == 0
+        if aim is None and (explores_first or not self._is_worth_playing(values, left)):
+            intent = self._explore(state, "explore")
+            if intent is not None:
+                return intent
+        if promise is None:
+            return None
+        best = np.flatnonzero(values >= values.max() - 1e-9)
+        action = self._table.actions[int(best[0])]
+        return Intent(action, aim or "exploit", "the best expected return", promise)
 
     def questions(self) -> list[OpenQuestion]:
-        """Return what no row has shown."""
-        odds = self._known()
-        visited = {number for number, *_ in self._seen} | {after for _, _, after, *_ in self._seen}
-        left = np.unique(odds.following[~odds.ended & (odds.chance > 0)])
-        names = [n for n in left.tolist() if n not in visited][:3]
+        """Return reachable states that no row shows."""
+        outcomes = self._outcomes()
+        visited = {step.state for step in self._steps} | {step.next_state for step in self._steps}
+        is_possible = ~outcomes.terminated & (outcomes.probability > 0)
+        reachable = np.unique(outcomes.next_state[is_possible]).tolist()
         return [
-            OpenQuestion(f"never visited: {self.known.describe(self._table.observation(n))}")
-            for n in names
+            OpenQuestion(f"never visited: {self.known.describe(self._table.observation(state))}")
+            for state in [state for state in reachable if state not in visited][:3]
         ]
 
     @property
     def is_settled(self) -> bool:
-        """Whether next to nothing unknown can be reached from any start of late."""
-        starts = [self._met(start) for start in self.known.starts[-3:]]
-        return bool(starts) and all(self._curiosity()[n].max() < SLIGHT for n in starts)
+        """Whether almost nothing unknown is reachable from the last three starts."""
+        starts = [self._state(start) for start in self.known.starts[-3:]]
+        return bool(starts) and all(
+            self._curiosities()[state].max() < MIN_CURIOSITY for state in starts
+        )
 
-    def _play(self, number: int, left: int, promise: float | None, aim: Aim) -> Intent | None:
-        """Play the best action, if there is anything to play for."""
-        if promise is None:
+    def _explore(self, state: int, aim: Aim) -> Intent | None:
+        """Approach the most valuable unknown transition, if its discounted chance is sufficient."""
+        values = self._curiosities()[state]
+        if values.max() < MIN_CURIOSITY:
             return None
-        worth = self._worth(number, left)
-        best = np.flatnonzero(worth >= worth.max() - 1e-9)
-        action = self._table.actions[int(best[0])]
-        return Intent(action, aim, "the best expected return", promise)
-
-    def _look(self, number: int, aim: Aim) -> Intent | None:
-        """Begin a way to what is unknown, if one is likely enough to lead there."""
-        hopes = self._curiosity()[number]
-        if hopes.max() < SLIGHT:
-            return None
-        best = self._rng.choice(np.flatnonzero(hopes >= hopes.max() - 1e-9))
+        best = self._rng.choice(np.flatnonzero(values >= values.max() - 1e-9))
         return Intent(self._table.actions[int(best)], aim, "a likely way to unrecorded transitions")
 
-    # --- what follows
+    def _is_worth_playing(self, values: np.ndarray, left: int) -> bool:
+        """Return whether the best value exceeds the usual reward at every step."""
+        usual = left * (self.known.usual_reward or 0.0)
+        return bool(values.max() > usual + TOLERANCE * (1 + abs(usual)))
 
-    def _met(self, observation: Any) -> int:
-        """Return the number of a situation; one that nothing is known of is asked about."""
-        number, known = self._table.number(observation), self._known()
-        size = len(self._table.actions)
-        fresh = not ((known.pair >= number * size) & (known.pair < (number + 1) * size)).any()
-        if fresh and self.known.imagination is not None and not self._table.expanded[number]:
-            self._ask(np.array([number]))
-            self._odds = None
-        return number
+    # --- outcomes
+
+    def _state(self, observation: Any) -> int:
+        """Return the number of a state, after searching the program if no outcome is known."""
+        state, outcomes = self._table.state_number(observation), self._outcomes()
+        is_known = (outcomes.pair // self._size == state).any()
+        if not is_known and self.known.imagination is not None and not self._table.expanded[state]:
+            self._search(np.array([state]))
+            self._posterior = None
+        return state
 
     def _pair(self, observation: Any, action: Any) -> int:
-        number = self._table.number(observation)
-        return number * len(self._table.actions) + self._table.action_number(action)
+        number = self._table.state_number(observation)
+        return number * self._size + self._table.action_number(action)
 
-    def _notice(self) -> None:
-        """Give new rows their numbers."""
-        self._seen += map(self._table.numbers_of, self.known.rows[len(self._seen) :])
+    def _record_rows(self) -> None:
+        self._steps += map(self._table.numbered, self.known.rows[len(self._steps) :])
 
-    def _ask(self, roots: np.ndarray) -> None:
-        """Ask the program for what can be reached from some situations."""
+    def _search(self, roots: np.ndarray) -> None:
+        """Add the program's outcomes in all states that are reachable from some states."""
         assert self.known.imagination is not None
         found = self.known.imagination.ask(
-            "reachable:outcomes",
+            "reachable:enumerate_outcomes",
             {name: column[roots] for name, column in self._table.columns.items()},
             space=self._table.space.to_json(),
         )
         try:
             leaves = [leaf.name for leaf in self._table.space.leaves("observations")]
-            new = self._table.numbered({name: found[name] for name in leaves})
+            new = self._table.state_numbers({name: found[name] for name in leaves})
             numbers = np.concatenate([roots, new])
-            size, known = len(self._table.actions), found["following"] >= 0
-            lines = Odds(
-                (numbers[found["before"]] * size + found["action"])[known],
-                found["probability"][known],
-                numbers[found["following"][known]],
-                found["rewards"][known],
-                found["terminated"][known],
+            in_bounds = found["next_state"] >= 0
+            outcomes = OutcomeTable(
+                (numbers[found["state"]] * self._size + found["action"])[in_bounds],
+                found["probability"][in_bounds],
+                numbers[found["next_state"][in_bounds]],
+                found["reward"][in_bounds],
+                found["terminated"][in_bounds],
             )
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ProgramFailed(NO_PLAN) from error
         self._table.expanded[numbers] = 1
-        told = self._told
-        if told is not None:
-            fresh = ~np.isin(lines.pair, told.pair)
-            lines = Odds(*(np.concatenate([a, b[fresh]]) for a, b in zip(told, lines, strict=True)))
-        self._told = lines
+        if (prior := self._prior) is not None:
+            new_pairs = ~np.isin(outcomes.pair, prior.pair)
+            parts = zip(prior, outcomes, strict=True)
+            outcomes = OutcomeTable(*(np.concatenate([a, b[new_pairs]]) for a, b in parts))
+        self._prior = outcomes
 
-    def _known(self) -> Odds:
-        """Return what can follow: as told, and as often as rows showed it."""
-        if self._odds is None or self._is_old:
-            self._odds = self._together()
-            self._counted = len(self._seen)
-            self._values, self._unknown = [], None
-        return self._odds
+    def _outcomes(self) -> OutcomeTable:
+        """Return the posterior: the outcomes of the program, updated with the counts of rows."""
+        new_rows = len(self._steps) - self._counted
+        if self._posterior is not None and new_rows <= MAX_NEW_ROWS_FRACTION * self._counted:
+            return self._posterior
+        weights: defaultdict[tuple[int, int, float, bool], float] = defaultdict(float)
+        if self._prior is not None:
+            entries = zip(*(part.tolist() for part in self._prior), strict=True)
+            for pair, probability, *outcome in entries:
+                weights[pair, *outcome] += PRIOR_COUNT * probability
+        for (state, action, *outcome), count in Counter(self._steps).items():
+            weights[state * self._size + action, *outcome] += count
+        columns = zip(*weights, strict=True) if weights else [()] * 4
+        dtypes = (np.int64, np.int64, float, bool)
+        pair, after, reward, ended = map(np.array, columns, dtypes)
+        weight = np.array(list(weights.values()), float)
+        probability = weight / np.bincount(pair, weight)[pair]
+        self._posterior = OutcomeTable(pair, probability, after, reward, ended)
+        self._counted, self._values, self._curiosity = len(self._steps), [], None
+        return self._posterior
 
-    @property
-    def _is_old(self) -> bool:
-        """Whether rows were counted since that say more: of the last episodes, or by a tenth."""
-        return len(self._seen) - self._counted > 0.1 * self._counted
+    # --- values
 
-    def _together(self) -> Odds:
-        """Join what the program tells and what rows count."""
-        size = len(self._table.actions)
-        counts = Counter(
-            (before * size + action, after, reward, ended)
-            for before, action, after, reward, ended in self._seen
-        )
-        weights: dict[tuple[int, int, float, bool], float] = {}
-        if self._told is not None:
-            lines = zip(*(part.tolist() for part in self._told), strict=True)
-            for pair, chance, after, reward, ended in lines:
-                line = pair, after, reward, ended
-                weights[line] = weights.get(line, 0.0) + TRUST * chance
-        for line, count in counts.items():
-            weights[line] = weights.get(line, 0.0) + count
-        if not weights:
-            nothing = np.zeros(0, np.int64)
-            return Odds(nothing, np.zeros(0), nothing, np.zeros(0), np.zeros(0, bool))
-        pair, after, reward, ended = map(np.array, zip(*weights, strict=True))
-        weight = np.array(list(weights.values()))
-        totals = np.bincount(pair, weight)
-        return Odds(pair, weight / totals[pair], after, reward, ended)
+    def _backup(
+        self, outcomes: OutcomeTable, rewards: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        """Return the values (states, actions) one step before the state `values`."""
+        after = np.where(outcomes.terminated, 0.0, values[outcomes.next_state])
+        weights = outcomes.probability * (rewards + after)
+        sums = np.bincount(outcomes.pair, weights, minlength=len(self._table) * self._size)
+        return sums.reshape(-1, self._size)
 
-    # --- plans
+    def _action_values(self, state: int, left: int) -> np.ndarray:
+        """Return the value of every action in a state with `left` steps left.
 
-    def _backed_up(self, odds: Odds, rewards: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return what every action in every situation is worth, one step before the values."""
-        worth = odds.chance * (rewards + np.where(odds.ended, 0.0, values[odds.following]))
-        size = len(self._table.actions)
-        pairs = np.bincount(odds.pair, worth, minlength=len(self._table) * size)
-        return pairs.reshape(-1, size)
-
-    def _worth(self, number: int, left: int) -> np.ndarray:
-        """Return what every action in a situation is worth with so many steps left.
-
-        One of which nothing is known pays what is usual for ever.
+        An action without a known outcome earns the usual reward at every step.
         """
-        odds, usual = self._known(), self.known.usual_reward or 0.0
-        left = min(left, MOST_LEVELS)
-        if not self._values or len(self._values[0]) != len(self._table):
-            self._values = [np.zeros(len(self._table))]
-            size = len(self._table.actions)
-            self._silent = np.bincount(odds.pair, minlength=len(self._table) * size) == 0
-            self._silent = self._silent.reshape(-1, size)
-            self._net = odds.reward - HASTE * max(1e-9, np.abs(odds.reward).max(initial=0.0))
+        outcomes, usual = self._outcomes(), self.known.usual_reward or 0.0
+        left = min(left, MAX_LEVELS)
+        count, size = len(self._table), self._size
+        if not self._values or len(self._values[0]) != count:
+            self._values = [np.zeros(count)]
+            entries = np.bincount(outcomes.pair, minlength=count * size)
+            self._unknown_pairs = (entries == 0).reshape(-1, size)
+            largest = max(1e-9, np.abs(outcomes.reward).max(initial=0.0))
+            self._net_rewards = outcomes.reward - STEP_COST * largest
         while len(self._values) <= left:
-            steps = len(self._values)
-            worth = self._backed_up(odds, self._net, self._values[-1])
-            self._values.append(np.where(self._silent, usual * steps, worth).max(axis=1))
-        worth = self._backed_up(odds, self._net, self._values[left - 1])[number]
-        told: np.ndarray = np.where(self._silent[number], usual * left, worth)
-        return told
+            usual_return = usual * len(self._values)
+            values = self._backup(outcomes, self._net_rewards, self._values[-1])
+            self._values.append(np.where(self._unknown_pairs, usual_return, values).max(axis=1))
+        values = self._backup(outcomes, self._net_rewards, self._values[left - 1])[state]
+        return np.where(self._unknown_pairs[state], usual * left, values)
 
-    def _curiosity(self) -> np.ndarray:
-        """Return the discounted chance of coming to what is unknown, by every action."""
-        odds = self._known()
-        if self._unknown is not None and len(self._unknown) == len(self._table):
-            return self._unknown
-        size, count = len(self._table.actions), len(self._table)
+    def _curiosities(self) -> np.ndarray:
+        """Return the discounted chance (states, actions) of reaching an unknown transition."""
+        outcomes = self._outcomes()
+        if self._curiosity is not None and len(self._curiosity) == len(self._table):
+            return self._curiosity
+        size, count = self._size, len(self._table)
         tried, visited = np.zeros(count * size, bool), np.zeros(count, bool)
-        for before, action, after, *_ in self._seen:
-            tried[before * size + action] = True
-            visited[[before, after]] = True
-        news = (~visited[odds.following]).astype(float)
-        asked = np.bincount(odds.pair, minlength=count * size) > 0
-        hopes = np.zeros((count, size))
-        least = np.where(tried, 0.0, np.where(asked, UNTRIED, 1.0)).reshape(count, size)
-        lines = odds._replace(ended=odds.ended | (news > 0))
-        for _ in range(min(2 * self.known.limit, FARTHEST)):
-            again = NEAR * self._backed_up(lines, news / NEAR, hopes.max(axis=1))
-            again = np.maximum(again, least)
-            if np.abs(again - hopes).max(initial=0.0) < SLIGHT / 100:
+        for step in self._steps:
+            tried[step.state * size + step.action] = True
+            visited[[step.state, step.next_state]] = True
+        is_new = ~visited[outcomes.next_state]
+        is_predicted = np.bincount(outcomes.pair, minlength=count * size) > 0
+        own = np.where(tried, 0.0, np.where(is_predicted, UNTRIED_VALUE, 1.0)).reshape(count, size)
+        outcomes = outcomes._replace(terminated=outcomes.terminated | is_new)
+        values = np.zeros((count, size))
+        for _ in range(min(2 * self.known.limit, MAX_EXPLORATION_STEPS)):
+            # A new state has the value 1, also after the discount.
+            backup = self._backup(outcomes, is_new / DISCOUNT, values.max(axis=1))
+            improved = np.maximum(DISCOUNT * backup, own)
+            if np.abs(improved - values).max(initial=0.0) < MIN_CURIOSITY / 100:
                 break
-            hopes = again
-        self._unknown = hopes
-        return hopes
+            values = improved
+        self._curiosity = values
+        return values

@@ -1,4 +1,4 @@
-"""Worlds whose situations can be counted: the program as a table, and exact plans in it."""
+"""The actor for enumerable states: value iteration over a state table, and directed exploration."""
 
 from __future__ import annotations
 
@@ -11,370 +11,369 @@ import numpy as np
 
 from cwm_cli.data.objects import OBJECTS, SIDES, relations
 from cwm_cli.planning.model import Step
-from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.base import PLAY_AIMS, Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.actors.digits import digits_of, split
-from cwm_learn.actors.novelty import Level, Novelty
-from cwm_learn.actors.numbered_states import NARROW, WHOLE, Situations, TabularActor, Ways
-from cwm_learn.actors.object_novelty import Contacts
-from cwm_learn.actors.stochastic import DiceActor
+from cwm_learn.actors.novelty import Novelty, NoveltyLevel
+from cwm_learn.actors.numbered_states import (
+    COMPLETE,
+    PARTIAL,
+    DiscreteActor,
+    NumberedStates,
+    NumberedStep,
+    ShortestPaths,
+)
+from cwm_learn.actors.object_novelty import ObjectNovelty
+from cwm_learn.actors.stochastic import StochasticActor
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
 
-SLACK = 1e-6
-"""By how much of the rewards returns have to differ to be different."""
+TOLERANCE = 1e-6
+"""Relative difference below which rewards and returns are equal."""
 
-DISAPPOINTED, LATELY = 3, 20
-"""So many wrong rewards or ends in so many steps make its promises doubtful: more of what they
-promise would be wrong alike, and the program is written anew soon."""
+MAX_WRONG, RECENT_STEPS = 3, 20
+"""After this many wrong rewards or ends in the last steps, the actor explores first: the program
+would probably promise more wrong returns, and it is rewritten soon."""
 
-SHOWN = 3
-"""Open questions of one kind that are told."""
+MAX_SHOWN = 3
+"""Open questions of one kind to report, and recent starts to consider."""
 
 
-class Counted(TabularActor):
-    """Plays by value iteration over all situations that can be reached in the program.
+class TabularActor(DiscreteActor):
+    """Plays by value iteration over all states that the program can reach.
 
-    It goes for the unknown by the shortest way in the program, the most telling first. What is
-    unknown is a question of small tuples of factors, see `novelty`.
+    It explores by the shortest path in the program to the most informative untried action or
+    unvisited state, see `novelty`.
     """
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
-        self.table = Situations(known.observation_space, known.action_space)
-        self.table.apart = self._kinds()
-        self._steps: list[tuple[int, int, int, float, bool]] = []
-        self._wrong: list[int] = []
-        self._factors: np.ndarray | None = None
-        self._related: tuple[list[str], np.ndarray] | None = None
-        self._novelty: Novelty | None = None
-        self._told = np.zeros((0, 0), np.int64)  # the relations of all situations so far
-        self._deep = False  # whether not even a new board offered much that is unknown
+        self.table = NumberedStates(known.observation_space, known.action_space)
+        self.table.partition = self._property_positions()
+        self._steps: list[NumberedStep] = []
+        self._wrong_steps: list[int] = []
+        self._features: np.ndarray | None = None  # factors, or varying relations of objects
+        self._relation_names: list[str] = []
+        self._relations = np.zeros((0, 0), np.int64)  # all relations, of all states so far
+        self._latest_novelty: Novelty | None = None
+        self._board_is_explored = False
         self._rng = np.random.default_rng([known.seed, 0])
 
     @classmethod
     def stochastic_variant(cls) -> type[Actor]:
-        """Return the actor that also counts probabilities."""
-        return DiceActor
+        """Return the actor that also estimates probabilities."""
+        return StochasticActor
 
     def rebuild(self) -> None:
-        """Begin a table anew; the program is asked once it is known from where."""
+        """Start a new table; the program is searched when the current state is known."""
         self._steps.clear()
-        self._wrong.clear()
-        self.table.forget()
-        self._told = self._told[:0]
-        self.table.usual = self._usual()
-        self._noticed()
-        self._factors = self._novelty = None
+        self._wrong_steps.clear()
+        self.table.clear()
+        self._relations = self._relations[:0]
+        usual = self.known.usual_reward
+        if usual is None:
+            rewards = [row.reward for row in self.known.rows if not row.terminated]
+            usual = Counter(rewards or [0.0]).most_common(1)[0][0]
+        self.table.usual_reward = usual
+        self._record_rows()
+        self._features = self._latest_novelty = None
 
     def observe(self, row: Transition) -> None:
-        """Take note of a step: it outranks the program."""
-        self._noticed()
+        """Record a transition, which overrides the program."""
+        self._record_rows()
 
     def predict(self, observation: Any, action: Any) -> Step | None:
-        """Return what was seen, or else what the program says."""
-        number, chosen = self._met(observation, self._least), self.table.action_number(action)
-        if not self.table.answered[number, chosen]:
+        """Return the recorded outcome of an action, or else what the program predicts."""
+        place = self._state(observation, self._first_extent), self.table.action_number(action)
+        if not self.table.known[place]:
             return None
-        after = self.table.observation(int(self.table.following[number, chosen]))
-        place = number, chosen
+        after = self.table.observation(int(self.table.next_states[place]))
         return Step(after, float(self.table.rewards[place]), bool(self.table.terminated[place]))
 
     def matches(self, predicted: Step, row: Transition) -> bool:
-        """Whether reward and end came about, and the situation unless the episode ended in it."""
-        same = row.terminated or self.table.number(predicted.observation) == self.table.number(
-            row.next_observation
-        )
-        slack = SLACK * max(1.0, abs(row.reward))
-        paid = abs(predicted.reward - row.reward) <= slack
+        """Return whether reward, end and next state are right; terminal states may differ."""
+        number = self.table.state_number
+        same = row.terminated or number(predicted.observation) == number(row.next_observation)
+        tolerance = TOLERANCE * max(1.0, abs(row.reward))
+        paid = abs(predicted.reward - row.reward) <= tolerance
         return bool(same and paid and predicted.terminated == row.terminated)
 
     def promised_return(self, observation: Any, left: int) -> float | None:
-        """Return the return of the best play, if it is above the usual reward for ever."""
-        if left < 1:
-            return None
-        return self._promised(self._placed(observation, left), left)
-
-    def _promised(self, number: int, left: int) -> float | None:
-        value = float(self.table.worth(number, left).max())
-        idle = left * self.table.usual
-        scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
-        return float(f"{value:.7g}") if value > idle + SLACK * scale else None
+        """Return the highest return, if it exceeds the usual reward at every step."""
+        return self._promise(self._expanded_state(observation, left), left) if left >= 1 else None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
-        """Play the best action, or begin the shortest way to what is unknown."""
-        number = self._placed(observation, left)
-        if aim in (None, "exploit", "verify"):
-            promise = self._promised(number, left)
-            if promise is not None and aim is None and self._is_disappointed:
-                ways = self.table.ways(number, left)
-                if intent := self._towards(ways, self._news.levels(), "explore"):
-                    return intent
+        """Return the best action, or the first one of the shortest path to something unknown."""
+        state = self._expanded_state(observation, left)
+        if aim is None or aim in PLAY_AIMS:
+            promise = self._promise(state, left)
+            recent = len(self._steps) - RECENT_STEPS
+            is_unreliable = sum(n >= recent for n in self._wrong_steps[-MAX_WRONG:]) == MAX_WRONG
             if promise is not None:
-                action = self.table.actions[int(self.table.worth(number, left).argmax())]
+                if aim is None and is_unreliable and (intent := self._explore(state, left)):
+                    return intent
+                action = self.table.actions[int(self.table.action_values(state, left).argmax())]
                 return Intent(action, aim or "exploit", "the best action in the program", promise)
             if aim is not None:
                 return None
         if aim == "probe":
-            return self._probing(observation, left)
-        ways = self.table.ways(number, left)
-        found = self._towards(ways, self._news.levels(), "explore")
-        if found is None and self.table.expanded[number] < WHOLE:
-            number = self._met(observation)
-            ways = self.table.ways(number, left)
-            found = self._towards(ways, self._news.levels(), "explore")
+            return self._probe(observation, left)
+        intent = self._explore(state, left)
+        if intent is None and self.table.expanded[state] < COMPLETE:
+            state = self._state(observation)
+            intent = self._explore(state, left)
         if left == self.known.limit:
-            self._deep = found is None
-        if found is None and self._deep and isinstance(self._news, Contacts):
-            return self._towards(ways, self._news.deeper(), "explore")
-        return found
-
-    def _probing(self, observation: Any, left: int) -> Intent | None:
-        """Go for what is disputed or pursued, where little is to be asked for that, or doubted."""
-        for extent in (self._least, WHOLE):
-            self._met(observation, extent)
-            disputed = self._disputed()  # which may add situations, so before a way is looked for
-            number = self._met(observation, extent)
-            ways = self.table.ways(number, left)
-            doubts = self._doubts(number, ways, left) if extent == WHOLE else iter(())
-            if found := self._towards(ways, chain([disputed], self._pursued(), doubts), "probe"):
-                return found
-        return None
+            self._board_is_explored = intent is None
+        novelty = self._novelty
+        if intent is None and self._board_is_explored and isinstance(novelty, ObjectNovelty):
+            paths = self.table.shortest_paths(state, left)
+            return self._approach(paths, novelty.deeper_levels(), "explore")
+        return intent
 
     def questions(self) -> list[OpenQuestion]:
-        """Return what the rows leave open: actions never tried, ends seen once, places unseen."""
-        self._noticed()
-        return [*self._untried(), *self._ends(), *self._unvisited()]
+        """Return untried actions, ends seen once, and promising states that were never visited."""
+        self._record_rows()
+        table, describe = self.table, self.known.describe
+        tried = {step.action for step in self._steps}
+        untried = [action for n, action in enumerate(table.actions) if n not in tried]
+        found = [
+            OpenQuestion(f"action {action} was never tried", action=action, weight=1.0)
+            for action in untried[:MAX_SHOWN]
+        ]
+        ends = Counter(step[:2] for step in self._steps if step.terminated)
+        rewards = {step[:2]: step.reward for step in self._steps}
+        for state, action in [end for end, count in ends.items() if count == 1][:MAX_SHOWN]:
+            place, chosen = describe(table.observation(state)), table.actions[action]
+            text = f"the end of the episode by action {chosen} at {place} was seen once"
+            weight = abs(rewards[state, action] - table.usual_reward)
+            answers = "whether the episode always ends there"
+            found.append(OpenQuestion(text, place, chosen, answers, weight))
+        places = [describe(table.observation(state)) for state in self._promising_unvisited()]
+        answers = "whether this state raises the return"
+        return found + [
+            OpenQuestion(f"never visited: {place}", place, answers=answers)
+            for place in list(dict.fromkeys(places))[:MAX_SHOWN]
+        ]
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing never visited could better the return from any start, if it paid most."""
+        """Whether no unvisited state could raise the return from the last starts."""
         limit = self.known.limit
-        for observation in self.known.starts[-SHOWN:]:
-            start = self._met(observation)
-            doubts = self._doubts(start, self.table.ways(start, limit), limit)
-            if any(level.unknown.any() for level in doubts):
+        for observation in self.known.starts[-MAX_SHOWN:]:
+            start = self._state(observation)
+            levels = self._promising_levels(start, self.table.shortest_paths(start, limit), limit)
+            if any(level.unknown.any() for level in levels):
                 return False
         return bool(self.known.starts)
 
-    def _met(self, observation: Any, extent: int = WHOLE) -> int:
-        """Return the number of a situation, of which the program was asked."""
-        number = self.table.number(observation)
+    # --- the table
+
+    def _state(self, observation: Any, extent: int = COMPLETE) -> int:
+        """Return the number of a state, after searching the program from there."""
+        state = self.table.state_number(observation)
         imagination = self.known.imagination
-        if imagination is not None and self.table.expanded[number] < extent:
-            if self.table.full:
+        if imagination is not None and self.table.expanded[state] < extent:
+            if self.table.is_full:
                 self.rebuild()
-                number = self.table.number(observation)
-            self._noticed()
-            self.table.explore(imagination, number, extent, self._best_end)
-        return number
+                state = self.table.state_number(observation)
+            self._record_rows()
+            self.table.expand(imagination, state, extent, self._best_end)
+        return state
+
+    def _expanded_state(self, observation: Any, left: int) -> int:
+        """Return the number of a state, after a search that is sufficient to act.
+
+        A partial search is sufficient if it promises no return, or if the best play reaches the
+        best end that was ever seen.
+        """
+        state = self._state(observation, self._first_extent)
+        if self.table.expanded[state] == COMPLETE or self._promise(state, left) is None:
+            return state
+        return state if self._reaches_best_end(state, left) else self._state(observation)
 
     @property
-    def _least(self) -> int:
-        """How much of a table is asked for first: where objects make them large, little."""
-        return NARROW if self.table.large and self.known.schema is not None else WHOLE
+    def _first_extent(self) -> int:
+        """The extent of the first search from a state: partial for large tables of objects."""
+        return PARTIAL if self.table.is_large and self.known.schema is not None else COMPLETE
 
-    def _kinds(self) -> list[int]:
-        """Return the places of the numbers that say what objects are like, but not where."""
-        schema, places, first = self.known.schema, list[int](), 0
+    def _property_positions(self) -> list[int]:
+        """Return the positions, in the numbers of a state, of object properties except places."""
+        schema, first = self.known.schema, 0
         for leaf in self.known.observation_space.leaves("observations"):
             if schema is not None and leaf.name == f"observations.{OBJECTS}":
                 named = {each.name for each in schema.fields if each.values} | {"held"}
-                kept = [0, *map(schema.column, named & set(schema.names))]
-                width = leaf.space.shape[-1]
-                rows = range(first, first + leaf.space.size, width)
-                places = [row + column for row in rows for column in sorted(kept)]
+                columns = sorted([0, *map(schema.column, named & set(schema.names))])
+                rows = range(first, first + leaf.space.size, leaf.space.shape[-1])
+                return [row + column for row in rows for column in columns]
             first += leaf.space.size
-        return places
+        return []
 
-    def _placed(self, observation: Any, left: int) -> int:
-        """Return the number of a situation, of which enough is known to act.
+    def _record_rows(self) -> None:
+        """Record new rows in the table, except outcomes that are not the most common one."""
+        for place, row in enumerate(self.known.rows[len(self._steps) :], len(self._steps)):
+            self._steps.append(self.table.numbered(row))
+            self._latest_novelty = None
+            if place not in self.known.random_rows and self.table.record(self._steps[-1]):
+                self._wrong_steps.append(place)
 
-        That is little where its play comes to the best end that was ever seen, or where nothing
-        promises anything; otherwise it is all that can be reached.
-        """
-        number = self._met(observation, self._least)
-        if self.table.expanded[number] == WHOLE or self._promised(number, left) is None:
-            return number
-        return number if self._ends_well(number, left) else self._met(observation)
+    # --- expected returns
+
+    def _promise(self, state: int, left: int) -> float | None:
+        """Return the best value, if it exceeds the usual reward at every step; 7 digits."""
+        value = float(self.table.action_values(state, left).max())
+        scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
+        exceeds = value > left * self.table.usual_reward + TOLERANCE * scale
+        return float(f"{value:.7g}") if exceeds else None
 
     @property
     def _best_end(self) -> float | None:
-        """The best reward that an episode ended with, if it is above the usual one."""
-        ends = [reward for *_, reward, ended in self._steps if ended and reward > self.table.usual]
-        return max(ends) - SLACK * max(1.0, max(ends)) if ends else None
+        """The best reward of a terminal transition, if it exceeds the usual reward."""
+        usual = self.table.usual_reward
+        ends = [step.reward for step in self._steps if step.terminated and step.reward > usual]
+        return max(ends) - TOLERANCE * max(1.0, max(ends)) if ends else None
 
-    def _ends_well(self, number: int, left: int) -> bool:
-        """Whether the best play known comes to the best end that was ever seen."""
+    def _reaches_best_end(self, state: int, left: int) -> bool:
+        """Return whether the best play reaches the best end that was ever seen."""
         passed, reward = set[int](), self._best_end
-        while reward is not None and left and number not in passed:
-            passed.add(number)
-            action = int(self.table.worth(number, left).argmax())
-            if self.table.terminated[number, action]:
-                return bool(self.table.rewards[number, action] >= reward)
-            number, left = int(self.table.following[number, action]), left - 1
+        while reward is not None and left and state not in passed:
+            passed.add(state)
+            action = int(self.table.action_values(state, left).argmax())
+            if self.table.terminated[state, action]:
+                return bool(self.table.rewards[state, action] >= reward)
+            state, left = int(self.table.next_states[state, action]), left - 1
         return False
 
-    @property
-    def _is_disappointed(self) -> bool:
-        """Whether what it promised itself went wrong again and again."""
-        since = len(self._steps) - LATELY
-        return sum(place >= since for place in self._wrong[-DISAPPOINTED:]) == DISAPPOINTED
+    def _promising_levels(
+        self, start: int, paths: ShortestPaths, left: int
+    ) -> Iterator[NoveltyLevel]:
+        """Yield unvisited states that would raise the return if they paid the best known reward."""
+        table, best = self.table, max((step.reward for step in self._steps), default=0.0)
+        value = float(table.action_values(start, left).max()) if left else 0.0
+        bound = np.where(paths.length >= 0, paths.length * table.usual_reward + best, -np.inf)
+        exceeds = bound > value + TOLERANCE * max(1.0, abs(value))
+        for width in (1, 2):
+            unknown = self._novelty.new_landings(width) & exceeds[:, None]
+            reason = f"an unvisited state that may raise the return, width {width}"
+            yield NoveltyLevel(reason, unknown)
 
-    def _noticed(self) -> None:
-        """Give new rows their numbers; what chance decided once is no rule."""
-        known, table = self.known, self.table
-        for place, row in enumerate(known.rows[len(self._steps) :], len(self._steps)):
-            self._steps.append(table.numbers_of(row))
-            self._novelty = None
-            if place not in known.random_rows and table.record(*self._steps[-1]):
-                self._wrong.append(place)
+    def _promising_unvisited(self) -> Iterator[int]:
+        """Yield promising unvisited states that are reachable from the last start."""
+        if self.known.starts:
+            start = self._state(self.known.starts[-1], self._first_extent)
+            paths = self.table.shortest_paths(start, self.known.limit)
+            for level in self._promising_levels(start, paths, self.known.limit):
+                states = np.unique(self.table.next_states[level.unknown])
+                yield from states[:MAX_SHOWN].tolist()
 
-    def _usual(self) -> float:
-        """Return the reward that can be had again and again, or else the most common one."""
-        if (usual := self.known.usual_reward) is not None:
-            return usual
-        rewards = [row.reward for row in self.known.rows if not row.terminated]
-        return Counter(rewards or [0.0]).most_common(1)[0][0]
+    # --- exploration
 
-    @property
-    def _news(self) -> Novelty:
-        """What is unknown now."""
-        if self._factors is None or len(self._factors) != len(self.table):
-            self._factors = self._factored()
-            self._related = self._novelty = None
-        if self._novelty is None:
-            known = self.table, self._factors, self._steps, self.table.usual
-            self._novelty = self._among_objects() or Novelty(*known)
-        return self._novelty
-
-    def _factored(self) -> np.ndarray:
-        """Return what situations are made of, numbers from 0: digits, or what varies."""
-        values, space = self.table.values, self.known.observation_space
-        if space.kind == "discrete" and self._steps:
-            low = int(space.low[0])
-            before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
-            numbers = values[:, 0] - low
-            radices = digits_of(numbers[before], action, numbers[after], space.count)
-            return split(numbers, radices)
-        found = _varying(values)
-        return found if found.shape[1] else np.zeros((len(values), 1), np.int64)
-
-    def _among_objects(self) -> Novelty | None:
-        """Return what is unknown among objects, where there are objects."""
-        if self.known.schema is None or self._factors is None:
-            return None
-        if self._related is None:
-            tables = self.table.column(f"observations.{OBJECTS}")
-            names, told = relations(self.known.schema, tables[len(self._told) :])
-            columns = self._told = np.concatenate([self._told.reshape(-1, len(names)), told])
-            varying = np.flatnonzero((columns != columns[:1]).any(axis=0))
-            self._related = [names[n] for n in varying], _varying(columns)
-        named, columns = self._related
-        known = self.table, self._factors, self._steps, self.table.usual
-        return Contacts(*known, names=named, relations=columns, sides=self._sides())
-
-    def _sides(self) -> dict[int, str]:
-        """Return the side to which the agent goes by an action, where it faces none."""
-        tables = self.table.column(f"observations.{OBJECTS}")
-        ways: dict[int, Counter[tuple[int, int]]] = {}
-        schema = self.known.schema
-        if schema is None or schema.directions:
-            return {}
-        x, y = schema.column("x"), schema.column("y")
-        for before, action, after, *_ in self._steps:
-            way = (tables[after, 0] - tables[before, 0])[[x, y]].tolist()
-            if any(way):
-                ways.setdefault(action, Counter())[way[0], way[1]] += 1
-        usual = {action: counts.most_common(1)[0][0] for action, counts in ways.items()}
-        named = {way: side for side, way in SIDES.items()}
-        return {action: named[way] for action, way in usual.items() if way in named}
-
-    def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
-        """Begin the shortest way to the first level that can be reached, any of the nearest."""
+    def _approach(
+        self, paths: ShortestPaths, levels: Iterator[NoveltyLevel], aim: Aim
+    ) -> Intent | None:
+        """Start a shortest path to the first reachable level; ties are broken at random."""
         for level in levels:
-            rows, columns = np.nonzero(level.unknown & (ways.steps >= 0)[:, None])
-            if not len(rows):
+            states, actions = np.nonzero(level.unknown & (paths.length >= 0)[:, None])
+            if not len(states):
                 continue
-            steps = ways.steps[rows]
-            nearest = np.flatnonzero(steps == steps.min())
+            lengths = paths.length[states]
+            nearest = np.flatnonzero(lengths == lengths.min())
             place = nearest[self._rng.integers(len(nearest))]
-            action = ways.first(int(rows[place]), int(columns[place]))
+            action = paths.first_action(int(states[place]), int(actions[place]))
             return Intent(self.table.actions[action], aim, level.reason)
         return None
 
-    def _doubts(self, start: int, ways: Ways, left: int) -> Iterator[Level]:
-        """Yield what was never visited, where the best reward there would better the return."""
-        table, best = self.table, max((step[3] for step in self._steps), default=0.0)
-        value = float(table.worth(start, left).max()) if left else 0.0
-        hoped = np.where(ways.steps >= 0, ways.steps * table.usual + best, -np.inf)
-        worth = hoped > value + SLACK * max(1.0, abs(value))
-        for width in (1, 2):
-            unknown = self._news.landings(width) & worth[:, None]
-            yield Level(f"an unvisited state that may raise the return, width {width}", unknown)
+    def _explore(self, state: int, left: int) -> Intent | None:
+        paths = self.table.shortest_paths(state, left)
+        return self._approach(paths, self._novelty.levels(), "explore")
 
-    def _disputed(self) -> Level:
-        """Return what other programs that replay every row say otherwise of."""
+    def _probe(self, observation: Any, left: int) -> Intent | None:
+        """Test disputed predictions, questions and, after a complete search, promising states."""
+        for extent in (self._first_extent, COMPLETE):
+            self._state(observation, extent)
+            disputed = self._disputed()  # may add states, so it precedes the paths
+            state = self._state(observation, extent)
+            paths = self.table.shortest_paths(state, left)
+            levels = [iter([disputed]), self._targets()]
+            if extent == COMPLETE:
+                levels.append(self._promising_levels(state, paths, left))
+            if intent := self._approach(paths, chain(*levels), "probe"):
+                return intent
+        return None
+
+    def _disputed(self) -> NoveltyLevel:
+        """Return the actions whose outcome other programs predict differently."""
         places = [
-            (self._met(o, self._least), self.table.action_number(a)) for o, a in self.known.disputed
+            (self._state(observation, self._first_extent), self.table.action_number(action))
+            for observation, action in self.known.disputed
         ]
-        unknown = np.zeros(self.table.following.shape, bool)
+        unknown = np.zeros(self.table.next_states.shape, bool)
         for place in places:
             unknown[place] = True
-        return Level("other programs disagree", unknown[: len(self.table)])
+        return NoveltyLevel("other programs disagree", unknown)
 
-    def _pursued(self) -> Iterator[Level]:
-        """Yield where each question of a language model is answered."""
-        for each in self.known.targets:
-            unknown, action = np.zeros(self.table.following.shape, bool), each.question.action
+    def _targets(self) -> Iterator[NoveltyLevel]:
+        """Yield the states and actions that answer the questions of a language model."""
+        for target in self.known.targets:
+            unknown, action = np.zeros(self.table.next_states.shape, bool), target.question.action
             column = slice(None) if action is None else self.table.action_number(action)
-            unknown[each.contains(self.table.values), column] = True
-            yield Level(each.question.text, unknown)
+            unknown[target.contains(self.table.values), column] = True
+            yield NoveltyLevel(target.question.text, unknown)
 
-    def _untried(self) -> list[OpenQuestion]:
-        tried = {action for _, action, *_ in self._steps}
-        names = [action for n, action in enumerate(self.table.actions) if n not in tried]
-        return [
-            OpenQuestion(f"action {action} was never tried", action=action, weight=1.0)
-            for action in names[:SHOWN]
-        ]
-
-    def _ends(self) -> list[OpenQuestion]:
-        ends = Counter((before, action) for before, action, _, _, ended in self._steps if ended)
-        rewards = {step[:2]: step[3] for step in self._steps}
-        return [
-            OpenQuestion(
-                f"the end of the episode by action {self.table.actions[action]} at"
-                f" {self.known.describe(self.table.observation(before))} was seen once",
-                self.known.describe(self.table.observation(before)),
-                self.table.actions[action],
-                "whether the episode always ends there",
-                abs(rewards[before, action] - self.table.usual),
+    @property
+    def _novelty(self) -> Novelty:
+        """Novelty in the current table. New states change the features, new rows only the rest."""
+        has_objects = self.known.schema is not None
+        if self._features is None or len(self._features) != len(self.table):
+            self._features = self._varying_relations() if has_objects else self._factors()
+            self._latest_novelty = None
+        if self._latest_novelty is None:
+            known = self.table, self._features, self._steps, self.table.usual_reward
+            self._latest_novelty = (
+                ObjectNovelty(*known, names=self._relation_names, sides=self._sides())
+                if has_objects
+                else Novelty(*known)
             )
-            for (before, action), count in ends.items()
-            if count == 1
-        ][:SHOWN]
+        return self._latest_novelty
 
-    def _unvisited(self) -> list[OpenQuestion]:
-        if not self.known.starts:
-            return []
-        start, limit = self._met(self.known.starts[-1], self._least), self.known.limit
-        found = []
-        for level in self._doubts(start, self.table.ways(start, limit), limit):
-            places = np.unique(self.table.following[level.unknown])
-            found += [
-                self.known.describe(self.table.observation(int(place))) for place in places[:SHOWN]
-            ]
-        return [
-            OpenQuestion(
-                f"never visited: {place}", place, answers="whether this state raises the return"
-            )
-            for place in dict.fromkeys(found)
-        ][:SHOWN]
+    def _factors(self) -> np.ndarray:
+        """Return the factors of all states: digits of a single integer, or varying components."""
+        values, space = self.table.values, self.known.observation_space
+        if space.kind == "discrete" and self._steps:
+            numbers = values[:, 0] - int(space.low[0])
+            before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
+            return split(numbers, digits_of(numbers[before], action, numbers[after], space.count))
+        _, factors = _varying(values)
+        return factors if factors.shape[1] else np.zeros((len(values), 1), np.int64)
+
+    def _varying_relations(self) -> np.ndarray:
+        """Return the relations between the objects of all states, without constant ones."""
+        assert self.known.schema is not None
+        tables = self.table.columns[f"observations.{OBJECTS}"]
+        names, new = relations(self.known.schema, tables[len(self._relations) :])
+        self._relations = np.concatenate([self._relations.reshape(-1, len(names)), new])
+        varying, columns = _varying(self._relations)
+        self._relation_names = [names[n] for n in varying]
+        return columns
+
+    def _sides(self) -> dict[int, str]:
+        """Return the side to which each action usually moves an agent that has no direction."""
+        schema = self.known.schema
+        if schema is None or schema.directions:
+            return {}
+        tables = self.table.columns[f"observations.{OBJECTS}"]
+        position = [schema.column("x"), schema.column("y")]
+        moves: dict[int, Counter[tuple[int, ...]]] = {}
+        for before, action, after, *_ in self._steps:
+            move = (tables[after, 0] - tables[before, 0])[position].tolist()
+            if any(move):
+                moves.setdefault(action, Counter())[tuple(move)] += 1
+        usual = {action: counts.most_common(1)[0][0] for action, counts in moves.items()}
+        sides = {move: side for side, move in SIDES.items()}
+        return {action: sides[move] for action, move in usual.items() if move in sides}
 
 
-def _varying(values: np.ndarray) -> np.ndarray:
-    """Return the columns that vary, their values numbered from 0."""
-    varies = np.flatnonzero((values != values[:1]).any(axis=0))
-    columns = [np.unique(values[:, v], return_inverse=True)[1].reshape(-1) for v in varies]
-    return np.stack(columns, 1) if columns else np.zeros((len(values), 0), np.int64)
+def _varying(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the varying columns, and these columns with values numbered from 0."""
+    varying = np.flatnonzero((values != values[:1]).any(axis=0))
+    columns = [np.unique(values[:, n], return_inverse=True)[1].reshape(-1) for n in varying]
+    return varying, np.stack(columns, 1) if columns else np.zeros((len(values), 0), np.int64)

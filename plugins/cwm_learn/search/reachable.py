@@ -1,4 +1,6 @@
-"""The situations that can be reached in a program, and what every action leads to in each."""
+"""Enumerate the states that a program can reach, and the outcomes of every action in them."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations, product
@@ -7,20 +9,26 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Batch, Model, Step, Unbatched, name
+from cwm_cli.planning.model import Model, Step, Unbatched, name
 
-AT_ONCE = 4_000
-"""Steps that are taken in a batch at once: enough to make it worth while, few enough for memory."""
+BATCH_STEPS = 4_000
+"""Steps of one batch: enough to amortise its overhead, few enough for the memory."""
 
-STEPS = 60_000
-"""Steps of the program for one table: about a second."""
+MAX_STEPS = 60_000
+"""Steps of the program in one search, which take about a second."""
 
-MOST_SETBACKS = 3
-"""So often a batch may refuse what is asked; then the program answers alone."""
+MAX_BATCH_FAILURES = 3
+"""Failed batches before the search steps the program one state at a time."""
+
+SAMPLES = 32
+"""Samples per action of a program that only samples; probabilities are then exact to about 0.1."""
+
+Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Next states, rewards and terminations, each (states, actions)."""
 
 
 def actions_of(space: Space) -> list[Any]:
-    """Return all actions of a space of whole numbers, in order."""
+    """Return all actions of a space of integers, in order."""
     if space.kind == "discrete":
         return list(range(int(space.low[0]), int(space.high[0]) + 1))
     if space.children:
@@ -34,287 +42,284 @@ def actions_of(space: Space) -> list[Any]:
     return [np.array(values, dtype).reshape(space.shape) for values in product(*ranges)]
 
 
-def reachable(  # options that are plain data
+def enumerate_states(
     model: Model,
     arrays: Mapping[str, np.ndarray],
     *,
     space: dict[str, Any],
-    most: int = 6_000,
+    max_states: int = 6_000,
     width: int = 0,
-    apart: Sequence[int] = (),
-    enough: float | None = None,
+    partition: Sequence[int] = (),
+    target_reward: float | None = None,
 ) -> dict[str, np.ndarray]:
-    """Take every action in every situation that can be reached, the nearest first.
+    """Take every action in every reachable state, breadth first.
 
-    `arrays` are the observations (rows, ...) to begin from, by leaf of the `space` of
-    observations. Situations are numbered: first these rows, then those that are found, whose
-    `observations` are returned. `tried` are the numbers of those in which actions were taken, one
-    row each in `following` (-1 where the program failed), `rewards` and `terminated`. It goes on
-    until there are no more, or `most` situations, or too many steps. With a `width` only such
-    situations are gone on from in which some so many numbers are together for the first time
-    (iterated width), apart for each combination of the numbers in the places `apart`. An
-    episode that ends with a reward of `enough` is all that is looked for.
+    The search ends when no state is left, or after `max_states` states or `MAX_STEPS` steps. The
+    novelty filter is iterated width: Lipovetzky and Geffner, Width and serialization of classical
+    planning problems, 2012, and Best-first width search, 2017.
 
-    Lipovetzky and Geffner, Width and serialization of classical planning problems, 2012, and
-    Best-first width search, 2017.
+    Args:
+        model: The program.
+        arrays: Observations (rows, ...) of the initial states, by leaf of the `space`.
+        space: The observation space as JSON.
+        max_states: Number of states to find, including the initial ones.
+        width: Expand only novel states, in which at most this many values occur together for the
+            first time. 0 expands all states.
+        partition: Positions in the values of a state. Novelty is counted separately for each
+            combination of the values at these positions.
+        target_reward: Stop at a terminal transition with at least this reward.
+
+    Returns:
+        The `observations` of the states found. States are numbered: first the initial ones, then
+        those found. `expanded` contains the numbers of the states in which actions were taken,
+        with one row (actions,) each in `next_states` (-1 if the program failed), `rewards` and
+        `terminated`.
     """
     search = _Search(model, Space.from_json(space), arrays)
-    novelty = _Novelty(width, apart) if width else None
-    budget = model.counter[0] + STEPS
-    while search.waiting and len(search.states) < most and model.counter[0] < budget:
-        if enough is not None and search.best_end >= enough:
-            break
-        size = min(AT_ONCE // len(search.actions) + 1, most - len(search.states))
-        search.expand(size, novelty)
-    return search.found()
-
-
-DRAWN = 32
-"""Draws of a step where a program only draws: chances are then known to a tenth."""
-
-
-def outcomes(
-    model: Model, arrays: Mapping[str, np.ndarray], *, space: dict[str, Any], most: int = 6_000
-) -> dict[str, np.ndarray]:
-    """List all that can follow each action in every situation that can be reached.
-
-    `arrays` are the observations to begin from, as for `reachable`, and situations are numbered
-    and returned as there. Every line of `before`, `action`, `probability`, `following`, `rewards`
-    and `terminated` is an outcome. What a program only draws is drawn so many times.
-    """
-    search = _Search(model, Space.from_json(space), arrays)
-    lines: list[tuple[Any, ...]] = []
-    budget = model.counter[0] + STEPS
-    while search.waiting and len(search.states) < most and model.counter[0] < budget:
-        lines += search.outcomes(search.waiting.pop(0))
-    columns = zip(*lines, strict=True) if lines else [()] * 6
-    names = ("before", "action", "probability", "following", "rewards", "terminated")
-    kinds = (np.int64, np.int64, float, np.int64, float, bool)
-    told = {
-        name: np.array(column, kind)
-        for name, column, kind in zip(names, columns, kinds, strict=True)
+    novelty = _NoveltyFilter(width, partition) if width else None
+    empty = np.zeros((0, len(search.actions)))
+    tables: list[Outcomes] = [(empty.astype(np.int64), empty, empty.astype(bool))]
+    expanded: list[int] = []
+    best_end = -np.inf
+    while search.goes_on(max_states) and (target_reward is None or best_end < target_reward):
+        size = min(BATCH_STEPS // len(search.actions) + 1, max_states - len(search.states))
+        states, table = search.expand(size, novelty)
+        expanded += states
+        tables.append(table)
+        _, rewards, terminated = table
+        best_end = max(best_end, rewards[terminated].max(initial=-np.inf))
+    next_states, rewards, terminated = map(np.concatenate, zip(*tables, strict=True))
+    return search.observations() | {
+        "expanded": np.array(expanded, np.int64),
+        "next_states": next_states,
+        "rewards": rewards,
+        "terminated": terminated,
     }
-    return search.observations() | told
+
+
+def enumerate_outcomes(
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    space: dict[str, Any],
+    max_states: int = 6_000,
+) -> dict[str, np.ndarray]:
+    """List all outcomes of every action in every reachable state, with their probabilities.
+
+    Arguments, numbers and `observations` are those of `enumerate_states`. The other arrays have
+    one entry per outcome: `state`, `action`, `probability`, `next_state`, `reward` and
+    `terminated`. If a program only samples, `SAMPLES` samples are taken of each action.
+    """
+    search = _Search(model, Space.from_json(space), arrays)
+    outcomes: list[tuple[Any, ...]] = []
+    while search.goes_on(max_states):
+        outcomes += search.expand_outcomes(search.waiting.pop(0))
+    columns = zip(*outcomes, strict=True) if outcomes else [()] * 6
+    names = ("state", "action", "probability", "next_state", "reward", "terminated")
+    dtypes = (np.int64, np.int64, float, np.int64, float, bool)
+    return search.observations() | {
+        name: np.array(column, dtype)
+        for name, column, dtype in zip(names, columns, dtypes, strict=True)
+    }
 
 
 class _Search:
-    """Situations by number, those from which steps are still to be taken, and what steps led to."""
+    """The states found so far, by number, and the numbers of those `waiting` to be expanded."""
 
     def __init__(self, model: Model, space: Space, arrays: Mapping[str, np.ndarray]) -> None:
         self._model, self._space = model, space
         self.actions = actions_of(model.action_space)
-        self._flat = not space.children and space.kind != "text"
-        self._batch = model.batch if self._flat else None
-        self._setbacks = 0
+        self._is_array = not space.children and space.kind != "text"
+        self._batch = model.batch if self._is_array else None
+        self._batch_failures = 0
         self._bounds = _Bounds(space)
-        given = len(next(iter(arrays.values())))
-        self.states = [space.unpack("observations", arrays, row) for row in range(given)]
-        self._given = given
+        self._max_count = model.counter[0] + MAX_STEPS
+        self._initial = len(next(iter(arrays.values())))
+        self.states = [space.unpack("observations", arrays, row) for row in range(self._initial)]
         self._numbers: dict[Any, int] = {}
         for number, state in enumerate(self.states):
             self._numbers.setdefault(self._key(state), number)
         self.waiting = sorted(self._numbers.values())
-        self._tried: list[int] = []
-        self._following: list[np.ndarray] = []
-        self._rewards: list[np.ndarray] = []
-        self._terminated: list[np.ndarray] = []
-        self.best_end = -np.inf
 
-    def expand(self, size: int, novelty: "_Novelty | None") -> None:
-        """Take every action in the next situations that wait; those found wait then."""
-        now, self.waiting = self.waiting[:size], self.waiting[size:]
+    def goes_on(self, max_states: int) -> bool:
+        """Return whether states are waiting and no limit is reached."""
+        below = len(self.states) < max_states and self._model.counter[0] < self._max_count
+        return bool(self.waiting) and below
+
+    def observations(self) -> dict[str, np.ndarray]:
+        """Return the observations of all states except the initial ones."""
+        columns = self._space.pack("observations", self.states)
+        return {name: column[self._initial :] for name, column in columns.items()}
+
+    def expand(self, size: int, novelty: _NoveltyFilter | None) -> tuple[list[int], Outcomes]:
+        """Take every action in the next waiting states; new states wait if they are novel."""
+        states, self.waiting = self.waiting[:size], self.waiting[size:]
         before = len(self.states)
-        following, rewards, terminated = self._together(now) or self._alone(now)
-        self._tried += now
-        self._following.append(following)
-        self._rewards.append(rewards)
-        self._terminated.append(terminated)
-        self.best_end = max(self.best_end, rewards[terminated].max(initial=-np.inf))
-        ended = set(following[terminated].tolist()) - set(following[~terminated].tolist())
-        fresh = [n for n in range(before, len(self.states)) if n not in ended]
+        table = self._step_batch(states) or self._step_each(states)
+        next_states, _, terminated = table
+        ended = set(next_states[terminated].tolist()) - set(next_states[~terminated].tolist())
+        new = [n for n in range(before, len(self.states)) if n not in ended]
         if novelty is not None:
-            fresh = [n for n in fresh if novelty.adds(self._numbers_in(self.states[n]))]
-        self.waiting += fresh
+            new = [n for n in new if novelty.add(self._values(self.states[n]))]
+        self.waiting += new
+        return states, table
 
-    def outcomes(self, number: int) -> list[tuple[Any, ...]]:
-        """Return a line for each outcome of every action in a situation; new ones wait then."""
-        lines: list[tuple[Any, ...]] = []
-        for place, action in enumerate(self.actions):
+    def expand_outcomes(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the outcomes of every action in a state; new states wait."""
+        outcomes: list[tuple[Any, ...]] = []
+        for action_number, action in enumerate(self.actions):
             before = len(self.states)
             try:
                 self._model.stand(self.states[number])
-                told = self._possible(number, action)
-            except Exception:  # noqa: BLE001, S112  # it has nothing to say of this situation
+                possible = self._possible_steps(number, action)
+            except Exception:  # noqa: BLE001, S112  # the program fails in this state
                 continue
-            for chance, step in told:
+            for probability, step in possible:
                 after = self._number(step.observation)
-                lines.append((number, place, chance, after, step.reward, step.terminated))
-            going = {after for *_, after, _, ended in lines if not ended}
-            self.waiting += [n for n in range(before, len(self.states)) if n in going]
-        return lines
+                outcomes.append(
+                    (number, action_number, probability, after, step.reward, step.terminated)
+                )
+            continued = {after for *_, after, _, ended in outcomes if not ended}
+            self.waiting += [n for n in range(before, len(self.states)) if n in continued]
+        return outcomes
 
-    def _possible(self, number: int, action: Any) -> list[tuple[float, Step]]:
-        """Return what may follow an action: as it is told, certain, or as it is drawn."""
-        told = self._model.outcomes(action)
-        if told is not None:
-            return [(each.probability, each.step) for each in told]
+    def _possible_steps(self, number: int, action: Any) -> list[tuple[float, Step]]:
+        """Return probabilities and outcomes of an action: listed, deterministic, or sampled."""
+        listed = self._model.outcomes(action)
+        if listed is not None:
+            return [(each.probability, each.step) for each in listed]
         if self._model.deterministic:
             return [(1.0, self._model.step(action))]
-        found = []
-        for draw in range(DRAWN):
-            self._model.draw_from([number, draw])
+        steps = []
+        for sample in range(SAMPLES):
+            self._model.draw_from([number, sample])
             self._model.stand(self.states[number])
-            found.append((1 / DRAWN, self._model.step(action)))
-        return found
+            steps.append((1 / SAMPLES, self._model.step(action)))
+        return steps
 
-    def observations(self) -> dict[str, np.ndarray]:
-        """Return the situations that were found."""
-        columns = self._space.pack("observations", self.states)
-        return {name: column[self._given :] for name, column in columns.items()}
-
-    def found(self) -> dict[str, np.ndarray]:
-        """Return what was found as arrays."""
-        size = len(self.actions)
-        empty = np.zeros((0, size), np.int64)
-        return self.observations() | {
-            "tried": np.array(self._tried, np.int64),
-            "following": np.concatenate([empty, *self._following]),
-            "rewards": np.concatenate([empty.astype(float), *self._rewards]),
-            "terminated": np.concatenate([empty.astype(bool), *self._terminated]),
-        }
-
-    def _together(self, now: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Take every action in some situations at once; None where that cannot be done."""
-        if self._batch is None:
+    def _step_batch(self, states: Sequence[int]) -> Outcomes | None:
+        """Take every action in some states with one batch; None if that is not possible."""
+        if (batch := self._batch) is None:
             return None
-        states = np.stack([np.asarray(self.states[n]).ravel() for n in now], -1)
-        states = np.repeat(states, len(self.actions), -1)
+        lanes = np.stack([np.asarray(self.states[n]).ravel() for n in states], -1)
+        lanes = np.repeat(lanes, len(self.actions), -1)
         actions = np.stack([np.asarray(action).ravel() for action in self.actions], -1)
-        actions = np.tile(actions, len(now))
+        actions = np.tile(actions, len(states))
+        components, count = lanes.shape
+        is_scalar = self._space.kind == "discrete"
         try:
-            return self._numbered(self._batch, states, actions)
+            batch.stand(lanes[0] if is_scalar else lanes)
+            after, rewards, terminated = batch.step(
+                actions if self._model.action_space.shape else actions[0]
+            )
+            after = np.broadcast_to(after, (count,) if is_scalar else (components, count))
+            if not np.array_equal(after, np.round(after)):
+                raise Unbatched("observations are not whole numbers")
+            rows = np.atleast_2d(after).astype(np.int64).T
+            unique, place = np.unique(rows, axis=0, return_inverse=True)
+            dtype, shape = np.dtype(self._space.dtype), self._space.shape
+            found = [
+                self._number(int(row[0]) if is_scalar else row.astype(dtype).reshape(shape))
+                for row in unique
+            ]
+            self._model.counter[0] += count
+            rewards = np.broadcast_to(np.asarray(rewards, float), (count,))
+            terminated = np.broadcast_to(np.asarray(terminated, bool), (count,))
+            if not np.isfinite(rewards).all():
+                raise Unbatched("a reward is not a finite number")
         except (Unbatched, ArithmeticError, ValueError, IndexError, TypeError):
-            self._setbacks += 1
-            self._batch = self._batch if self._setbacks < MOST_SETBACKS else None
+            self._batch_failures += 1
+            self._batch = batch if self._batch_failures < MAX_BATCH_FAILURES else None
             return None
+        table = len(states), len(self.actions)
+        next_states = np.array(found, np.int64)[place.reshape(-1)]
+        return next_states.reshape(table), rewards.reshape(table), terminated.reshape(table)
 
-    def _numbered(
-        self, batch: Batch, states: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take steps in a batch; number where they lead."""
-        scalar = self._space.kind == "discrete"
-        batch.stand(states[0] if scalar else states)
-        one = not self._model.action_space.shape
-        after, rewards, terminated = batch.step(actions[0] if one else actions)
-        count, shape = states.shape[1], (-1, len(self.actions))
-        after = np.broadcast_to(after, (count,) if scalar else (len(states), count))
-        if not np.array_equal(after, np.round(after)):
-            raise Unbatched("observations are not whole numbers")
-        rows = np.atleast_2d(after).astype(np.int64).T
-        unique, place = np.unique(rows, axis=0, return_inverse=True)
-        dtype = np.dtype(self._space.dtype)
-        values = [
-            int(row[0]) if scalar else row.astype(dtype).reshape(self._space.shape)
-            for row in unique
-        ]
-        numbers = np.array([self._number(value) for value in values], np.int64)
-        self._model.counter[0] += count
-        rewards = np.broadcast_to(np.asarray(rewards, float), (count,))
-        ends = np.broadcast_to(np.asarray(terminated, bool), (count,))
-        if not np.isfinite(rewards).all():
-            raise Unbatched("a reward is not a finite number")
-        return (
-            numbers[place.reshape(-1)].reshape(shape),
-            rewards.reshape(shape),
-            ends.reshape(shape),
-        )
-
-    def _alone(self, now: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take every action in some situations, one after the other."""
-        shape = len(now), len(self.actions)
-        following, rewards = np.full(shape, -1, np.int64), np.zeros(shape)
+    def _step_each(self, states: Sequence[int]) -> Outcomes:
+        """Take every action in some states, one step at a time."""
+        shape = len(states), len(self.actions)
+        next_states, rewards = np.full(shape, -1, np.int64), np.zeros(shape)
         terminated = np.zeros(shape, bool)
-        for row, number in enumerate(now):
+        for row, number in enumerate(states):
             for column, action in enumerate(self.actions):
                 try:
                     self._model.stand(self.states[number])
                     observation, reward, ended, _ = self._model.step(action)
-                    following[row, column] = self._number(observation)
-                except Exception:  # noqa: BLE001, S112  # it has nothing to say of this situation
+                    next_states[row, column] = self._number(observation)
+                except Exception:  # noqa: BLE001, S112  # the program fails in this state
                     continue
                 rewards[row, column], terminated[row, column] = reward, ended
-        return following, rewards, terminated
+        return next_states, rewards, terminated
 
     def _number(self, state: Any) -> int:
-        """Return the number of a situation, a new one if it was not met before.
-
-        It is -1 where a number is out of its bounds: nothing can be observed like that.
-        """
+        """Return the number of a state, a new one if needed; -1 if it is out of bounds."""
         key = self._key(state)
         number = self._numbers.get(key, -1)
-        if number < 0 and self._bounds.admit(state):
+        if number < 0 and self._bounds.contain(state):
             number = self._numbers[key] = len(self.states)
             self.states.append(state)
         return number
 
     def _key(self, state: Any) -> Any:
-        return np.asarray(state, np.int64).tobytes() if self._flat else name(state)
+        return np.asarray(state, np.int64).tobytes() if self._is_array else name(state)
 
-    def _numbers_in(self, state: Any) -> list[Any]:
-        """Return the numbers and texts of a situation, in a fixed order."""
-        if self._flat:
-            values: list[Any] = np.asarray(state).ravel().tolist()
-            return values
+    def _values(self, state: Any) -> list[Any]:
+        """Return the numbers and texts of a state, in a fixed order."""
+        if self._is_array:
+            return list(np.asarray(state).ravel().tolist())
         columns = self._space.pack("", [state])
         return list(chain.from_iterable(column.reshape(-1).tolist() for column in columns.values()))
 
 
 class _Bounds:
-    """What a space admits: numbers within their bounds."""
+    """The bounds of a space, also of boxes, which `Space.check` does not enforce."""
 
     def __init__(self, space: Space) -> None:
-        self._parts = list(map(_Bounds, space.children))
         keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
-        self._keys = keys
-        self._is_bounded = bool(space.low)
-        if self._is_bounded:
-            self._low, self._high = (np.reshape(b, space.shape) for b in (space.low, space.high))
+        self._children = list(zip(keys, map(_Bounds, space.children), strict=True))
+        bounds = (space.low, space.high) if space.low else ()
+        self._bounds = [np.reshape(bound, space.shape) for bound in bounds]
 
-    def admit(self, state: Any) -> bool:
-        """Whether a value is within its bounds in every part."""
-        if self._parts:
-            pairs = zip(self._parts, self._keys, strict=True)
-            return all(part.admit(state[key]) for part, key in pairs)
-        return not self._is_bounded or bool(((state >= self._low) & (state <= self._high)).all())
+    def contain(self, state: Any) -> bool:
+        """Return whether all numbers of a state are within the bounds."""
+        if self._children:
+            return all(child.contain(state[key]) for key, child in self._children)
+        if not self._bounds:
+            return True
+        low, high = self._bounds
+        return bool(((state >= low) & (state <= high)).all())
 
 
-class _Novelty:
-    """Which numbers were seen together, so many at a time, apart where some are others."""
+class _NoveltyFilter:
+    """Records which values occurred together, up to `width` at a time.
 
-    def __init__(self, width: int, apart: Sequence[int] = ()) -> None:
-        self._width, self._apart = width, apart
-        self._parts: dict[tuple[Any, ...], _Novelty] = {}
+    With a `partition`, combinations of values at these positions are recorded separately.
+    """
+
+    def __init__(self, width: int, partition: Sequence[int] = ()) -> None:
+        self._width, self._partition = width, partition
+        self._parts: dict[tuple[Any, ...], _NoveltyFilter] = {}
         self._first: Sequence[Any] | None = None
         self._seen: set[Any] = set()
         self._varying: set[int] = set()
 
-    def adds(self, values: Sequence[Any]) -> bool:
-        """Take note of a situation, and return whether something in it is new.
+    def add(self, values: Sequence[Any]) -> bool:
+        """Record a state; return True if one of its combinations is new.
 
-        Only tuples with a number that is not that of the first situation are kept, and of numbers
-        that were ever another: there are few.
+        To save memory, a combination is recorded only if a value in it differs from the first
+        state, and only from positions that ever varied.
         """
-        if self._apart:
-            part = tuple(values[place] for place in self._apart)
-            return self._parts.setdefault(part, _Novelty(self._width)).adds(values)
+        if self._partition:
+            part = tuple(values[place] for place in self._partition)
+            return self._parts.setdefault(part, _NoveltyFilter(self._width)).add(values)
         if self._first is None:
             self._first = values
             return True
-        before, items = len(self._seen), list(enumerate(values))
-        others = [item for item in items if item[1] != self._first[item[0]]]
-        self._varying.update(place for place, _ in others)
-        alike = [(n, self._first[n]) for n in self._varying if values[n] == self._first[n]]
+        before = len(self._seen)
+        changed = [(n, v) for n, v in enumerate(values) if v != self._first[n]]
+        self._varying.update(place for place, _ in changed)
+        same = [(n, self._first[n]) for n in self._varying if values[n] == self._first[n]]
         for count in range(1, self._width + 1):
-            rest = [r for n in range(self._width - count + 1) for r in combinations(alike, n)]
-            self._seen.update(product(combinations(others, count), rest))
+            rest = [r for n in range(self._width - count + 1) for r in combinations(same, n)]
+            self._seen.update(product(combinations(changed, count), rest))
         return len(self._seen) > before

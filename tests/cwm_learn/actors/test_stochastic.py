@@ -11,7 +11,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import Predictions, ProgramModel
 from cwm_learn.actors.base import Knowledge
-from cwm_learn.actors.stochastic import DiceActor
+from cwm_learn.actors.stochastic import StochasticActor
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.writing import impossible
@@ -34,14 +34,14 @@ class Environment:
 
 
 @pytest.fixture
-def walker(sandbox: Sandbox) -> Iterator[DiceActor]:
+def walker(sandbox: Sandbox) -> Iterator[StochasticActor]:
     """Who acts on the program, having seen nothing but one step of standing still."""
     rows = [Transition(0, 0, 0, 0.0, terminated=False)]
     seen = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
     known = Knowledge(PLACES, ACTIONS, limit=10, rows=rows, starts=[0], program=WALK)
     with SearchImagination(sandbox, WALK, seen) as imagination:
         known.imagination = imagination
-        actor = DiceActor(known)
+        actor = StochasticActor(known)
         actor.rebuild()
         yield actor
 
@@ -53,7 +53,7 @@ def worth(chance: float, place: int) -> float:
     return chance * (float(place == 2) + worth(chance, place + 1)) - 0.1 * (1 - chance)
 
 
-def test_play_is_for_the_mean_of_what_can_follow(walker: DiceActor) -> None:
+def test_play_is_for_the_mean_of_what_can_follow(walker: StochasticActor) -> None:
     assert walker.promised_return(1, 10) == pytest.approx(worth(0.5, 1), abs=1e-5)
     found = walker.choose(1, 10, "exploit")
     assert found is not None
@@ -61,7 +61,7 @@ def test_play_is_for_the_mean_of_what_can_follow(walker: DiceActor) -> None:
     assert found.promised_return == pytest.approx(worth(0.5, 1), abs=1e-5)
 
 
-def test_what_rows_count_betters_what_the_program_tells(walker: DiceActor) -> None:
+def test_what_rows_count_betters_what_the_program_tells(walker: StochasticActor) -> None:
     told = walker.promised_return(2, 10)
     for _ in range(300):
         walker.known.rows.append(Transition(2, 1, 0, -0.1, terminated=True))
@@ -71,7 +71,7 @@ def test_what_rows_count_betters_what_the_program_tells(walker: DiceActor) -> No
     assert counted == pytest.approx(0.0, abs=1e-3)  # standing still is better by now
 
 
-def test_what_no_row_has_shown_is_gone_for(walker: DiceActor) -> None:
+def test_what_no_row_has_shown_is_gone_for(walker: StochasticActor) -> None:
     found = walker.choose(0, 10, "explore")
     assert found is not None
     assert (found.action, found.aim) == (1, "explore")
@@ -84,7 +84,7 @@ def test_what_no_row_has_shown_is_gone_for(walker: DiceActor) -> None:
     assert walker.is_settled
 
 
-def test_a_step_agrees_that_was_possible(walker: DiceActor) -> None:
+def test_a_step_agrees_that_was_possible(walker: StochasticActor) -> None:
     predicted = walker.predict(2, 1)
     assert predicted is not None
     lost, odd = (Transition(2, 1, 0, reward, terminated=True) for reward in (-0.1, 5.0))

@@ -16,9 +16,9 @@ from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox import Sandbox
 from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.actors.digits import digits_of
-from cwm_learn.actors.tabular import Counted
+from cwm_learn.actors.tabular import TabularActor
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.search.reachable import actions_of, reachable
+from cwm_learn.search.reachable import actions_of, enumerate_states
 
 CELLS = space_of(gym.spaces.Discrete(24))
 MOVES = space_of(gym.spaces.Discrete(4))
@@ -48,27 +48,27 @@ class Imagined:
         self.model = Program(names["Environment"](), checks, action_space=actions)
 
     def ask(self, name: str, arrays: Mapping[str, Any], **options: Any) -> dict[str, np.ndarray]:
-        assert name == "reachable:reachable"
-        return reachable(self.model, arrays, **options)
+        assert name == "reachable:enumerate_states"
+        return enumerate_states(self.model, arrays, **options)
 
 
 def counted(
     program: str, *, space: Space = CELLS, actions: Space = MOVES, limit: int = 20
-) -> Counted:
+) -> TabularActor:
     """Return what acts on a program, before it has seen anything."""
     known = Knowledge(space, actions, limit, program=program)
     known.imagination = Imagined(program, actions)  # type: ignore[assignment]
-    return Counted(known)
+    return TabularActor(known)
 
 
-def took(actor: Counted, *steps: tuple[Any, ...]) -> None:
+def took(actor: TabularActor, *steps: tuple[Any, ...]) -> None:
     """Have it remember steps (observation, action, next observation, reward, terminated)."""
     for step in steps:
         actor.known.rows.append(Transition(*step))
         actor.observe(actor.known.rows[-1])
 
 
-def play(actor: Counted, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
+def play(actor: TabularActor, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
     """Follow the chosen actions in the program; return the observations."""
     path = [start]
     for left in range(most, 0, -1):
@@ -84,12 +84,12 @@ def play(actor: Counted, start: Any, aim: Any = "exploit", most: int = 20) -> li
 
 def test_every_situation_that_can_be_reached_is_in_the_table() -> None:
     arrays = {"observations": np.array([3])}
-    found = reachable(Imagined(GOAL, MOVES).model, arrays, space=CELLS.to_json())
+    found = enumerate_states(Imagined(GOAL, MOVES).model, arrays, space=CELLS.to_json())
     numbers = np.concatenate([arrays["observations"], found["observations"]])
     assert sorted(numbers.tolist()) == list(range(24))
-    assert 17 not in numbers[found["tried"]]
-    below = found["tried"].tolist().index(numbers.tolist().index(11))
-    assert numbers[found["following"][below]].tolist() == [11, 17, 10, 5]
+    assert 17 not in numbers[found["expanded"]]
+    below = found["expanded"].tolist().index(numbers.tolist().index(11))
+    assert numbers[found["next_states"][below]].tolist() == [11, 17, 10, 5]
     assert found["rewards"][below].tolist() == [0, 1, 0, 0]
     assert found["terminated"][below].tolist() == [False, True, False, False]
 
@@ -142,8 +142,8 @@ def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -
     sizes = {}
     for width in (1, 2):
         model = Imagined(SWITCHES, actions).model
-        found = reachable(model, arrays, space=space.to_json(), most=5000, width=width)
-        sizes[width] = len(found["tried"]), int(found["terminated"].sum())
+        found = enumerate_states(model, arrays, space=space.to_json(), max_states=5000, width=width)
+        sizes[width] = len(found["expanded"]), int(found["terminated"].sum())
     assert sizes[1][0] == 25
     assert 25 + 24 * 23 // 2 - 1 <= sizes[2][0] < 600
     assert sizes[2][1] >= 2
@@ -152,15 +152,15 @@ def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -
 def test_a_search_stops_at_an_end_that_is_enough_and_begins_anew_with_other_kinds() -> None:
     space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
     arrays = {"observations": np.zeros((1, 24), np.int8)}
-    told = {"space": space.to_json(), "most": 5000}
+    told = {"space": space.to_json(), "max_states": 5000}
 
     def tried(**options: Any) -> int:
         model = Imagined(SWITCHES, actions).model
-        return len(reachable(model, arrays, **told, **options)["tried"])
+        return len(enumerate_states(model, arrays, **told, **options)["expanded"])
 
     assert tried(width=1) == 25
-    assert 25 + 15 <= tried(width=1, apart=[3]) <= 2 * 25
-    assert tried(width=2, enough=1.0) < tried(width=2) == tried(width=2, enough=2.0)
+    assert 25 + 15 <= tried(width=1, partition=[3]) <= 2 * 25
+    assert tried(width=2, target_reward=1.0) < tried(width=2) == tried(width=2, target_reward=2.0)
 
 
 FIELD = """
@@ -204,7 +204,7 @@ def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox:
     data = Dataset.of(rows, observation_space=CELLS, action_space=MOVES)
     known = Knowledge(CELLS, MOVES, 20, starts=[0], program=GOAL)
     with SearchImagination(sandbox, GOAL, data, form=form) as known.imagination:
-        actor = Counted(known)
+        actor = TabularActor(known)
         actor.rebuild()
         assert actor.promised_return(0, 20) == pytest.approx(1.0)
         assert len(actor.table) == 24
@@ -227,7 +227,7 @@ class Environment:
     actor = counted(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
     actor.known.starts.append({"at": 0, "said": "go"})
     actor.rebuild()
-    assert Counted.supports(space, actor.known.action_space)
+    assert TabularActor.supports(space, actor.known.action_space)
     assert actor.promised_return({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
     assert len(actor.table) == 3
 
@@ -321,9 +321,9 @@ def test_corners_come_before_other_cells() -> None:
     took(actor, *((cell, 2, cell, 0.0, False) for cell in (6, 12, 18)))
     actor.rebuild()
     actor.choose(7, 20)
-    levels = [level for level in actor._news.levels() if level.unknown.any()]
+    levels = [level for level in actor._novelty.levels() if level.unknown.any()]
     corner = next(level for level in levels if "extremes" in level.reason)
-    numbers = np.unique(actor.table.following[corner.unknown])
+    numbers = np.unique(actor.table.next_states[corner.unknown])
     assert [actor.table.observation(n) for n in numbers.tolist()] == [23]
 
 
