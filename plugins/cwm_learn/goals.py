@@ -1,7 +1,7 @@
-"""Another goal in the same world: a condition on what is observed pays, and reaching it is the end.
+"""Learn another goal in the same environment: a condition that pays 1 and ends the episode.
 
-Rows that were recorded for another purpose say as much about the world as any: they are told anew,
-so that what moves needs no new data.
+Recorded transitions are relabelled with the rewards of the goal, so that the dynamics need no new
+data.
 """
 
 from __future__ import annotations
@@ -24,47 +24,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GoalCondition:
-    """A condition that alone pays: 1 where it is reached, which ends the episode, else 0."""
+    """A condition on observations: the reward is 1 and the episode ends if it is met, else 0."""
 
     text: str
     space: Space
     description: str
-    reached: Callable[[Any], bool]
+    is_met: Callable[[Any], bool]
 
     @classmethod
-    def of(cls, text: str, space: Space, description: str) -> Self:
-        """Read a condition such as `position >= 0.6`; `CwmError` for what is none."""
+    def parse(cls, text: str, space: Space, description: str) -> Self:
+        """Parse a condition such as `position >= 0.6`; raise `CwmError` if it is invalid."""
         return cls(text, space, description, condition_of(text, space, description))
 
-    def program(self, text: str) -> str:
-        """Return a program in which this goal pays."""
-        return for_goal(text, self.text, self.space, self.description)
+    def add_to(self, program: str) -> str:
+        """Return a program with the rewards and ends of this goal."""
+        return for_goal(program, self.text, self.space, self.description)
 
-    def rows(self, rows: Dataset) -> Dataset:
-        """Tell rows as they would have come with this goal, each episode up to reaching it."""
-        found = np.array([self.reached(row.next_observation) for row in rows], bool)
-        columns = {
-            **rows.columns,
-            "rewards": found.astype(float),
-            "terminations": rows.columns["terminations"] | found,
-        }
+    def relabel(self, rows: Dataset) -> Dataset:
+        """Return rows with the rewards and ends of this goal."""
+        met = np.array([self.is_met(row.next_observation) for row in rows], bool)
+        ends = rows.columns["terminations"] | met
+        columns = {**rows.columns, "rewards": met.astype(float), "terminations": ends}
         return replace(rows, columns=columns)
 
-    def task(self, task: Task) -> Task:
-        """Return a task of the same environment, in which this goal pays."""
-        return replace(task, make=lambda: self._pursued(task.make()))
-
-    def _pursued(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    def wrap(self, task: Task) -> Task:
+        """Return a task in the same environment, with the rewards and ends of this goal."""
         import gymnasium
 
-        reached = self.reached
+        is_met = self.is_met
 
-        class Pursued(gymnasium.Wrapper[Any, Any, Any, Any]):
-            """Pays where the goal is reached."""
-
+        class GoalWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
                 observation, _, terminated, truncated, info = super().step(action)
-                there = reached(observation)
-                return observation, float(there), bool(terminated) or there, truncated, info
+                met = is_met(observation)
+                return observation, float(met), bool(terminated) or met, truncated, info
 
-        return Pursued(env)
+        def make() -> gym.Env[Any, Any]:
+            return GoalWrapper(task.make())
+
+        return replace(task, make=make)

@@ -436,10 +436,10 @@ class _LearnedTask(NamedTuple):
 
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
-        pursued = GoalCondition.of(goal, self.known.observation_space, self.description)
-        rows = None if begun.rows is None else pursued.rows(begun.rows)
-        earlier = None if begun.earlier is None else pursued.rows(begun.earlier)
-        program = pursued.program(begun.program) if begun.program else ""
+        pursued = GoalCondition.parse(goal, self.known.observation_space, self.description)
+        rows = None if begun.rows is None else pursued.relabel(begun.rows)
+        earlier = None if begun.earlier is None else pursued.relabel(begun.earlier)
+        program = pursued.add_to(begun.program) if begun.program else ""
         words = f"{self.description}\n\nThe only reward is 1 for reaching this goal: {goal}."
         return self._replace(goal=pursued, description=words), _Begun(rows, program, earlier)
 
@@ -564,7 +564,7 @@ def _learner(
     with closing(
         Learner(
             title=f"{task.spec.id} · learning",
-            task=task.goal.task(played) if task.goal else played,
+            task=task.goal.wrap(played) if task.goal else played,
             known=known,
             actor=actor_for(known)(known),
             writer=writer,

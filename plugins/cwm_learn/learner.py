@@ -765,7 +765,7 @@ class Learner:
     @property
     def _still_named(self) -> list[OpenQuestion]:
         """What a language model asked and nobody answered."""
-        return [each.asked_again for each in self.questions.open if each.source == "model"]
+        return [each.question for each in self.questions.open if each.source == "model"]
 
     def _named(self, found: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
         """Ask a language model what the program may predict wrongly."""

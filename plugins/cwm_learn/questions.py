@@ -1,8 +1,8 @@
-"""What a learner does not know, as data: open questions, and what came of them.
+"""Open questions of the learning agent, and their answers, as records of the journal.
 
-In logs of agents that play, the question that decided was mostly written down and never tested.
-Here each has a situation to go to and an action to try there, where it has one, and what plans
-depend on most is asked first.
+Logs of agents show that the decisive question was usually written down and never tested. A question
+here therefore names a region and an action to test it, if it has one, and the questions on which
+plans depend most are tested first.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from pydantic import BaseModel, ConfigDict
 from cwm_learn.actors.base import OpenQuestion
 
 Source = Literal["play", "rows", "candidates", "gaps", "model"]
-"""Who asks: an actor, rows that no rule explains, programs that disagree, what the rows do not
-show, or a language model."""
+"""Origin of a question: an actor, rows that no rule explains, programs that disagree, data that the
+rows do not cover, or a language model."""
 
 NUMBERS = re.compile(r"[-+]?\d[\d.,e+-]*")
 
 
 class RecordedQuestion(BaseModel):
-    """A line of the journal: a question that steps in the environment would answer.
+    """A record of the journal: a question that steps in the environment can answer.
 
-    `region` says where it is to be asked, `action` what to try there, `answers` what the outcomes
-    would mean. `weight` is how much plans depend on it, 0 where none is known to. It was first
-    `asked` after so many steps.
+    The fields of `OpenQuestion` have the same meaning here; a `weight` of 0 means that no effect
+    on plans is known. `asked` is the number of steps when the question was first asked.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -43,21 +42,27 @@ class RecordedQuestion(BaseModel):
     state: Literal["open", "answered"] = "open"
     answer: str = ""
 
+    @classmethod
+    def of(cls, question: OpenQuestion, source: Source, steps: int = 0) -> RecordedQuestion:
+        """Record an open question, with an action that JSON can represent."""
+        action = getattr(question.action, "tolist", lambda: question.action)()
+        return cls(source=source, asked=steps, **question._asdict() | {"action": action})
+
     @property
     def key(self) -> str:
-        """What tells it from others; what is said of all rows changes its numbers as they grow."""
+        """An identifier; it omits numbers that grow with the rows."""
         if self.source in ("gaps", "rows"):
             return f"{self.source}: {NUMBERS.sub('#', self.text)}"
         return f"{self.source}: {self.text} {self.action}"
 
     @property
-    def asked_again(self) -> OpenQuestion:
-        """The question as whoever asked it put it."""
+    def question(self) -> OpenQuestion:
+        """The question without its source and answer."""
         return OpenQuestion(self.text, self.region, self.action, self.answers, self.weight)
 
 
 class Questions:
-    """All questions so far, the open ones ordered by how much plans depend on the answer."""
+    """All questions so far, by key."""
 
     def __init__(self, known: Iterable[RecordedQuestion] = ()) -> None:
         self._known = {each.key: each for each in known}
@@ -67,42 +72,40 @@ class Questions:
 
     @property
     def open(self) -> list[RecordedQuestion]:
-        """Those that are not answered, the most important first."""
-        found = [each for each in self if each.state == "open"]
-        return sorted(found, key=lambda each: -each.weight)
+        """The unanswered questions, the most important first."""
+        return sorted((q for q in self if q.state == "open"), key=lambda question: -question.weight)
 
     def update(
-        self, now: Iterable[OpenQuestion], source: Source, steps: int
+        self, current: Iterable[OpenQuestion], source: Source, steps: int
     ) -> list[RecordedQuestion]:
-        """Take in all that a source asks now; return what is new, put otherwise or answered.
+        """Replace the open questions of a source.
 
-        What it no longer asks was answered by what was seen since.
+        A question that the source no longer asks was answered by the data.
+
+        Returns:
+            The questions that are new, changed or answered.
         """
         changed: dict[str, RecordedQuestion] = {}
-        asked = set()
-        for each in now:
-            made = RecordedQuestion(source=source, asked=steps, **_plain(each))
-            before = self._known.get(made.key)
+        keys = set()
+        for question in current:
+            new = RecordedQuestion.of(question, source, steps)
+            before = self._known.get(new.key)
             if before is not None and before.state == "open":
-                made = made.model_copy(update={"asked": before.asked})
-            asked.add(made.key)
-            if before != made:
-                changed[made.key] = made
+                new = new.model_copy(update={"asked": before.asked})
+            keys.add(new.key)
+            if before != new:
+                changed[new.key] = new
         for key, known in self._known.items():
-            if known.source == source and known.state == "open" and key not in asked:
+            if known.source == source and known.state == "open" and key not in keys:
                 answer = f"answered by the data at step {steps:,}"
                 changed[key] = known.model_copy(update={"state": "answered", "answer": answer})
         self._known |= changed
         return list(changed.values())
 
-    def answer(self, asked: OpenQuestion, source: Source, answer: str) -> RecordedQuestion:
-        """Take in what came of a question that was asked before; return it as it is now."""
-        key = RecordedQuestion(source=source, **_plain(asked)).key
-        told = self._known[key].model_copy(update={"state": "answered", "answer": answer})
-        self._known[key] = told
-        return told
-
-
-def _plain(asked: OpenQuestion) -> dict[str, Any]:
-    """Return a question with an action that JSON can hold."""
-    return asked._asdict() | {"action": getattr(asked.action, "tolist", lambda: asked.action)()}
+    def answer(self, question: OpenQuestion, source: Source, answer: str) -> RecordedQuestion:
+        """Answer a question that was asked before, and return its new record."""
+        key = RecordedQuestion.of(question, source).key
+        self._known[key] = self._known[key].model_copy(
+            update={"state": "answered", "answer": answer}
+        )
+        return self._known[key]

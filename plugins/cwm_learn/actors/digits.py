@@ -1,7 +1,7 @@
-"""What whole numbers are made of: the cell of a grid, counted row by row, is a row and a column.
+"""Decompose an integer state into digits, e.g. the cell of a grid into a row and a column.
 
-Only the rows that were seen say so: a reading is good where what every action adds to each factor,
-stopped at its bounds, is short to say and explains them.
+The radices are inferred from recorded steps by description length: they are good if a short list
+of changes, one per action and digit and clipped to the digit's range, explains the steps.
 """
 
 from collections.abc import Iterator
@@ -9,42 +9,48 @@ from math import log2
 
 import numpy as np
 
-MOST_VALUES = 100_000
-"""Values of a number above which it is not read as several."""
+MAX_SIZE = 100_000
+"""Largest number of states to decompose."""
 
-MANY_VALUES = 2_000
-"""Values above which a number hides a digit fewer: it has very many factorisations."""
+MAX_SIZE_FOUR_DIGITS = 2_000
+"""Number of states above which three digits are the limit, because factorisations are too many."""
 
-ANY_WIDTH = 200
-"""Values up to which the higher of two digits need not use its whole range."""
+MAX_SIZE_ANY_WIDTH = 200
+"""Number of states below which the radix of the low digit need not divide it."""
 
-DIGIT_BITS, ODD_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
-"""Prices of a digit, of a width that does not divide, of what an action adds and of a miss, the
-last two beside that of a value."""
+DIGIT_BITS, INEXACT_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
+"""Bits for a digit, for a radix that is no divisor, for a nonzero change of an action, and for a
+step that the change does not explain; the last two in addition to the bits of a digit's value."""
 
-STAYS = 0.7
-"""What a move explains of a step in which nothing changed, as something was in the way."""
+BLOCKED_FRACTION = 0.7
+"""Fraction of a step without effect that a change explains: an obstacle may be the reason."""
 
 
 def digits_of(
     before: np.ndarray, action: np.ndarray, after: np.ndarray, size: int
 ) -> tuple[int, ...]:
-    """Return the radices, the highest digit first, in which steps (rows,) of a number are shortest.
+    """Return the radices with the shortest description of some steps, the highest digit first.
 
-    `size` is how many values the number has. That it is one digit is the answer as well where
-    nothing speaks for more.
+    Args:
+        before: States (steps,) from 0 to `size` - 1.
+        action: Action numbers (steps,).
+        after: Next states (steps,).
+        size: Number of states.
+
+    Returns:
+        `(size,)`, which is a single digit, if the steps support no decomposition.
     """
-    if size > MOST_VALUES or not (before != after).any():
+    if size > MAX_SIZE or not (before != after).any():
         return (size,)
     before, action, after = np.unique(np.stack([before, action, after]), axis=1)
-    priced = (
-        (_bits(before, action, after, radices) + bits, radices) for radices, bits in _readings(size)
-    )
-    return min(priced)[1]
+    return min(
+        (_step_bits(before, action, after, radices) + bits, radices)
+        for radices, bits in _candidates(size)
+    )[1]
 
 
 def split(values: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
-    """Write numbers (rows,) as digits (rows, digits)."""
+    """Return the digits (rows, digits) of numbers (rows,)."""
     columns, rest = [], values
     for radix in radices[:0:-1]:
         rest, digit = np.divmod(rest, radix)
@@ -52,14 +58,14 @@ def split(values: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
     return np.stack([rest, *columns[::-1]], 1)
 
 
-def _readings(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield ways to read a number as digits, with their price in bits."""
-    for radices in _factorisations(size, 4 if size <= MANY_VALUES else 3):
+def _candidates(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield radices and their description length in bits."""
+    for radices in _factorisations(size, 4 if size <= MAX_SIZE_FOUR_DIGITS else 3):
         yield radices, DIGIT_BITS * len(radices)
-    if size < ANY_WIDTH:
+    if size < MAX_SIZE_ANY_WIDTH:
         for width in range(3, size // 2 + 1):
             if size % width:
-                yield (-(-size // width), width), 2 * DIGIT_BITS + ODD_BITS + log2(size)
+                yield (-(-size // width), width), 2 * DIGIT_BITS + INEXACT_BITS + log2(size)
 
 
 def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
@@ -70,10 +76,10 @@ def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
                 yield (first, *rest)
 
 
-def _bits(
+def _step_bits(
     before: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tuple[int, ...]
 ) -> float:
-    """Price what every action adds to every digit, and what that misses."""
+    """Return the bits for the change of every digit by every action, and for unexplained steps."""
     old, new, total = split(before, radices), split(after, radices), 0.0
     stays = before == after
     for digit, radix in enumerate(radices):
@@ -83,8 +89,9 @@ def _bits(
             costs = []
             for delta in {0, *changes[rows].tolist()}:
                 right = np.clip(old[rows, digit] + delta, 0, radix - 1) == new[rows, digit]
-                missed = np.where(right, 0.0, np.where(stays[rows], 1 - STAYS, 1.0)).sum()
-                price = (delta != 0) * (log2(radix) + CHANGE_BITS)
-                costs.append(price + (log2(radix) + MISS_BITS) * missed)
+                miss = np.where(stays[rows], 1 - BLOCKED_FRACTION, 1.0)
+                missed = np.where(right, 0.0, miss).sum()
+                change_bits = (delta != 0) * (log2(radix) + CHANGE_BITS)
+                costs.append(change_bits + (log2(radix) + MISS_BITS) * missed)
             total += min(costs)
     return total
