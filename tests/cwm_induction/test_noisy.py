@@ -188,3 +188,42 @@ def test_few_whole_values_are_exact_numbers_instead_of_rounded_ones() -> None:
     table = {"observed": [["room_c"], ["gear"]], "acted": [["shift", "down", "up"]]}
     data = Dataset(columns, space, room.action_space, {"env_args": table})
     assert np.abs(errors_of(program_of(data, remembers=False), data)[:, 1]).max() < 1e-6
+
+
+def lagging_room(noise: float, pace: float = 0.0, window: int = 1, seed: int = 0) -> Dataset:
+    """Record a room with a radiator that follows the heater slowly, or averages its last steps."""
+    rng = np.random.default_rng(seed)
+    observations, actions = [], []
+    for _ in range(12):
+        on = np.repeat(rng.integers(0, 2, 25), 4)
+        room, radiator = [rng.uniform(12, 22)], float(on[0])
+        for step in range(len(on)):
+            mean = on[max(0, step - window + 1) : step + 1].mean()
+            radiator = radiator + pace * (on[step] - radiator) if pace else mean
+            room.append(room[-1] + 1.6 * radiator - 0.08 * (room[-1] - 8.0))
+        recorded = np.round(np.array(room) + noise * rng.normal(size=len(room)), 3)
+        observations.append(recorded[:, None])
+        actions.append(on)
+    return table(observations, actions, ["room_c"], [["heater", "off", "on"]])
+
+
+LAGS: list[tuple[dict[str, Any], str]] = [
+    ({"pace": 0.23}, "heater_lag_"),
+    ({"window": 4}, "heater_mean_4"),
+]
+
+
+@pytest.mark.parametrize("lag, name", LAGS)
+def test_lags_and_moving_averages_of_actions_are_found(lag: dict[str, Any], name: str) -> None:
+    program = program_of(lagging_room(0.0, **lag), remembers=True)
+    assert name in program
+    errors = errors_of(program, lagging_room(0.0, **lag, seed=1))
+    assert np.sqrt((errors**2).mean()) < 6e-4
+
+
+@pytest.mark.parametrize("lag", [lag for lag, _ in LAGS])
+def test_lags_are_found_behind_sensor_noise(lag: dict[str, Any]) -> None:
+    errors = errors_of(
+        program_of(lagging_room(0.2, **lag), remembers=True), lagging_room(0.2, **lag, seed=1)
+    )
+    assert np.sqrt((errors**2).mean()) < 1.12 * 0.2

@@ -1,6 +1,6 @@
 """Find a law for every component of noisy recorded rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,6 +41,10 @@ MIN_COPIED = 0.3
 
 JUMP = 6.0
 """Prediction errors of this many standard deviations show that a wrong case was predicted."""
+
+
+PACES = (0.1, 0.18, 0.3, 0.45, 0.65)
+"""Weights of the newest action in exponential averages, before they are fitted."""
 
 
 MAX_NOISY_GAIN = 0.85
@@ -258,14 +262,31 @@ def quantities_of(found: RecordedFindings, index: int, order: Sequence[int]) -> 
 
 
 def lagged_of(series: RecordedSeries) -> list[GivenQuantity]:
-    """Return earlier actions."""
+    """Return earlier actions, and averages of the last actions."""
     given: list[GivenQuantity] = []
     for column in series.acted:
+        for read in series.readings(column, column.values):
+            given += _averages(series, read)
         for delay in range(1, MAX_DELAY + 1):
             earlier = series.earlier(column.values, delay)
             for quantity in series.readings(column, earlier, f"_{delay}_ago"):
                 given.append(replace(quantity, delay=delay))
     return given
+
+
+def _averages(series: RecordedSeries, read: GivenQuantity) -> Iterator[GivenQuantity]:
+    """Yield moving averages and exponential averages (first-order lags) of an action."""
+    name = read.text.strip("()").lower()
+    if read.text != name:  # a label: "(valve == VALVE_LOW)"
+        column, label = name.split(" == ")
+        name = f"{column}_{label}" if label.isdigit() else label
+    base = replace(read, is_flag=False, averaged=read.text)
+    for window in range(2, MAX_DELAY + 2):
+        values = series.windowed(read.values, window)
+        yield replace(base, text=f"{name}_mean_{window}", values=values, window=window)
+    for number, pace in enumerate(PACES, 1):
+        values = series.smoothed(read.values, pace)
+        yield replace(base, text=f"{name}_lag_{number}", values=values, pace=pace)
 
 
 def law_of(
@@ -303,7 +324,7 @@ def law_of(
         library = library.with_switch
     search = TermSearch(target, library, effort, remembers)
     law = without_relay(search, search.selected(law, robust=target.has_outliers(law)))
-    law = without_needless(search, refined(search, search.limited(law)))
+    law = without_needless(search, refined(search, search.limited(search.repaced(law))))
     law = search.selected(tuned(search, law), robust=target.has_outliers(law))
     unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
     fresh = TermSearch(target, library.without_itself, effort, False)
@@ -344,7 +365,8 @@ def finished(found: RecordedFindings, effort: Effort) -> RecordedFindings:
 
 def updated(law: NoisyLaw, quantities: Sequence[GivenQuantity]) -> NoisyLaw:
     """Return a law that reads the newest values of its quantities."""
-    newest = {quantity.text: quantity for quantity in quantities}
+    # Averages of actions never change, and their weights may have been fitted.
+    newest = {quantity.text: quantity for quantity in quantities if not quantity.averaged}
     rules = [
         replace(rule, conditions=tuple(each.updated(newest) for each in rule.conditions))
         for rule in law.overrides

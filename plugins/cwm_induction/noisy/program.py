@@ -10,7 +10,7 @@ import numpy as np
 from cwm_induction.noisy.cases import case_lines, comparison
 from cwm_induction.noisy.inducing import RecordedFindings
 from cwm_induction.noisy.laws import LEAST_CHANCE, NoisyLaw, Relay
-from cwm_induction.noisy.series import Column, label_name
+from cwm_induction.noisy.series import Column, GivenQuantity, label_name
 from cwm_induction.writing.rounding import literal, rounded
 from cwm_induction.writing.statements import approximations_line
 
@@ -173,6 +173,7 @@ class Writer:
         series = self.found.series
         names = [column.name for column in (*series.observed, *series.acted)]
         names += [f"{c.name}_{d}_ago" for c in series.acted for d in range(1, 6)]
+        names += self._averages
         return names + [f"{column.name}_next" for column in series.observed]
 
     def _environment(self) -> str:
@@ -193,7 +194,7 @@ class Writer:
 
     @property
     def _remembers(self) -> bool:
-        return self._filters or bool(self._delays) or bool(self._relays)
+        return any((self._filters, self._delays, self._averages, self._relays))
 
     @property
     def _relays(self) -> dict[str, Relay]:
@@ -205,14 +206,22 @@ class Writer:
     def _delays(self) -> dict[str, int]:
         """Longest delay of each action column that the laws read."""
         longest: dict[str, int] = {}
-        for law in self.found.laws.values():
-            quantities = [form.quantity for term in law.terms for form in term.forms]
-            if law.cases is not None:
-                quantities += [c.quantity for c in law.cases.conditions() if c.quantity is not None]
-            for quantity in quantities:
-                if quantity.delay:
-                    longest[quantity.source] = max(longest.get(quantity.source, 0), quantity.delay)
+        for quantity in self._quantities():
+            if quantity.delay:
+                longest[quantity.source] = max(longest.get(quantity.source, 0), quantity.delay)
         return longest
+
+    @property
+    def _averages(self) -> dict[str, GivenQuantity]:
+        """The averages of actions that the laws read, by name."""
+        return {each.text: each for each in self._quantities() if each.averaged}
+
+    def _quantities(self) -> Iterator[GivenQuantity]:
+        """Yield the quantities that the laws read, possibly several times."""
+        for law in self.found.laws.values():
+            yield from (form.quantity for term in law.terms for form in term.forms)
+            if law.cases is not None:
+                yield from (c.quantity for c in law.cases.conditions() if c.quantity is not None)
 
     def _docstring(self) -> str:
         count = len(self.found.series)
@@ -241,6 +250,11 @@ class Writer:
         if self._delays:
             delays = (f"{name} {delay} steps" for name, delay in self._delays.items())
             yield f"Earlier actions have an effect: {', '.join(delays)}."
+        for name, quantity in self._averages.items():
+            if quantity.window > 1:
+                yield f"{name} is the mean of the last {quantity.window} values of an action."
+            else:
+                yield f"{name} is an action behind a first-order lag."
         if self._relays:
             yield f"A hidden switch acts on {', '.join(self._relays)}."
 
@@ -271,6 +285,8 @@ class Writer:
             yield f"        self.{name}_switch = 0.5  # probability that it is on"
         for name in self._delays:
             yield f"        self.{name}_history = []"
+        for name, quantity in self._averages.items():
+            yield f"        self.{name} = {'[]' if quantity.window > 1 else 'None'}"
 
     def _step(self) -> Iterator[str]:
         """Yield the lines of `step`."""
@@ -283,6 +299,14 @@ class Writer:
         for name, delay in self._delays.items():
             yield f"self.{name}_history = [*self.{name}_history[-{delay}:], {name}]"
             yield from self._read_history(name)
+        for name, quantity in self._averages.items():
+            value, window = quantity.averaged, quantity.window
+            if window > 1:
+                yield f"self.{name} = [*(self.{name} or [{value}] * {window})[1:], {value}]"
+            else:
+                moved = f"self.{name} + {quantity.pace:.5g} * ({value} - self.{name})"
+                yield f"self.{name} = {value} if self.{name} is None else {moved}"
+        yield from self._read_averages()
         for index in self._computed:
             name = self._columns[index].name
             if name not in self._relays:
@@ -329,6 +353,11 @@ class Writer:
             if any(f"{name}_{delay}_ago" in call for call in called):
                 yield f"{name}_{delay}_ago = earlier(self.{name}_history, {delay})"
 
+    def _read_averages(self) -> Iterator[str]:
+        for name, quantity in self._averages.items():
+            window = quantity.window
+            yield f"{name} = " + (f"sum(self.{name}) / {window}" if window > 1 else f"self.{name}")
+
     def _call(self, index: int, suffix: str, switch: str = "") -> str:
         name, law = self._columns[index].name, self.found.laws[index]
         arguments = [*self._arguments(name, law)]
@@ -359,6 +388,8 @@ class Writer:
         for name in self._delays:
             for line in self._read_history(name):
                 yield f"        {line}"
+        for line in self._read_averages():
+            yield f"        {line}"
         recorded = [f"recorded_{name}" for name in names]
         yield f"        {_listed('', recorded)} = map(float, np.ravel(observation))"
         if self._filters:

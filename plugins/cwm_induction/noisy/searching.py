@@ -156,6 +156,34 @@ class TermSearch:
     def _penalty(self) -> float:
         return float(np.log(self.target.fitted.sum()) + np.log(1 + len(self.library.terms)))
 
+    def repaced(self, law: NoisyLaw) -> NoisyLaw:
+        """Fit the weights of exponential averages by a search in shrinking steps."""
+        series = self.target.series
+        actions = [q for column in series.acted for q in series.readings(column, column.values)]
+        base = {quantity.text: quantity.values for quantity in actions}
+        lagged = {
+            form.quantity.text: form.quantity
+            for term in law.terms
+            for form in term.forms
+            if form.quantity.pace < 1
+        }
+        for text, quantity in lagged.items():
+            step = 1.3
+            while step > 1.0005 and self.effort.spend(0):
+                tried = []
+                for pace in (min(0.95, quantity.pace * step), quantity.pace / step):
+                    values = series.smoothed(base[quantity.averaged], pace)
+                    moved = replace(quantity, pace=pace, values=values)
+                    terms = tuple(term.updated({text: moved}) for term in law.terms)
+                    fitted = self._fit(replace(law, terms=terms), False, rounds=2)
+                    tried.append((fitted, moved))
+                best = min(tried, key=lambda each: self.cost(each[0]))
+                if self.cost(best[0]) < self.cost(law):
+                    law, quantity = best
+                else:
+                    step = step**0.5
+        return law
+
     def _fit(self, law: NoisyLaw, robust: bool, rounds: int = 4) -> NoisyLaw:
         return self.target.fit(law, fits_gain=self.filters, rounds=rounds, robust=robust)
 
@@ -202,6 +230,10 @@ class TermSearch:
             if costs[best] >= cost:
                 break
             law, cost = tried[best], costs[best]
+            if any(form.quantity.pace < 1 for form in law.terms[-1].forms):
+                # before other terms make up for a wrong weight
+                law = self.repaced(law)
+                cost = self.cost(law, robust)
         return law
 
     def _with(self, law: NoisyLaw, number: int, robust: bool) -> NoisyLaw:

@@ -46,7 +46,9 @@ class GivenQuantity:
         values: Its value in each row.
         source: Name of its column.
         delay: Number of steps since it was recorded, 0 for the current row.
-        pace: Weight of the newest value in a moving average; 1 without an average.
+        window: Number of rows of a moving average, which ends with the current row.
+        pace: Weight of the newest value in an exponential average (first-order lag); 1 without.
+        averaged: Expression of the averaged value; "" without an average.
         is_flag: Whether it is 0 or 1.
         later: Its values after the next observation has corrected them, if it is predicted.
     """
@@ -55,14 +57,11 @@ class GivenQuantity:
     values: Array
     source: str
     delay: int = 0
+    window: int = 1
     pace: float = 1.0
+    averaged: str = ""
     is_flag: bool = False
     later: Array | None = None
-
-    @property
-    def is_remembered(self) -> bool:
-        """Whether a program needs a memory for it."""
-        return self.delay > 0 or self.pace < 1
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,13 @@ class RecordedSeries:
         place = np.arange(len(self))
         return np.asarray(values[place - np.minimum(steps, self.age)])
 
-    def averaged(self, values: Array, pace: float) -> Array:
-        """Return the moving average of values up to the current row."""
+    def windowed(self, values: Array, window: int) -> Array:
+        """Return the mean of the last values, including the current row."""
+        parts = [self.earlier(values, steps) for steps in range(window)]
+        return np.asarray(np.mean(parts, axis=0))
+
+    def smoothed(self, values: Array, pace: float) -> Array:
+        """Return the exponential average of values up to the current row (first-order lag)."""
         average = np.array(values, float)
         grid = self.starts
         state = average[grid[0]]
