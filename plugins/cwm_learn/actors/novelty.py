@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import combinations, islice, tee
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 from cwm_learn.actors.numbered_states import NumberedStates, NumberedStep
 
 MAX_WIDTH = 3
-"""Factors to combine: with four, nearly every state is new."""
+"""Factors to combine: with four, almost every state is new."""
 
 MAX_TUPLES = 400
 """Combinations of one width to examine."""
@@ -32,7 +31,7 @@ MIN_EFFECT_FRACTION = 0.5
 
 
 class NoveltyLevel(NamedTuple):
-    """A mask (states, actions) of actions that are worth trying for the same reason."""
+    """A mask (states, actions) of actions to try for the same reason."""
 
     reason: str
     unknown: np.ndarray
@@ -61,6 +60,19 @@ class Novelty:
         self._reward, self._ended = np.array(columns[3], float), np.array(columns[4], bool)
         self._moved = self._after != self._before
         self._shape = table.next_states.shape
+        self._untaken = np.ones(self._shape, bool)
+        self._untaken[self._before, self._action] = False
+        self._tries = np.bincount(self._action, minlength=self._shape[1])
+        self._effects = np.bincount(self._action, self._moved, minlength=self._shape[1])
+        rare = self._effects < MIN_EFFECT_FRACTION * self._tries
+        self._is_idle = rare | (self._tries == 0)
+        regular = ~self._is_idle[self._action] & ~self._ended
+        changed = factors[self._after[regular]] != factors[self._before[regular]]
+        self._positions = np.flatnonzero(changed.any(axis=0))  # factors that describe the position
+        relations = self._inferred_relations()
+        self._relation_count = relations.shape[1]
+        self._columns = np.concatenate([relations, factors], 1)
+        self._sizes: list[int] = (self._columns.max(axis=0, initial=0) + 1).tolist()
         self._ranking = self._ranked()
 
     def levels(self) -> Iterator[NoveltyLevel]:
@@ -70,8 +82,8 @@ class Novelty:
 
     def new_landings(self, width: int) -> np.ndarray:
         """Return a mask of actions that lead to a new combination of `width` factors."""
-        first = self._relations.shape[1]
-        return self._new_combinations(each for each in self._tuples(width) if min(each) >= first)
+        tuples = (each for each in self._tuples(width) if min(each) >= self._relation_count)
+        return self._new_combinations(tuples)
 
     def _ranked(self) -> Iterator[NoveltyLevel]:
         yield NoveltyLevel("similar to rewarded transitions", self._similar_to_success())
@@ -88,30 +100,7 @@ class Novelty:
         for width in widths:
             untried = self._untried(self._tuples(width))
             yield NoveltyLevel(f"an action not tried in such a state, width {width}", untried)
-        yield NoveltyLevel("an action not tried in this state", self._fresh)
-
-    @cached_property
-    def _fresh(self) -> np.ndarray:
-        """Mask of actions that were never taken in a state."""
-        fresh = np.ones(self._shape, bool)
-        fresh[self._before, self._action] = False
-        return fresh
-
-    @cached_property
-    def _tries(self) -> np.ndarray:
-        """How often each action was taken."""
-        return np.bincount(self._action, minlength=self._shape[1])
-
-    @cached_property
-    def _effects(self) -> np.ndarray:
-        """How often each action changed the state."""
-        return np.bincount(self._action, self._moved, minlength=self._shape[1])
-
-    @cached_property
-    def _is_idle(self) -> np.ndarray:
-        """Mask of actions that were never tried or rarely have an effect."""
-        rare = self._effects < MIN_EFFECT_FRACTION * self._tries
-        return np.asarray(rare | (self._tries == 0))
+        yield NoveltyLevel("an action not tried in this state", self._untaken)
 
     def _new_combinations(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
         """Return a mask of untaken actions that lead to a new combination of some columns."""
@@ -121,7 +110,7 @@ class Novelty:
             seen = np.zeros(code.max(initial=0) + 1, bool)
             seen[code[self._before]] = seen[code[self._after]] = True
             new |= ~seen[code]
-        return np.asarray(new[self._table.next_states] & self._fresh)
+        return np.asarray(new[self._table.next_states] & self._untaken)
 
     def _untried(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
         """Return a mask of actions that were never taken with the same values of some columns."""
@@ -131,17 +120,17 @@ class Novelty:
             tried = np.zeros((code.max(initial=0) + 1, self._shape[1]), bool)
             tried[code[self._before], self._action] = True
             new |= ~tried[code] & self._are_related(columns)[:, None]
-        return np.asarray(new & self._fresh)
+        return np.asarray(new & self._untaken)
 
     def _new_corners(self) -> np.ndarray:
         """Return a mask of actions that lead to a new pair of extreme positions.
 
-        As with real numbers, extremes are the most informative, and there are few of them.
+        Extremes are the most informative positions, and there are few.
         """
-        factors, first = self._factors, self._columns.shape[1] - self._factors.shape[1]
+        factors, first = self._factors, self._relation_count
         extreme = (factors == factors.min(axis=0)) | (factors == factors.max(axis=0))
         new = np.zeros(self._shape, bool)
-        for one, two in combinations(self._position_factors.tolist(), 2):
+        for one, two in combinations(self._positions.tolist(), 2):
             reached = self._new_combinations([(first + one, first + two)])
             new |= reached & (extreme[:, one] & extreme[:, two])[self._table.next_states]
         return new
@@ -156,7 +145,7 @@ class Novelty:
         best = (reward > self._usual_reward) & (reward == reward.max(initial=-np.inf))
         median = np.median(reward) if len(reward) else 0.0
         success = best | self._ended & (reward >= median)
-        binary = {n for n in range(self._relations.shape[1]) if self._sizes[n] == 2}
+        binary = {n for n in range(self._relation_count) if self._sizes[n] == 2}
         similar = np.zeros(self._shape, bool)
         for width in range(1, MAX_WIDTH + 1):
             for columns in self._tuples(width):
@@ -167,10 +156,10 @@ class Novelty:
                 won[code[self._before[success]], self._action[success]] = True
                 lost[code[self._before[~success]], self._action[~success]] = True
                 similar |= (won & ~lost)[code] & self._are_related(columns)[:, None]
-        return np.asarray(similar & self._fresh)
+        return np.asarray(similar & self._untaken)
 
     def _tuples(self, width: int) -> Iterator[tuple[int, ...]]:
-        """Yield combinations of columns, at most as many as the limits on work allow."""
+        """Yield combinations of columns within the limits on number and work."""
         work = max(1, self._shape[0] * self._shape[1])
         limit = max(1, min(MAX_TUPLES, MAX_WORK // work))
         return islice(combinations(range(self._columns.shape[1]), width), limit)
@@ -185,34 +174,18 @@ class Novelty:
         return code
 
     def _are_related(self, columns: tuple[int, ...]) -> np.ndarray:
-        """Return a mask of the states in which all relations among some columns are true."""
-        relations = [column for column in columns if column < self._relations.shape[1]]
+        """Return a mask of the states where all relations among some columns are true."""
+        relations = [column for column in columns if column < self._relation_count]
         return np.asarray((self._columns[:, relations] > 0).all(axis=1))
 
-    @cached_property
-    def _columns(self) -> np.ndarray:
-        return np.concatenate([self._relations, self._factors], 1)
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return list((self._columns.max(axis=0, initial=0) + 1).tolist())
-
-    @cached_property
-    def _position_factors(self) -> np.ndarray:
-        """The factors that describe the position: actions that are not idle change them."""
-        plain = ~self._is_idle[self._action] & ~self._ended
-        changed = self._factors[self._after[plain]] != self._factors[self._before[plain]]
-        return np.flatnonzero(changed.any(axis=0))
-
-    @cached_property
-    def _relations(self) -> np.ndarray:
-        """Relations (states, relations) between a state and effects of idle actions; 0 if false.
+    def _inferred_relations(self) -> np.ndarray:
+        """Return relations (states, relations) to the effects of idle actions; 0 if false.
 
         The first column numbers, from 1, the places where an idle action had an effect. There is
         one more column for each factor that is not a position. It is 1 if the factor has a value
         that was involved in effects at this place and at no other.
         """
-        factors, position = self._factors, self._position_factors
+        factors, position = self._factors, self._positions
         other = np.setdiff1d(np.arange(factors.shape[1]), position)
         none = np.zeros((len(factors), 0), np.int64)
         if not len(position) or not len(other):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -29,8 +28,8 @@ class ObjectNovelty(Novelty):
         steps: All steps so far.
         usual_reward: The reward that an agent can collect again and again.
         names: The names of the relations.
-        sides: By action, the side to which it moves the agent, if it is always the same. The
-            action is then done to the object on that side.
+        sides: The usual direction of movement of each action, if it has one. The action then
+            affects the object on that side.
     """
 
     def __init__(
@@ -100,7 +99,6 @@ class ObjectNovelty(Novelty):
             unknown[:, action] = untried[:, action]
         return unknown
 
-    @cached_property
-    def _relations(self) -> np.ndarray:
-        """No relation is inferred from effects, because the relations of objects are given."""
+    def _inferred_relations(self) -> np.ndarray:
+        """Return no relations: those of objects are given."""
         return np.zeros((self._shape[0], 0), np.int64)

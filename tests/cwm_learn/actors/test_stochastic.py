@@ -1,4 +1,4 @@
-"""Learning in stochastic environments: probabilities are estimated, and plans maximise the mean."""
+"""The stochastic actor: probabilities from program and rows, and plans for the mean return."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +30,12 @@ class Environment:
         on = self.place + 1
         return [(0.5, on, float(on == 3), on == 3), (0.5, 0, -0.1, True)]
 """
-"""Standing still pays nothing; going on leads to a prize at place 3, or ends with a loss."""
+"""Action 0 stays and earns nothing; action 1 approaches the reward at place 3, or loses 0.1."""
 
 
 @pytest.fixture
 def walker(sandbox: Sandbox) -> Iterator[StochasticActor]:
-    """Who acts on the program, having seen nothing but one step of standing still."""
+    """An actor for the program, with one recorded step, which stays."""
     rows = [Transition(0, 0, 0, 0.0, terminated=False)]
     seen = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
     known = Knowledge(PLACES, ACTIONS, limit=10, rows=rows, starts=[0], program=WALK)
@@ -46,32 +46,32 @@ def walker(sandbox: Sandbox) -> Iterator[StochasticActor]:
         yield actor
 
 
-def worth(chance: float, place: int) -> float:
-    """Return the value of moving on from a place if it succeeds with some probability."""
+def value_of_moving(chance: float, place: int) -> float:
+    """Return the value of action 1 at a place if it succeeds with some probability."""
     if place == 3:
         return 0.0
-    return chance * (float(place == 2) + worth(chance, place + 1)) - 0.1 * (1 - chance)
+    return chance * (float(place == 2) + value_of_moving(chance, place + 1)) - 0.1 * (1 - chance)
 
 
-def test_play_is_for_the_mean_of_what_can_follow(walker: StochasticActor) -> None:
-    assert walker.promised_return(1, 10) == pytest.approx(worth(0.5, 1), abs=1e-5)
+def test_play_maximises_mean_return(walker: StochasticActor) -> None:
+    assert walker.promised_return(1, 10) == pytest.approx(value_of_moving(0.5, 1), abs=1e-5)
     found = walker.choose(1, 10, "exploit")
     assert found is not None
     assert found.action == 1
-    assert found.promised_return == pytest.approx(worth(0.5, 1), abs=1e-5)
+    assert found.promised_return == pytest.approx(value_of_moving(0.5, 1), abs=1e-5)
 
 
-def test_what_rows_count_betters_what_the_program_tells(walker: StochasticActor) -> None:
-    told = walker.promised_return(2, 10)
+def test_row_counts_update_probabilities_of_program(walker: StochasticActor) -> None:
+    before = walker.promised_return(2, 10)
     for _ in range(300):
         walker.known.rows.append(Transition(2, 1, 0, -0.1, terminated=True))
         walker.observe(walker.known.rows[-1])
-    counted = walker.promised_return(2, 10)
-    assert told == pytest.approx(0.45, abs=1e-5)
-    assert counted == pytest.approx(0.0, abs=1e-3)  # standing still is better by now
+    after = walker.promised_return(2, 10)
+    assert before == pytest.approx(0.45, abs=1e-5)
+    assert after == pytest.approx(0.0, abs=1e-3)  # to stay is better now
 
 
-def test_what_no_row_has_shown_is_gone_for(walker: StochasticActor) -> None:
+def test_actor_explores_until_all_transitions_are_recorded(walker: StochasticActor) -> None:
     found = walker.choose(0, 10, "explore")
     assert found is not None
     assert (found.action, found.aim) == (1, "explore")
@@ -84,32 +84,32 @@ def test_what_no_row_has_shown_is_gone_for(walker: StochasticActor) -> None:
     assert walker.is_settled
 
 
-def test_a_step_agrees_that_was_possible(walker: StochasticActor) -> None:
+def test_any_possible_outcome_matches(walker: StochasticActor) -> None:
     predicted = walker.predict(2, 1)
     assert predicted is not None
-    lost, odd = (Transition(2, 1, 0, reward, terminated=True) for reward in (-0.1, 5.0))
+    lost, impossible_row = (Transition(2, 1, 0, reward, terminated=True) for reward in (-0.1, 5.0))
     assert walker.matches(predicted, lost)
     assert walker.matches(predicted, Transition(2, 1, 3, 1.0, terminated=True))
-    assert not walker.matches(predicted, odd)
+    assert not walker.matches(predicted, impossible_row)
 
 
-def test_rows_are_wrong_that_no_outcome_gives(sandbox: Sandbox) -> None:
+def test_impossible_marks_rows_without_predicted_outcome(sandbox: Sandbox) -> None:
     rows = [
         Transition(2, 1, 3, 1.0, terminated=True),
         Transition(2, 1, 0, 0.5, terminated=True),
         Transition(1, 1, 2, 0.0, terminated=False),
     ]
     data = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
-    told = ProgramModel(WALK, sandbox).predict(data)
-    assert told.shape == "outcomes"
-    assert impossible(told, data).tolist() == [False, True, False]
-    certain = Predictions(told.likeliest())
+    predictions = ProgramModel(WALK, sandbox).predict(data)
+    assert predictions.shape == "outcomes"
+    assert impossible(predictions, data).tolist() == [False, True, False]
+    certain = Predictions(predictions.likeliest())
     assert impossible(certain, data).any()
 
 
-def test_returns_are_held_to_the_promise_on_the_mean() -> None:
-    def after(returns: list[float], *, chance: bool) -> Verification:
-        found = Verification()
+def test_verification_compares_mean_return_with_promise() -> None:
+    def verification(returns: list[float], *, chance: bool) -> Verification:
+        result = Verification()
         for number, returned in enumerate(returns):
             played = EpisodeRecord(
                 number=number,
@@ -120,18 +120,18 @@ def test_returns_are_held_to_the_promise_on_the_mean() -> None:
                 promised=0.5,
                 chance=chance,
             )
-            found.episode(played)
-        return found
+            result.episode(played)
+        return result
 
-    even, poor = [0.0, 1.0] * 8, [0.0] * 15 + [1.0]
-    assert after(even, chance=True).enough
-    assert not after(even, chance=False).enough
-    assert after([0.48] * 16, chance=False).enough  # each is as good as promised by itself
-    assert not after(poor, chance=True).enough
+    good, poor = [0.0, 1.0] * 8, [0.0] * 15 + [1.0]
+    assert verification(good, chance=True).enough
+    assert not verification(good, chance=False).enough
+    assert verification([0.48] * 16, chance=False).enough  # each is close to the promise
+    assert not verification(poor, chance=True).enough
 
 
 @pytest.mark.slow
-def test_a_slippery_lake_is_learned(tmp_path: Path) -> None:
+def test_learn_certifies_slippery_frozen_lake(tmp_path: Path) -> None:
     result = cwm.learn("FrozenLake-v1", steps=2500, seed=10, run=tmp_path / "run")
     program = (tmp_path / "run" / "best.py").read_text()
     assert "def outcomes(self, action)" in program

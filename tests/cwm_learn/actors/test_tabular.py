@@ -1,7 +1,7 @@
-"""Acting in enumerable environments: tables of a program, and their unseen cells."""
+"""The tabular actor: search of a program, plans, exploration and questions."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -39,8 +39,8 @@ GOAL = GRID.format(reward="float(self.cell == 17)", ended="self.cell == 17")
 COSTLY = GRID.format(reward="-1.0 - 9.0 * (self.cell == 2)", ended="self.cell == 5")
 
 
-class Imagined:
-    """Imagines in this process, with a program that a test wrote."""
+class LocalImagination:
+    """Searches a program in this process."""
 
     def __init__(self, program: str, actions: Space) -> None:
         exec(program, names := {})
@@ -52,24 +52,24 @@ class Imagined:
         return enumerate_states(self.model, arrays, **options)
 
 
-def counted(
+def tabular_actor(
     program: str, *, space: Space = CELLS, actions: Space = MOVES, limit: int = 20
 ) -> TabularActor:
-    """Return what acts on a program, before it has seen anything."""
+    """Return an actor with a program and no recorded transitions."""
     known = Knowledge(space, actions, limit, program=program)
-    known.imagination = Imagined(program, actions)  # type: ignore[assignment]
+    known.imagination = LocalImagination(program, actions)  # type: ignore[assignment]
     return TabularActor(known)
 
 
-def took(actor: TabularActor, *steps: tuple[Any, ...]) -> None:
-    """Have it remember steps (observation, action, next observation, reward, terminated)."""
+def record(actor: TabularActor, *steps: tuple[Any, ...]) -> None:
+    """Record transitions (observation, action, next observation, reward, terminated)."""
     for step in steps:
         actor.known.rows.append(Transition(*step))
         actor.observe(actor.known.rows[-1])
 
 
 def play(actor: TabularActor, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
-    """Follow the chosen actions in the program; return the observations."""
+    """Follow the chosen actions in the program, and return the observations."""
     path = [start]
     for left in range(most, 0, -1):
         intent = actor.choose(path[-1], left, aim)
@@ -82,9 +82,9 @@ def play(actor: TabularActor, start: Any, aim: Any = "exploit", most: int = 20) 
     return path
 
 
-def test_every_situation_that_can_be_reached_is_in_the_table() -> None:
+def test_search_finds_all_reachable_states() -> None:
     arrays = {"observations": np.array([3])}
-    found = enumerate_states(Imagined(GOAL, MOVES).model, arrays, space=CELLS.to_json())
+    found = enumerate_states(LocalImagination(GOAL, MOVES).model, arrays, space=CELLS.to_json())
     numbers = np.concatenate([arrays["observations"], found["observations"]])
     assert sorted(numbers.tolist()) == list(range(24))
     assert 17 not in numbers[found["expanded"]]
@@ -94,8 +94,8 @@ def test_every_situation_that_can_be_reached_is_in_the_table() -> None:
     assert found["terminated"][below].tolist() == [False, True, False, False]
 
 
-def test_an_action_that_the_program_fails_at_is_unknown() -> None:
-    actor = counted(
+def test_action_that_raises_has_no_prediction() -> None:
+    actor = tabular_actor(
         PLAIN.replace("        row, col", "        1 / (action != 2)\n        row, col")
     )
     actor.known.starts.append(8)
@@ -127,8 +127,8 @@ class Environment:
 """
 
 
-def test_nobody_goes_where_nothing_can_be_observed() -> None:
-    actor = counted(ENDLESS)
+def test_table_excludes_states_out_of_bounds() -> None:
+    actor = tabular_actor(ENDLESS)
     actor.known.starts.append(20)
     actor.rebuild()
     assert actor.predict(20, 2) == (23, 0.0, False, None)
@@ -136,12 +136,12 @@ def test_nobody_goes_where_nothing_can_be_observed() -> None:
     assert actor.predict(23, 0) is None
 
 
-def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -> None:
+def test_width_limits_search_to_novel_states() -> None:
     space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
     arrays = {"observations": np.zeros((1, 24), np.int8)}
     sizes = {}
     for width in (1, 2):
-        model = Imagined(SWITCHES, actions).model
+        model = LocalImagination(SWITCHES, actions).model
         found = enumerate_states(model, arrays, space=space.to_json(), max_states=5000, width=width)
         sizes[width] = len(found["expanded"]), int(found["terminated"].sum())
     assert sizes[1][0] == 25
@@ -149,18 +149,18 @@ def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -
     assert sizes[2][1] >= 2
 
 
-def test_a_search_stops_at_an_end_that_is_enough_and_begins_anew_with_other_kinds() -> None:
+def test_search_supports_target_reward_and_partition() -> None:
     space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
     arrays = {"observations": np.zeros((1, 24), np.int8)}
-    told = {"space": space.to_json(), "max_states": 5000}
+    options = {"space": space.to_json(), "max_states": 5000}
 
-    def tried(**options: Any) -> int:
-        model = Imagined(SWITCHES, actions).model
-        return len(enumerate_states(model, arrays, **told, **options)["expanded"])
+    def count(**more: Any) -> int:
+        model = LocalImagination(SWITCHES, actions).model
+        return len(enumerate_states(model, arrays, **options, **more)["expanded"])
 
-    assert tried(width=1) == 25
-    assert 25 + 15 <= tried(width=1, partition=[3]) <= 2 * 25
-    assert tried(width=2, target_reward=1.0) < tried(width=2) == tried(width=2, target_reward=2.0)
+    assert count(width=1) == 25
+    assert 25 + 15 <= count(width=1, partition=[3]) <= 2 * 25
+    assert count(width=2, target_reward=1.0) < count(width=2) == count(width=2, target_reward=2.0)
 
 
 FIELD = """
@@ -178,28 +178,28 @@ class Environment:
 """
 
 
-def test_on_a_large_board_a_way_to_an_end_that_paid_costs_few_steps_of_the_program() -> None:
+def test_partial_search_finds_rewarded_end_in_few_steps() -> None:
     schema = ObjectSchema(("nothing", "agent"), (ObjectField("x"), ObjectField("y")))
     box = gym.spaces.Box(0, 60, (2, 3), np.int64)
     space = space_of(gym.spaces.Dict(mission=gym.spaces.Text(4), objects=box))
     start = {"mission": "go", "objects": np.array([[1, 0, 0], [0, 0, 0]])}
-    actor = counted(FIELD, space=space, limit=200)
+    actor = tabular_actor(FIELD, space=space, limit=200)
     actor.known.schema = schema
     actor.known.starts.append(start)
-    asked = actor.known.imagination
+    imagination = actor.known.imagination
     assert actor.promised_return(start, 200) == pytest.approx(1.0)
-    whole = asked.model.counter[0]
+    full_search = imagination.model.counter[0]
     near = {"mission": "go", "objects": np.array([[1, 9, 8], [0, 0, 0]])}
     there = {"mission": "go", "objects": np.array([[1, 9, 9], [0, 0, 0]])}
-    took(actor, (near, 1, there, 1.0, True))
+    record(actor, (near, 1, there, 1.0, True))
     actor.rebuild()
     path = play(actor, start, most=200)
     assert len(path) == 19
-    assert asked.model.counter[0] - whole < whole / 4
+    assert imagination.model.counter[0] - full_search < full_search / 4
 
 
 @pytest.mark.parametrize("form", ["scalar", "auto"])
-def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox: Sandbox) -> None:
+def test_actor_searches_program_in_sandbox(form: str, sandbox: Sandbox) -> None:
     rows = [Transition(n, a, min(n + 1, 23), 0.0, False) for n in range(3) for a in range(4)]
     data = Dataset.of(rows, observation_space=CELLS, action_space=MOVES)
     known = Knowledge(CELLS, MOVES, 20, starts=[0], program=GOAL)
@@ -211,7 +211,7 @@ def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox:
         assert len(play(actor, 0)) == 8
 
 
-def test_observations_of_several_parts_and_texts_are_counted_as_well() -> None:
+def test_actor_supports_dict_observations_with_text() -> None:
     space = space_of(
         gym.spaces.Dict({"at": gym.spaces.Discrete(3), "said": gym.spaces.Text(8)}), "observations"
     )
@@ -224,7 +224,7 @@ class Environment:
         self.now = {"at": min(at + action, 2), "said": "there" if at + action >= 2 else said}
         return self.now, float(self.now["said"] == "there"), False
 """
-    actor = counted(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
+    actor = tabular_actor(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
     actor.known.starts.append({"at": 0, "said": "go"})
     actor.rebuild()
     assert TabularActor.supports(space, actor.known.action_space)
@@ -232,10 +232,10 @@ class Environment:
     assert len(actor.table) == 3
 
 
-def test_the_promise_is_the_return_of_its_play_and_the_shorter_of_two_ways_is_taken() -> None:
-    actor = counted(COSTLY)
+def test_promised_return_is_that_of_the_shortest_path() -> None:
+    actor = tabular_actor(COSTLY)
     actor.known.starts.append(0)
-    took(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
+    record(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
     actor.rebuild()
     assert actor.promised_return(0, 20) == pytest.approx(-7.0)
     path = play(actor, 0)
@@ -245,23 +245,23 @@ def test_the_promise_is_the_return_of_its_play_and_the_shorter_of_two_ways_is_ta
     assert actor.promised_return(0, 3) is None  # the end is too far
 
 
-def test_of_two_ways_that_pay_alike_the_one_that_was_taken_is() -> None:
-    actor = counted(GOAL)
+def test_recorded_path_wins_over_equal_path() -> None:
+    actor = tabular_actor(GOAL)
     actor.known.starts.append(0)
     around = [0, 6, 12, 18, 19, 20, 21, 22, 23]
     moves = {6: 1, 1: 0}
-    took(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
-    took(actor, (23, 3, 17, 1.0, True))
+    record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
+    record(actor, (23, 3, 17, 1.0, True))
     actor.rebuild()
     assert play(actor, 0) == [*around, 17]
 
 
-def test_what_was_seen_outranks_the_program_at_once() -> None:
-    actor = counted(GOAL)
+def test_recorded_transitions_override_program() -> None:
+    actor = tabular_actor(GOAL)
     actor.known.starts.append(0)
     actor.rebuild()
     assert play(actor, 10) == [10, 11, 17] or play(actor, 10) == [10, 16, 17]
-    took(actor, (16, 0, 16, 0.0, False), (11, 1, 11, 0.0, False))
+    record(actor, (16, 0, 16, 0.0, False), (11, 1, 11, 0.0, False))
     step = actor.predict(16, 0)
     assert step == (16, 0.0, False, None)
     assert actor.matches(step, actor.known.rows[0])
@@ -269,9 +269,9 @@ def test_what_was_seen_outranks_the_program_at_once() -> None:
     assert play(actor, 10)[-3:] == [22, 23, 17]
 
 
-def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
+def test_new_start_is_searched_on_demand() -> None:
     split = PLAIN.replace("row = min", "row = row if row == 2 else min")
-    actor = counted(split.replace("return", "row == 2 and 0\n        return"))
+    actor = tabular_actor(split.replace("return", "row == 2 and 0\n        return"))
     actor.known.starts.append(12)
     actor.rebuild()
     actor.choose(12, 20)
@@ -280,29 +280,29 @@ def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
     assert len(actor.table) > 6
 
 
-def test_everything_that_can_be_reached_is_tried_and_then_nothing_is_left() -> None:
-    actor = counted(PLAIN)
+def test_exploration_tries_every_action_once() -> None:
+    actor = tabular_actor(PLAIN)
     actor.known.starts.append(0)
     actor.rebuild()
     here, tried = 0, set()
-    for _ in count():
+    while True:
         intent = actor.choose(here, 20)
         if intent is None:
             break
         step = actor.predict(here, intent.action)
         assert step is not None
         tried.add((here, intent.action))
-        took(actor, (here, intent.action, step.observation, 0.0, False))
+        record(actor, (here, intent.action, step.observation, 0.0, False))
         here = step.observation
     assert len(tried) == 24 * 4
     assert actor.is_settled
 
 
-def test_rows_and_columns_come_before_cells() -> None:
-    actor = counted(PLAIN)
+def test_exploration_prefers_new_rows_and_columns_of_grid() -> None:
+    actor = tabular_actor(PLAIN)
     actor.known.starts.append(0)
-    took(actor, *((c, a, c, 0.0, False) for c, a in ((0, 2), (0, 3))), (0, 0, 1, 0.0, False))
-    took(actor, (1, 1, 7, 0.0, False), (7, 1, 13, 0.0, False), (13, 0, 14, 0.0, False))
+    record(actor, *((c, a, c, 0.0, False) for c, a in ((0, 2), (0, 3))), (0, 0, 1, 0.0, False))
+    record(actor, (1, 1, 7, 0.0, False), (7, 1, 13, 0.0, False), (13, 0, 14, 0.0, False))
     actor.rebuild()
     intent = actor.choose(14, 20)
     assert intent is not None
@@ -310,15 +310,15 @@ def test_rows_and_columns_come_before_cells() -> None:
     assert "width 1" in intent.reason
 
 
-def test_corners_come_before_other_cells() -> None:
-    actor = counted(PLAIN)
+def test_exploration_prefers_corners_of_grid() -> None:
+    actor = tabular_actor(PLAIN)
     actor.known.starts.append(0)
     around = [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 6, 12, 18, 12, 6, 7]
     moves = {1: 0, -1: 2, 6: 1, -6: 3}
-    took(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
-    took(actor, *((0, action, 0, 0.0, False) for action in (2, 3)))
-    took(actor, *((cell, 3, cell, 0.0, False) for cell in range(6)))
-    took(actor, *((cell, 2, cell, 0.0, False) for cell in (6, 12, 18)))
+    record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
+    record(actor, *((0, action, 0, 0.0, False) for action in (2, 3)))
+    record(actor, *((cell, 3, cell, 0.0, False) for cell in range(6)))
+    record(actor, *((cell, 2, cell, 0.0, False) for cell in (6, 12, 18)))
     actor.rebuild()
     actor.choose(7, 20)
     levels = [level for level in actor._novelty.levels() if level.unknown.any()]
@@ -327,15 +327,15 @@ def test_corners_come_before_other_cells() -> None:
     assert [actor.table.observation(n) for n in numbers.tolist()] == [23]
 
 
-def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None:
-    actor = counted(GOAL)
+def test_actor_is_not_settled_while_unvisited_state_could_pay_more() -> None:
+    actor = tabular_actor(GOAL)
     actor.known.starts.append(16)
-    took(actor, (16, 0, 17, 1.0, True))
+    record(actor, (16, 0, 17, 1.0, True))
     actor.rebuild()
     assert actor.is_settled  # no reward is better, and none is sooner
-    far = counted(COSTLY)
+    far = tabular_actor(COSTLY)
     far.known.starts.append(0)
-    took(far, (0, 0, 1, -1.0, False), (1, 1, 7, -1.0, False))
+    record(far, (0, 0, 1, -1.0, False), (1, 1, 7, -1.0, False))
     far.rebuild()
     assert not far.is_settled
     assert any("never visited" in question.text for question in far.questions())
@@ -344,8 +344,8 @@ def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None
     assert intent.aim == "probe"
 
 
-def test_what_a_model_asks_is_gone_for_and_answered_by_trying_it() -> None:
-    actor = counted(GOAL)
+def test_probe_answers_targeted_question() -> None:
+    actor = tabular_actor(GOAL)
     actor.known.starts.append(0)
     actor.rebuild()
     asked = TargetedQuestion(OpenQuestion("is there a wall?", action=3), np.array([[2.0], [2.0]]))
@@ -356,25 +356,25 @@ def test_what_a_model_asks_is_gone_for_and_answered_by_trying_it() -> None:
     assert asked.is_answered(Transition(2, 3, 2, 0.0, False))
 
 
-def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
-    actor = counted(GOAL)
+def test_questions_include_single_ends_and_untried_actions() -> None:
+    actor = tabular_actor(GOAL)
     actor.known.starts.append(16)
-    took(actor, (16, 0, 17, 1.0, True))
+    record(actor, (16, 0, 17, 1.0, True))
     actor.rebuild()
     asked = [question.text for question in actor.questions()]
     assert "the end of the episode by action 0 at 16 was seen once" in asked
     assert "action 3 was never tried" in asked
 
 
-def test_promises_that_went_wrong_again_and_again_are_not_gone_for() -> None:
-    actor = counted(GOAL.replace("== 17", "> 17"))
+def test_actor_explores_after_repeated_wrong_rewards() -> None:
+    actor = tabular_actor(GOAL.replace("== 17", "> 17"))
     actor.known.starts.append(0)
     actor.rebuild()
     for cell in (12, 13, 14):
         intent = actor.choose(cell, 20)
         assert intent is not None
         assert intent.aim == "exploit"
-        took(actor, (cell, 1, cell + 6, 0.0, False))
+        record(actor, (cell, 1, cell + 6, 0.0, False))
     intent = actor.choose(15, 20)
     assert intent is not None
     assert intent.aim == "explore"
@@ -383,19 +383,19 @@ def test_promises_that_went_wrong_again_and_again_are_not_gone_for() -> None:
     assert play.aim == "exploit"
 
 
-def test_what_chance_decided_is_no_rule() -> None:
-    actor = counted(PLAIN)
+def test_random_rows_do_not_override_program() -> None:
+    actor = tabular_actor(PLAIN)
     actor.known.starts.append(0)
     actor.known.random_rows.add(1)
-    took(actor, (0, 0, 1, 0.0, False), (0, 0, 9, 0.0, False))
+    record(actor, (0, 0, 1, 0.0, False), (0, 0, 9, 0.0, False))
     actor.rebuild()
     step = actor.predict(0, 0)
     assert step is not None
     assert step.observation == 1
 
 
-def walks(step: Callable[[int, int], int], size: int, actions: int) -> Iterator[list[int]]:
-    """Yield steps of a walk at random."""
+def random_walk(step: Callable[[int, int], int], size: int, actions: int) -> Iterator[list[int]]:
+    """Yield transitions of a random walk, with resets to random states."""
     rng, state = np.random.default_rng(0), 0
     while True:
         action = int(rng.integers(actions))
@@ -404,7 +404,7 @@ def walks(step: Callable[[int, int], int], size: int, actions: int) -> Iterator[
         state = after if rng.random() < 0.95 else int(rng.integers(size))
 
 
-def test_a_number_is_read_as_the_digits_that_actions_move() -> None:
+def test_digits_of_grid_and_ring() -> None:
     exec(PLAIN, names := {})
     program = names["Environment"]()
 
@@ -416,12 +416,12 @@ def test_a_number_is_read_as_the_digits_that_actions_move() -> None:
         return (state + (1, -1)[action]) % 24
 
     for step, actions, radices in ((grid, 4, (4, 6)), (ring, 2, (24,))):
-        walk = walks(step, 24, actions)
+        walk = random_walk(step, 24, actions)
         rows = np.array([next(walk) for _ in range(150)])
         assert digits_of(*rows.T, 24) == radices
 
 
-def test_actions_of_several_parts_are_all_of_their_combinations() -> None:
+def test_actions_of_lists_all_combinations() -> None:
     assert actions_of(space_of(gym.spaces.Discrete(3, start=2), "actions")) == [2, 3, 4]
     found = actions_of(space_of(gym.spaces.MultiDiscrete([2, 3]), "actions"))
     assert [each.tolist() for each in found] == [[a, b] for a in range(2) for b in range(3)]
