@@ -1,8 +1,8 @@
 """Open questions of the learning agent, and their answers, as records of the journal.
 
 Logs of agents show that the decisive question was usually written down and never tested. A question
-here therefore names a region and an action to test it, if it has one, and the questions on which
-plans depend most are tested first.
+here therefore names a region and an action for its test, if it has one. Questions with a large
+effect on plans are tested first.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Questions:
         return list(changed.values())
 
     def answer(self, question: OpenQuestion, source: Source, answer: str) -> RecordedQuestion:
-        """Answer a question that was asked before, and return its new record."""
+        """Answer a known question, and return its new record."""
         key = RecordedQuestion.of(question, source).key
         self._known[key] = self._known[key].model_copy(
             update={"state": "answered", "answer": answer}

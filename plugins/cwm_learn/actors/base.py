@@ -89,8 +89,8 @@ class Knowledge:
         starts: The first observations of all episodes so far.
         random_rows: Indices of rows without the most common outcome of their observation and
             action.
-        disputed: Pairs of observation and action for which other programs, which also reproduce
-            every row, predict another outcome. They are probed first.
+        disputed: Pairs of observation and action, to be probed first: other programs, which also
+            reproduce every row, predict another outcome.
         targets: Questions of a language model, to be probed in their boxes.
         program: The text of the current program; empty before the first one.
         imagination: Simulates with the current program.
@@ -146,21 +146,11 @@ class Knowledge:
 
 
 class Actor:
-    """Base class of actors: they maximise the return in a program, and explore.
+    """Base class of actors, which maximise the return in a program and explore.
 
-    The learning loop calls `supports` to choose a class, and creates the actor with the shared
-    `known`, which the loop continues to fill. It calls `rebuild` after each change of the program
-    and `observe` after each step. A subclass defines the behaviour for one kind of environment:
-
-        class FirstAction(Actor):
-            WARMUP_STEPS = 1
-
-            @classmethod
-            def supports(cls, observation_space, action_space):
-                return action_space.kind == "discrete"
-
-            def choose(self, observation, left, aim=None):
-                return Intent(int(self.known.action_space.low[0]), "explore", "the first action")
+    The learning loop chooses the first class that `supports` the spaces of the environment. It
+    calls `rebuild` after each change of the program and `observe` after each step. `known` is
+    shared with the loop, which continues to fill it.
     """
 
     WARMUP_STEPS: ClassVar[int] = 10
@@ -184,10 +174,7 @@ class Actor:
 
     @classmethod
     def stochastic_variant(cls) -> type[Actor] | None:
-        """Return the class to use if outcomes are random; None if random outcomes are unsupported.
-
-        It may be this class.
-        """
+        """Return the class for random outcomes, maybe this one; None if there is no such class."""
         return None
 
     def rebuild(self) -> None:
@@ -205,9 +192,9 @@ class Actor:
         raise NotImplementedError
 
     def promised_return(self, observation: Any, left: int) -> float | None:
-        """Return what the best plan returns in the program with `left` steps left.
+        """Return the return of the best plan in the program with `left` steps left.
 
-        None if no plan is better than doing nothing in particular.
+        None if no plan is better than arbitrary actions.
         """
         return None
 

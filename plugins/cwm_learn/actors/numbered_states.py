@@ -81,7 +81,7 @@ class NumberedStates:
     `next_states`, `rewards` and `terminated` have the shape (states, actions). `known` marks the
     outcomes that the program or a recorded transition gives, `recorded` the latter. An unknown
     action stays in its state for the `usual_reward`. `expanded` is the extent of the search from
-    each state, 0 if there was none. `is_large` tells that a partial search may be enough.
+    each state, 0 if there was none. If the table `is_large`, a partial search may be enough.
     `partition` lists positions in a state's numbers: novelty is counted separately for each
     combination of their values. `values` are all states as rows of integers, and `columns` their
     observations by leaf of the space.
@@ -242,7 +242,7 @@ class NumberedStates:
         extent: int = COMPLETE,
         target_reward: float | None = None,
     ) -> bool:
-        """Add the states that the program reaches; return True if the search found all of them."""
+        """Add the states that the program reaches; return True if the search was complete."""
         found = imagination.ask(
             "reachable:enumerate_states",
             {name: column[roots] for name, column in self.columns.items()},
@@ -271,20 +271,19 @@ class NumberedStates:
 
     def _grow(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """Add states with unknown outcomes."""
-        shape = len(rows), len(self.actions)
-        own = np.repeat(np.arange(len(self), len(self) + len(rows))[:, None], shape[1], 1)
+        own = np.arange(len(self), len(self) + len(rows))[:, None]
+        own = np.repeat(own, len(self.actions), 1)
+        more = ((0, len(rows)), (0, 0))
         self.values = np.concatenate([self.values.reshape(-1, rows.shape[1]), rows])
         self.columns = {
             name: np.concatenate([self.columns[name], column]) if self.columns else column
             for name, column in columns.items()
         }
         self.next_states = np.concatenate([self.next_states, own])
-        self.rewards = np.concatenate([self.rewards, np.full(shape, self.usual_reward)])
-        masks = (self.terminated, self.known, self.recorded)
-        self.terminated, self.known, self.recorded = (
-            np.concatenate([mask, np.zeros(shape, bool)]) for mask in masks
-        )
-        self.expanded = np.concatenate([self.expanded, np.zeros(len(rows), np.int8)])
+        self.rewards = np.pad(self.rewards, more, constant_values=self.usual_reward)
+        self.terminated = np.pad(self.terminated, more)
+        self.known, self.recorded = np.pad(self.known, more), np.pad(self.recorded, more)
+        self.expanded = np.pad(self.expanded, more[0])
         self._levels = []
 
     def _encode(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -293,8 +292,8 @@ class NumberedStates:
         for leaf in self.space.leaves("observations"):
             column = columns[leaf.name]
             if column.dtype.kind == "U":
-                known = self._text_numbers
-                column = np.array([known.setdefault(str(t), len(known)) for t in column.ravel()])
+                texts = self._text_numbers
+                column = np.array([texts.setdefault(str(t), len(texts)) for t in column.ravel()])
             parts.append(column.reshape(len(column), leaf.space.size).astype(np.int64))
         return np.concatenate(parts, axis=1)
 

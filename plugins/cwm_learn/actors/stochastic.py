@@ -35,10 +35,10 @@ UNTRIED_VALUE = 0.5
 """Exploration value of an action that the program predicts and no row shows; a new state has 1."""
 
 MIN_CURIOSITY = 0.02
-"""Smallest discounted chance of an unknown transition that is worth exploring."""
+"""Smallest discounted chance of an unknown transition for which to explore."""
 
 MAX_EXPLORATION_STEPS = 200
-"""Horizon of exploration, in steps; later transitions are worth almost nothing."""
+"""Horizon of exploration, in steps; later transitions have almost no value."""
 
 MAX_LEVELS = 1_000
 """Largest number of remaining steps with values of its own; more steps share the last ones."""
@@ -62,7 +62,7 @@ class StochasticActor(DiscreteActor):
 
     The probabilities of the program are the prior of a Dirichlet distribution, which is updated
     with the counts of the rows. The actor explores states and actions that no row shows, as long
-    as a path to them is known: whenever no return is promised, and in some other episodes.
+    as a path to them is known: if no return is promised, and in some other episodes.
     """
 
     def __init__(self, known: Knowledge) -> None:

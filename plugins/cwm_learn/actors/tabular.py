@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from cwm_learn.actors.numbered_states import (
     DiscreteActor,
     NumberedStates,
     NumberedStep,
-    ShortestPaths,
 )
 from cwm_learn.actors.object_novelty import ObjectNovelty
 from cwm_learn.actors.stochastic import StochasticActor
@@ -126,8 +125,7 @@ class TabularActor(DiscreteActor):
             self._board_is_explored = intent is None
         novelty = self._novelty
         if intent is None and self._board_is_explored and isinstance(novelty, ObjectNovelty):
-            paths = self.table.shortest_paths(state, left)
-            return self._approach(paths, novelty.deeper_levels(), "explore")
+            return self._approach(state, left, novelty.deeper_levels(), "explore")
         return intent
 
     def questions(self) -> list[OpenQuestion]:
@@ -148,7 +146,12 @@ class TabularActor(DiscreteActor):
             weight = abs(rewards[state, action] - table.usual_reward)
             answers = "whether the episode always ends there"
             found.append(OpenQuestion(text, place, chosen, answers, weight))
-        places = [describe(table.observation(state)) for state in self._promising_unvisited()]
+        places = []
+        if self.known.starts:
+            start = self._state(self.known.starts[-1], self._first_extent)
+            for level in self._promising_levels(start, self.known.limit):
+                states = np.unique(table.next_states[level.unknown])[:MAX_SHOWN]
+                places += [describe(table.observation(state)) for state in states.tolist()]
         answers = "whether this state raises the return"
         return found + [
             OpenQuestion(f"never visited: {place}", place, answers=answers)
@@ -158,10 +161,8 @@ class TabularActor(DiscreteActor):
     @property
     def is_settled(self) -> bool:
         """Whether no unvisited state could raise the return from the last starts."""
-        limit = self.known.limit
         for observation in self.known.starts[-MAX_SHOWN:]:
-            start = self._state(observation)
-            levels = self._promising_levels(start, self.table.shortest_paths(start, limit), limit)
+            levels = self._promising_levels(self._state(observation), self.known.limit)
             if any(level.unknown.any() for level in levels):
                 return False
         return bool(self.known.starts)
@@ -243,78 +244,63 @@ class TabularActor(DiscreteActor):
             state, left = int(self.table.next_states[state, action]), left - 1
         return False
 
-    def _promising_levels(
-        self, start: int, paths: ShortestPaths, left: int
-    ) -> Iterator[NoveltyLevel]:
+    def _promising_levels(self, start: int, left: int) -> Iterator[NoveltyLevel]:
         """Yield unvisited states that would raise the return if they paid the best known reward."""
         table, best = self.table, max((step.reward for step in self._steps), default=0.0)
+        length = table.shortest_paths(start, left).length
         value = float(table.action_values(start, left).max()) if left else 0.0
-        bound = np.where(paths.length >= 0, paths.length * table.usual_reward + best, -np.inf)
+        bound = np.where(length >= 0, length * table.usual_reward + best, -np.inf)
         exceeds = bound > value + TOLERANCE * max(1.0, abs(value))
         for width in (1, 2):
             unknown = self._novelty.new_landings(width) & exceeds[:, None]
             reason = f"an unvisited state that may raise the return, width {width}"
             yield NoveltyLevel(reason, unknown)
 
-    def _promising_unvisited(self) -> Iterator[int]:
-        """Yield promising unvisited states that are reachable from the last start."""
-        if self.known.starts:
-            start = self._state(self.known.starts[-1], self._first_extent)
-            paths = self.table.shortest_paths(start, self.known.limit)
-            for level in self._promising_levels(start, paths, self.known.limit):
-                states = np.unique(self.table.next_states[level.unknown])
-                yield from states[:MAX_SHOWN].tolist()
-
     # --- exploration
 
     def _approach(
-        self, paths: ShortestPaths, levels: Iterator[NoveltyLevel], aim: Aim
+        self, state: int, left: int, levels: Iterable[NoveltyLevel], aim: Aim
     ) -> Intent | None:
         """Start a shortest path to the first reachable level; ties are broken at random."""
+        paths = self.table.shortest_paths(state, left)
         for level in levels:
             states, actions = np.nonzero(level.unknown & (paths.length >= 0)[:, None])
-            if not len(states):
-                continue
-            lengths = paths.length[states]
-            nearest = np.flatnonzero(lengths == lengths.min())
-            place = nearest[self._rng.integers(len(nearest))]
-            action = paths.first_action(int(states[place]), int(actions[place]))
-            return Intent(self.table.actions[action], aim, level.reason)
+            if len(states):
+                lengths = paths.length[states]
+                nearest = np.flatnonzero(lengths == lengths.min())
+                place = nearest[self._rng.integers(len(nearest))]
+                action = paths.first_action(int(states[place]), int(actions[place]))
+                return Intent(self.table.actions[action], aim, level.reason)
         return None
 
     def _explore(self, state: int, left: int) -> Intent | None:
-        paths = self.table.shortest_paths(state, left)
-        return self._approach(paths, self._novelty.levels(), "explore")
+        return self._approach(state, left, self._novelty.levels(), "explore")
 
     def _probe(self, observation: Any, left: int) -> Intent | None:
         """Test disputed predictions, questions and, after a complete search, promising states."""
         for extent in (self._first_extent, COMPLETE):
             self._state(observation, extent)
-            disputed = self._disputed()  # may add states, so it precedes the paths
+            disputed = [
+                (self._state(each, self._first_extent), self.table.action_number(action))
+                for each, action in self.known.disputed
+            ]
             state = self._state(observation, extent)
-            paths = self.table.shortest_paths(state, left)
-            levels = [iter([disputed]), self._targets()]
-            if extent == COMPLETE:
-                levels.append(self._promising_levels(state, paths, left))
-            if intent := self._approach(paths, chain(*levels), "probe"):
+            levels = chain(
+                self._questioned(disputed),
+                self._promising_levels(state, left) if extent == COMPLETE else (),
+            )
+            if intent := self._approach(state, left, levels, "probe"):
                 return intent
         return None
 
-    def _disputed(self) -> NoveltyLevel:
-        """Return the actions whose outcome other programs predict differently."""
-        places = [
-            (self._state(observation, self._first_extent), self.table.action_number(action))
-            for observation, action in self.known.disputed
-        ]
+    def _questioned(self, disputed: Iterable[tuple[int, int]]) -> Iterator[NoveltyLevel]:
+        """Yield disputed pairs of state and action, then the targets of a language model."""
         unknown = np.zeros(self.table.next_states.shape, bool)
-        for place in places:
+        for place in disputed:
             unknown[place] = True
-        return NoveltyLevel("other programs disagree", unknown)
-
-    def _targets(self) -> Iterator[NoveltyLevel]:
-        """Yield the states and actions that answer the questions of a language model."""
+        yield NoveltyLevel("other programs disagree", unknown)
         for target in self.known.targets:
-            unknown, action = np.zeros(self.table.next_states.shape, bool), target.question.action
+            action, unknown = target.question.action, np.zeros_like(unknown)
             column = slice(None) if action is None else self.table.action_number(action)
             unknown[target.contains(self.table.values), column] = True
             yield NoveltyLevel(target.question.text, unknown)
@@ -356,7 +342,7 @@ class TabularActor(DiscreteActor):
         return columns
 
     def _sides(self) -> dict[int, str]:
-        """Return the side to which each action usually moves an agent that has no direction."""
+        """Return the usual direction of movement of each action if the agent faces no direction."""
         schema = self.known.schema
         if schema is None or schema.directions:
             return {}

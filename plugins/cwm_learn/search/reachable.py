@@ -63,17 +63,15 @@ def enumerate_states(
         arrays: Observations (rows, ...) of the initial states, by leaf of the `space`.
         space: The observation space as JSON.
         max_states: Number of states to find, including the initial ones.
-        width: Expand only novel states, in which at most this many values occur together for the
-            first time. 0 expands all states.
-        partition: Positions in the values of a state. Novelty is counted separately for each
+        width: Expand only states with a new combination of at most this many values; 0: all.
+        partition: Positions in the values of a state. Combinations are new separately for each
             combination of the values at these positions.
         target_reward: Stop at a terminal transition with at least this reward.
 
     Returns:
-        The `observations` of the states found. States are numbered: first the initial ones, then
-        those found. `expanded` contains the numbers of the states in which actions were taken,
-        with one row (actions,) each in `next_states` (-1 if the program failed), `rewards` and
-        `terminated`.
+        The `observations` of the states found, which are numbered after the initial states.
+        `expanded` contains the numbers of states whose actions were taken. The rows (actions,) of
+        `next_states` (-1 if the program failed), `rewards` and `terminated` belong to them.
     """
     search = _Search(model, Space.from_json(space), arrays)
     novelty = _NoveltyFilter(width, partition) if width else None
@@ -106,7 +104,7 @@ def enumerate_outcomes(
 ) -> dict[str, np.ndarray]:
     """List all outcomes of every action in every reachable state, with their probabilities.
 
-    Arguments, numbers and `observations` are those of `enumerate_states`. The other arrays have
+    Arguments, numbers and `observations` are as in `enumerate_states`. The other arrays have
     one entry per outcome: `state`, `action`, `probability`, `next_state`, `reward` and
     `terminated`. If a program only samples, `SAMPLES` samples are taken of each action.
     """
@@ -124,7 +122,7 @@ def enumerate_outcomes(
 
 
 class _Search:
-    """The states found so far, by number, and the numbers of those `waiting` to be expanded."""
+    """The states found so far, by number, and the numbers of the states `waiting` for expansion."""
 
     def __init__(self, model: Model, space: Space, arrays: Mapping[str, np.ndarray]) -> None:
         self._model, self._space = model, space
