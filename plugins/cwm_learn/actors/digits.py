@@ -9,15 +9,6 @@ from math import log2
 
 import numpy as np
 
-MAX_SIZE = 100_000
-"""Largest number of states to decompose."""
-
-MAX_SIZE_FOUR_DIGITS = 2_000
-"""Number of states above which three digits are the limit, because factorisations are too many."""
-
-MAX_SIZE_ANY_WIDTH = 200
-"""Number of states below which the radix of the low digit need not divide it."""
-
 DIGIT_BITS, INEXACT_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
 """Bits for a digit, for a radix that is no divisor, for a nonzero change of an action, and for a
 step that the change does not explain; the last two in addition to the bits of a digit's value."""
@@ -40,7 +31,7 @@ def digits_of(
     Returns:
         `(size,)`, which is a single digit, if the steps support no decomposition.
     """
-    if size > MAX_SIZE or not (before != after).any():
+    if size > 100_000 or not (before != after).any():
         return (size,)
     before, action, after = np.unique(np.stack([before, action, after]), axis=1)
     return min(
@@ -60,9 +51,10 @@ def split(values: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
 
 def _candidates(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
     """Yield radices and their description length in bits."""
-    for radices in _factorisations(size, 4 if size <= MAX_SIZE_FOUR_DIGITS else 3):
+    # Large numbers have too many factorisations into four digits.
+    for radices in _factorisations(size, 4 if size <= 2_000 else 3):
         yield radices, DIGIT_BITS * len(radices)
-    if size < MAX_SIZE_ANY_WIDTH:
+    if size < 200:  # the radix of the low digit need not divide the size
         for width in range(3, size // 2 + 1):
             if size % width:
                 yield (-(-size // width), width), 2 * DIGIT_BITS + INEXACT_BITS + log2(size)

@@ -5,7 +5,8 @@ Recorded transitions override what the program predicts for the same state and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,26 +23,8 @@ if TYPE_CHECKING:
 MAX_ACTIONS = 512
 """Largest number of actions: with more, most actions would never be tried."""
 
-MAX_NEW_STATES = 6_000
-"""States found by one search. If there are more, only novel states are expanded."""
-
-MAX_ROUNDS = 4
-"""Searches for one start: recorded transitions that contradict the program add new roots."""
-
-MAX_STATES = 10_000
-"""Size above which the table is discarded, to make room for states that the agent visits."""
-
-NOVELTY_WIDTH = 2
-"""Values that have to be new in combination for a state to be novel, see `search.reachable`."""
-
-LARGE_TABLE = 2_000
-"""States of one search above which a full search takes seconds, and a partial one milliseconds."""
-
 PARTIAL, COMPLETE = 1, 2
 """Extent of the search from a state: novel states only, or all reachable states."""
-
-MAX_STORED_VALUES = 4_000_000
-"""State values to store, over all numbers of remaining steps."""
 
 STEP_COST, UNRECORDED_COST = 2.0**-39, 2.0**-31
 """Cost of a step that was recorded, and of one that was not, as fractions of the largest reward.
@@ -114,8 +97,8 @@ class NumberedStates:
 
     @property
     def is_full(self) -> bool:
-        """Whether the table is large enough to be discarded."""
-        return len(self) > MAX_STATES
+        """Whether to discard the table, to make room for states that the agent visits."""
+        return len(self) > 10_000
 
     def state_number(self, observation: Any) -> int:
         """Return the number of a state; a new state gets the next number."""
@@ -149,6 +132,18 @@ class NumberedStates:
         """Return the observation of a state."""
         return self.space.unpack("observations", self.columns, state)
 
+    def ask(
+        self, imagination: SearchImagination, function: str, roots: np.ndarray, **options: Any
+    ) -> dict[str, np.ndarray]:
+        """Call a function of `search.reachable` with some states as initial states."""
+        arrays = {name: column[roots] for name, column in self.columns.items()}
+        return imagination.ask(function, arrays, space=self.space.to_json(), **options)
+
+    def add_states(self, roots: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the numbers of the initial states and of the states found."""
+        leaves = [leaf.name for leaf in self.space.leaves("observations")]
+        return np.concatenate([roots, self.state_numbers({name: found[name] for name in leaves})])
+
     def expand(
         self,
         imagination: SearchImagination,
@@ -160,7 +155,7 @@ class NumberedStates:
 
         A partial search stops at a terminal transition with at least the `target_reward`.
         """
-        for _ in range(MAX_ROUNDS):
+        for _ in range(4):  # recorded transitions that contradict the program add new roots
             near = self.shortest_paths(start, len(self) + 1).length >= 0
             seen = {s.next_state for s in self._recorded.values() if not s.terminated} | {start}
             roots = np.array(
@@ -170,9 +165,9 @@ class NumberedStates:
                 return
             has_partial = bool((self.expanded[roots] >= PARTIAL).all())
             if extent == PARTIAL:
-                self._search(imagination, roots, NOVELTY_WIDTH, PARTIAL, target_reward)
+                self._search(imagination, roots, 2, PARTIAL, target_reward)
             elif not self._search(imagination, roots, 0) and not has_partial:
-                self._search(imagination, roots, NOVELTY_WIDTH)
+                self._search(imagination, roots, 2)
             for step in self._recorded.values():
                 self._write(step)
 
@@ -197,7 +192,7 @@ class NumberedStates:
                 self.recorded, STEP_COST, UNRECORDED_COST
             )
         levels = self._levels
-        max_levels = max(2, MAX_STORED_VALUES // max(1, len(self)))
+        max_levels = max(2, 4_000_000 // max(1, len(self)))  # limits the memory
         while len(levels) <= steps and len(levels) < max_levels:
             after = np.where(self.terminated, 0.0, levels[-1][self.next_states])
             values = (self._net_rewards + after).max(axis=1)
@@ -243,29 +238,24 @@ class NumberedStates:
         target_reward: float | None = None,
     ) -> bool:
         """Add the states that the program reaches; return True if the search was complete."""
-        found = imagination.ask(
-            "reachable:enumerate_states",
-            {name: column[roots] for name, column in self.columns.items()},
-            space=self.space.to_json(),
-            max_states=MAX_NEW_STATES + len(roots),
-            width=width,
-            partition=self.partition if width else [],
-            target_reward=target_reward,
-        )
-        try:
-            leaves = [leaf.name for leaf in self.space.leaves("observations")]
-            new = self.state_numbers({name: found[name] for name in leaves})
-            numbers, after = np.concatenate([roots, new]), found["next_states"]
+        options = {
+            "max_states": 6_000 + len(roots),
+            "width": width,
+            "partition": self.partition if width else [],
+            "target_reward": target_reward,
+        }
+        found = self.ask(imagination, "reachable:enumerate_states", roots, **options)
+        with valid_reply():
+            numbers, after = self.add_states(roots, found), found["next_states"]
             expanded, known = numbers[found["expanded"]], after >= 0
             self.known[expanded] = known
             self.next_states[expanded] = np.where(known, numbers[after], expanded[:, None])
             self.rewards[expanded] = np.where(known, found["rewards"], self.usual_reward)
             self.terminated[expanded] = known & found["terminated"]
             self.expanded[expanded] = np.maximum(self.expanded[expanded], extent)
-        except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise ProgramFailed(NO_PLAN) from error
         self._levels = []
-        self.is_large |= len(new) > LARGE_TABLE
+        # A full search with more states takes seconds, and a partial one some hundredths.
+        self.is_large |= len(numbers) - len(roots) > 2_000
         ends = np.unique(after[found["terminated"]])
         return len(expanded) + len(ends) >= len(numbers)
 
@@ -296,6 +286,15 @@ class NumberedStates:
                 column = np.array([texts.setdefault(str(t), len(texts)) for t in column.ravel()])
             parts.append(column.reshape(len(column), leaf.space.size).astype(np.int64))
         return np.concatenate(parts, axis=1)
+
+
+@contextmanager
+def valid_reply() -> Iterator[None]:
+    """Raise `ProgramFailed` if the reply of a program is malformed."""
+    try:
+        yield
+    except (KeyError, ValueError, IndexError, TypeError) as error:
+        raise ProgramFailed(NO_PLAN) from error
 
 
 class DiscreteActor(Actor):

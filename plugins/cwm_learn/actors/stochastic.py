@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
 from cwm_learn.actors.base import PLAY_AIMS, Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.actors.numbered_states import DiscreteActor, NumberedStates, NumberedStep
+from cwm_learn.actors.numbered_states import (
+    DiscreteActor,
+    NumberedStates,
+    NumberedStep,
+    valid_reply,
+)
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -31,20 +35,8 @@ TOLERANCE = 1e-4
 STEP_COST = 1e-7
 """Cost of a step as a fraction of the largest reward; of equal returns, the shortest path wins."""
 
-UNTRIED_VALUE = 0.5
-"""Exploration value of an action that the program predicts and no row shows; a new state has 1."""
-
 MIN_CURIOSITY = 0.02
 """Smallest discounted chance of an unknown transition for which to explore."""
-
-MAX_EXPLORATION_STEPS = 200
-"""Horizon of exploration, in steps; later transitions have almost no value."""
-
-MAX_LEVELS = 1_000
-"""Largest number of remaining steps with values of its own; more steps share the last ones."""
-
-MAX_NEW_ROWS_FRACTION = 0.1
-"""Probabilities and values are recomputed after this fraction of new rows."""
 
 
 class OutcomeTable(NamedTuple):
@@ -191,15 +183,9 @@ class StochasticActor(DiscreteActor):
     def _search(self, roots: np.ndarray) -> None:
         """Add the program's outcomes in all states that are reachable from some states."""
         assert self.known.imagination is not None
-        found = self.known.imagination.ask(
-            "reachable:enumerate_outcomes",
-            {name: column[roots] for name, column in self._table.columns.items()},
-            space=self._table.space.to_json(),
-        )
-        try:
-            leaves = [leaf.name for leaf in self._table.space.leaves("observations")]
-            new = self._table.state_numbers({name: found[name] for name in leaves})
-            numbers = np.concatenate([roots, new])
+        found = self._table.ask(self.known.imagination, "reachable:enumerate_outcomes", roots)
+        with valid_reply():
+            numbers = self._table.add_states(roots, found)
             in_bounds = found["next_state"] >= 0
             outcomes = OutcomeTable(
                 (numbers[found["state"]] * self._size + found["action"])[in_bounds],
@@ -208,8 +194,6 @@ class StochasticActor(DiscreteActor):
                 found["reward"][in_bounds],
                 found["terminated"][in_bounds],
             )
-        except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise ProgramFailed(NO_PLAN) from error
         self._table.expanded[numbers] = 1
         if (prior := self._prior) is not None:
             new_pairs = ~np.isin(outcomes.pair, prior.pair)
@@ -219,8 +203,8 @@ class StochasticActor(DiscreteActor):
 
     def _outcomes(self) -> OutcomeTable:
         """Return the posterior: the outcomes of the program, updated with the counts of rows."""
-        new_rows = len(self._steps) - self._counted
-        if self._posterior is not None and new_rows <= MAX_NEW_ROWS_FRACTION * self._counted:
+        is_recent = len(self._steps) - self._counted <= 0.1 * self._counted  # 10 % of new rows
+        if self._posterior is not None and is_recent:
             return self._posterior
         weights: defaultdict[tuple[int, int, float, bool], float] = defaultdict(float)
         if self._prior is not None:
@@ -255,7 +239,7 @@ class StochasticActor(DiscreteActor):
         An action without a known outcome earns the usual reward at every step.
         """
         outcomes, usual = self._outcomes(), self.known.usual_reward or 0.0
-        left = min(left, MAX_LEVELS)
+        left = min(left, 1_000)  # with more steps left, values hardly change
         count, size = len(self._table), self._size
         if not self._values or len(self._values[0]) != count:
             self._values = [np.zeros(count)]
@@ -282,10 +266,11 @@ class StochasticActor(DiscreteActor):
             visited[[step.state, step.next_state]] = True
         is_new = ~visited[outcomes.next_state]
         is_predicted = np.bincount(outcomes.pair, minlength=count * size) > 0
-        own = np.where(tried, 0.0, np.where(is_predicted, UNTRIED_VALUE, 1.0)).reshape(count, size)
+        # An action that the program predicts and no row shows is worth half a new state.
+        own = np.where(tried, 0.0, np.where(is_predicted, 0.5, 1.0)).reshape(count, size)
         outcomes = outcomes._replace(terminated=outcomes.terminated | is_new)
         values = np.zeros((count, size))
-        for _ in range(min(2 * self.known.limit, MAX_EXPLORATION_STEPS)):
+        for _ in range(min(2 * self.known.limit, 200)):  # later transitions have almost no value
             # A new state has the value 1, also after the discount.
             backup = self._backup(outcomes, is_new / DISCOUNT, values.max(axis=1))
             improved = np.maximum(DISCOUNT * backup, own)

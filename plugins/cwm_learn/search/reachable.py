@@ -17,12 +17,6 @@ BATCH_STEPS = 4_000
 MAX_STEPS = 60_000
 """Steps of the program in one search, which take about a second."""
 
-MAX_BATCH_FAILURES = 3
-"""Failed batches before the search steps the program one state at a time."""
-
-SAMPLES = 32
-"""Samples per action of a program that only samples; probabilities are then exact to about 0.1."""
-
 Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Next states, rewards and terminations, each (states, actions)."""
 
@@ -106,7 +100,7 @@ def enumerate_outcomes(
 
     Arguments, numbers and `observations` are as in `enumerate_states`. The other arrays have
     one entry per outcome: `state`, `action`, `probability`, `next_state`, `reward` and
-    `terminated`. If a program only samples, `SAMPLES` samples are taken of each action.
+    `terminated`. If a program only samples, 32 samples are taken of each action.
     """
     search = _Search(model, Space.from_json(space), arrays)
     outcomes: list[tuple[Any, ...]] = []
@@ -188,11 +182,11 @@ class _Search:
             return [(each.probability, each.step) for each in listed]
         if self._model.deterministic:
             return [(1.0, self._model.step(action))]
-        steps = []
-        for sample in range(SAMPLES):
+        steps, samples = [], 32  # probabilities are then exact to about 0.1
+        for sample in range(samples):
             self._model.draw_from([number, sample])
             self._model.stand(self.states[number])
-            steps.append((1 / SAMPLES, self._model.step(action)))
+            steps.append((1 / samples, self._model.step(action)))
         return steps
 
     def _step_batch(self, states: Sequence[int]) -> Outcomes | None:
@@ -227,7 +221,7 @@ class _Search:
                 raise Unbatched("a reward is not a finite number")
         except (Unbatched, ArithmeticError, ValueError, IndexError, TypeError):
             self._batch_failures += 1
-            self._batch = batch if self._batch_failures < MAX_BATCH_FAILURES else None
+            self._batch = batch if self._batch_failures < 3 else None
             return None
         table = len(states), len(self.actions)
         next_states = np.array(found, np.int64)[place.reshape(-1)]
