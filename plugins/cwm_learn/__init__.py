@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
-    """Let plugins offer loops for `cwm learn --strategy`."""
+    """Add the extension point of `cwm learn --strategy`."""
     return {
         "learning strategy": ExtensionPoint(
             "cwm_learning_strategies", "cwm_learn.strategy:LearningStrategy", True
@@ -26,23 +26,19 @@ def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.learn`."""
-    return {
-        "learn": "cwm_learn.learn:learn",
-    }
+    """Add the Python function `cwm.learn`."""
+    return {"learn": "cwm_learn.learn:learn"}
 
 
 @hookimpl
 def cwm_run_kinds() -> Mapping[str, str]:
-    """Offer the runs of `cwm learn`."""
-    return {
-        "learn": "cwm_learn.runs:LearnRun",
-    }
+    """Add the run kind of `cwm learn`."""
+    return {"learn": "cwm_learn.runs:LearnRun"}
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
-    """Add `cwm learn`."""
+    """Add the command `cwm learn`."""
     from cwm_learn.command import learn
 
     app.command("learn")(api.guarded(learn))

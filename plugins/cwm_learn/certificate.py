@@ -1,9 +1,10 @@
-"""What may be said of a program after its own play agreed with the world, and how surely.
+"""Certificates: bounds on how often a program mispredicts its own play, at a confidence.
 
-Play is counted from the last change on. A mismatch that none of `n` steps showed is met in at most
-`1 - d ** (1 / n)` of them, at confidence `1 - d`; the same holds for episodes from independent
-starts. The two go wrong in different ways: mismatches that may come at any step, and starts from
-which all goes wrong at once. A certificate gives the worse of both.
+Only play since the last change counts. If none of `n` steps had a mismatch, then at confidence
+`1 - d` at most a fraction `1 - d ** (1 / n)` of all steps has one (the exact binomial bound,
+Clopper and Pearson 1934). The same holds for `n` episodes from independent starts. Mismatches may
+occur at any step, or fail whole episodes from certain starts, so the certificate reports the
+worse of both bounds.
 """
 
 from __future__ import annotations
@@ -17,28 +18,47 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.runs.observer import Measures
 from cwm_cli.text import percent
-from cwm_learn.actors.base import PLAY_AIMS
+from cwm_learn.actors.base import PLAY_AIMS, Aim
 
 CONFIDENCE = 0.95
 
-ENOUGH_STEPS, ENOUGH_EPISODES = 300, 14
-"""A hundredth of the steps and a fifth of the episodes, at most, may still go otherwise."""
+MIN_STEPS, MIN_EPISODES = 300, 14
+"""Play required for a certificate: it bounds mismatches to about 1 % of steps, 20 % of episodes."""
 
-MANY_STEPS, FEW_EPISODES = 1500, 5
-"""Where episodes are long fewer of them do: their steps bound the mismatches well below 1 %."""
+LONG_MIN_STEPS, LONG_MIN_EPISODES = 1500, 5
+"""Play required if episodes are long: 1,500 steps bound mismatches well below 1 % of steps."""
 
-SHORT = 0.05
-"""By so much of its size a return may miss what was promised: rounding adds up over an episode."""
+RETURN_TOLERANCE = 0.05
+"""Allowed shortfall of a return, as a fraction of the promise: rounding errors add up."""
+
+
+MIN_CLEAN_EPISODES = 3
+"""Episodes of play without a mismatch before the learner probes the program."""
+
+MIN_PASSED_PROBES = 5
+"""Probes that the program must pass before it is certified, if that many are possible."""
+
+
+MEAN_EPISODES = 10
+"""Episodes of play whose mean return is reported, and compared with a target return."""
 
 
 class Certificate(BaseModel):
-    """How far the play of a program was seen to agree with the world, in so many clean steps.
+    """A bound on the mismatches in further play, from play without a mismatch.
 
-    At most a share `bound` of further steps meets a mismatch, and at most `episodes_bound` of
-    further episodes have one or return less than was promised, each at `confidence`. `changed` is
-    the number of steps in the environment at the last change, `attempt` the number of the
-    attempts to certify, each of which is held to more, so that together they keep the confidence.
-    `untried` says what was never tried, which no certificate covers.
+    Attributes:
+        steps: Number of steps of play since the last change, all without a mismatch.
+        episodes: Number of episodes of play since the last change.
+        bound: Maximum fraction of further steps with a mismatch.
+        episodes_bound: Maximum fraction of further episodes that have a mismatch or return less
+            than promised.
+        confidence: Probability of each bound.
+        attempt: Number of the attempt to certify. Later attempts have a higher confidence each,
+            so that all attempts together keep `confidence`.
+        changed: Environment steps at the last change.
+        mean: Mean return.
+        promised: Mean return that the program predicted.
+        untried: Questions that were never tried and that the certificate does not cover.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,9 +76,9 @@ class Certificate(BaseModel):
     untried: tuple[str, ...] = ()
 
     def holds(self, mismatches: int, steps: int) -> bool:
-        """Whether so many episodes with a mismatch in so many further steps are within the bound.
+        """Return whether the number of episodes with a mismatch in further steps is within bound.
 
-        Of an episode its first mismatch counts, and the steps up to it: there a plan is given up.
+        Count only the first mismatch of an episode and the steps up to it: the plan ends there.
         """
         return mismatches <= self.bound * steps
 
@@ -71,12 +91,19 @@ class Certificate(BaseModel):
 
 
 class EpisodeRecord(BaseModel):
-    """A line of the journal: an episode that is over.
+    """A journal line: a finished episode.
 
-    `steps` counts those of the environment up to its end, `aims` says for how many of its steps
-    each aim was acted for, `promised` is the return that the play was worth in the program at the
-    start, None where none was promised. `mismatched` counts predictions that went wrong; it is not
-    `whole` where it was given up. Where `chance` decides what follows the promise is a mean.
+    Attributes:
+        number: Number of the episode.
+        steps: Environment steps up to the end of the episode.
+        returned: Return of the episode.
+        length: Number of steps.
+        aims: Number of steps by aim.
+        promised: Return that the program predicted at the start; None if it predicted none.
+        mismatched: Number of wrong predictions.
+        terminated: Whether the environment terminated the episode.
+        whole: Whether the episode ran to its end; False if the learner stopped it early.
+        chance: Whether the environment is stochastic, so that `promised` is a mean.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -100,35 +127,32 @@ class EpisodeRecord(BaseModel):
 
     @property
     def aim(self) -> str:
-        """What it was played for most."""
+        """The aim of most steps, "" without steps."""
         return max(self.aims, key=lambda aim: self.aims[aim], default="")
 
     @property
     def is_play(self) -> bool:
-        """Whether it was played for the return from the first step to the last."""
+        """Whether every step of a whole episode was taken for the return."""
         return self.whole and bool(self.aims) and set(self.aims) <= PLAY_AIMS
 
     @property
     def is_cut(self) -> bool:
-        """Whether it was play that a budget cut off: what it returned is no return of its play."""
+        """Whether a budget ended an episode of play early, so that its return does not count."""
         return not self.whole and set(self.aims) <= PLAY_AIMS
 
     @property
-    def kept(self) -> bool:
-        """Whether it returned what was promised."""
-        if self.promised is None:
-            return False
-        if self.chance:
-            return True  # a single return says nothing of a mean
-        return self.returned >= self.promised - SHORT * abs(self.promised) - 1e-6
+    def meets_promise(self) -> bool:
+        """Whether the episode returned the promise; single stochastic returns always pass."""
+        if self.promised is None or self.chance:
+            return self.promised is not None
+        return self.returned >= self.promised - RETURN_TOLERANCE * abs(self.promised) - 1e-6
 
 
 @dataclass
 class Verification:
-    """Counts the play since the program, or how it is played, last changed.
+    """Statistics of the play and the probes since the program or its play last changed.
 
-    Every episode is told to `episode`, every change to `change`; so it can be made anew from a
-    journal.
+    They depend only on the calls of the methods, so a replay of a journal reproduces them.
     """
 
     steps: int = 0
@@ -137,62 +161,93 @@ class Verification:
     changed: int = 0
     returned: float = 0.0
     promised: float = 0.0
-    missed: float = 0.0
-    squares: float = 0.0
-    """Where chance decides: what returns lacked of what was promised, and the squares of that."""
+    shortfall: float = 0.0
+    """Sum of promise minus return, in stochastic environments."""
+    squared_shortfall: float = 0.0
+    passed_probes: int = 0
+    is_probed: bool = False
+    """Whether the program passed enough probes, or no probe is left."""
+    certificate: Certificate | None = None
 
-    def change(self, at: int) -> None:
-        """Begin anew: something changed after so many steps."""
+    def restart(self, step: int) -> None:
+        """Drop the statistics after a change at this number of environment steps."""
         if self.episodes:
             self.attempt += 1
-        self.steps = self.episodes = 0
-        self.returned = self.promised = self.missed = self.squares = 0.0
-        self.changed = at
+        self.steps = self.episodes = self.passed_probes = 0
+        self.returned = self.promised = self.shortfall = self.squared_shortfall = 0.0
+        self.changed, self.is_probed, self.certificate = step, False, None
 
-    def episode(self, played: EpisodeRecord) -> None:
-        """Count an episode of play; one that went otherwise than promised begins anew."""
-        if played.mismatched or (played.is_play and not played.kept):
-            self.change(played.steps)
-        elif played.is_play:
-            self.steps += played.length
+    def add(self, episode: EpisodeRecord) -> None:
+        """Add an episode; restart if it has a mismatch, or is play below its promise."""
+        changed = self.changed
+        if episode.mismatched or (episode.is_play and not episode.meets_promise):
+            self.restart(episode.steps)
+        elif episode.is_play:
+            self.steps += episode.length
             self.episodes += 1
-            self.returned += played.returned
-            self.promised += played.promised or 0.0
-            if played.chance:
-                lacking = (played.promised or 0.0) - played.returned
-                self.missed += lacking
-                self.squares += lacking**2
+            self.returned += episode.returned
+            self.promised += episode.promised or 0.0
+            if episode.chance:
+                shortfall = (episode.promised or 0.0) - episode.returned
+                self.shortfall += shortfall
+                self.squared_shortfall += shortfall**2
+        if changed == self.changed and "probe" in episode.aims:
+            self.passed_probes += 1
 
     @property
-    def as_promised(self) -> bool:
-        """Whether returns are, on the mean, no less than promised: beyond two standard errors."""
-        return self.missed <= 2 * sqrt(self.squares) + 1e-6 * (1 + abs(self.promised))
+    def is_clean(self) -> bool:
+        """Whether there was enough play without a mismatch to start probes."""
+        return self.episodes >= MIN_CLEAN_EPISODES
 
     @property
-    def enough(self) -> bool:
-        """Whether this is enough to be told."""
-        if not self.as_promised:
+    def next_aim(self) -> Aim | None:
+        """The aim of the next episode: none at first, after clean play a probe, then play.
+
+        Each episode of play after the first clean ones follows a passed probe.
+        """
+        if not self.is_clean:
+            return None
+        has_passed = self.passed_probes > self.episodes - MIN_CLEAN_EPISODES
+        return "verify" if self.is_probed or has_passed else "probe"
+
+    @property
+    def is_sufficient(self) -> bool:
+        """Whether there is enough play for a certificate.
+
+        In a stochastic environment the mean return also must not be below the mean promise by
+        more than two standard errors.
+        """
+        rounding = 1e-6 * (1 + abs(self.promised))
+        if self.shortfall > 2 * sqrt(self.squared_shortfall) + rounding:
             return False
-        if self.steps >= MANY_STEPS and self.episodes >= FEW_EPISODES:
+        if self.steps >= LONG_MIN_STEPS and self.episodes >= LONG_MIN_EPISODES:
             return True
-        return self.steps >= ENOUGH_STEPS and self.episodes >= ENOUGH_EPISODES
+        return self.steps >= MIN_STEPS and self.episodes >= MIN_EPISODES
 
-    def certificate(self, untried: Sequence[str] = ()) -> Certificate | None:
-        """Return what can be said by now, None where nothing can."""
+    @property
+    def is_certifiable(self) -> bool:
+        """Whether there is enough play, and enough probes were passed."""
+        return self.is_sufficient and self.is_probed
+
+    def certify(self, untried: Sequence[str] = ()) -> Certificate | None:
+        """Return and keep the certificate for the play so far, None without any."""
         if not self.episodes:
             return None
-        doubt = (1 - CONFIDENCE) / (self.attempt * (self.attempt + 1))  # they sum to 1 - CONFIDENCE
-        by_step = 1 - doubt ** (1 / max(self.steps, 1))
-        starts = 1 - doubt ** (1 / self.episodes)
-        odds = starts / (1 - starts) if starts < 1 else inf
-        return Certificate(
+        # The errors allowed to attempt 1, 2, 3, ... sum to 1 - CONFIDENCE.
+        error = (1 - CONFIDENCE) / (self.attempt * (self.attempt + 1))
+        step_bound = 1 - error ** (1 / max(self.steps, 1))
+        episode_bound = 1 - error ** (1 / self.episodes)
+        # A bad start fails at its first step: convert the bound on starts to one on steps.
+        odds = episode_bound / (1 - episode_bound) if episode_bound < 1 else inf
+        self.certificate = Certificate(
             steps=self.steps,
             episodes=self.episodes,
-            bound=min(1.0, max(by_step, odds * self.episodes / max(self.steps, 1))),
-            episodes_bound=starts,
+            bound=min(1.0, max(step_bound, odds * self.episodes / max(self.steps, 1))),
+            episodes_bound=episode_bound,
             attempt=self.attempt,
             changed=self.changed,
             mean=self.returned / self.episodes,
             promised=self.promised / self.episodes,
             untried=tuple(untried),
         )
+        return self.certificate

@@ -1,4 +1,4 @@
-"""The learning curve of `cwm learn`: returns of episodes over steps, drawn and saved."""
+"""The learning curve of `cwm learn`: the return of each episode over the steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cwm_learn.actors.base import PLAY_AIMS
 
 
 def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:
-    """Return the returns of episodes over the steps of the environment up to their ends."""
+    """Return the chart of the returns over the environment steps at the ends of episodes."""
     play = [each for each in returns if each["aim"] in PLAY_AIMS]
     other = [each for each in returns if each["aim"] not in PLAY_AIMS]
     series = [
@@ -29,7 +29,7 @@ def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def save_curve(title: str, returns: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write `curve.csv` and `curve.svg`, and `curve.png` where matplotlib is installed."""
+    """Write `curve.csv` and `curve.svg`, and `curve.png` if matplotlib is installed."""
     text = StringIO()
     writer = csv.DictWriter(text, ["steps", "return", "aim"], lineterminator="\n")
     writer.writeheader()

@@ -1,10 +1,11 @@
-"""Replay of a journal of learning, so that a continued run ends as if it had not been interrupted.
+"""The journal of a learner, and its replay when a run continues.
 
-A learner has state that its journal does not hold: random generators, tables, plans under way. A
-continued learner therefore repeats its decisions from the first step on. The journal replaces the
-environment and everything that took long or cost money: rows, written programs, compared programs.
-The recorded actions are binding: if a decision differs, for instance because another version of the
-software decides, the recorded one is repeated.
+A continued run ends as if it had not been interrupted. A learner has state that its journal does
+not hold: random generators, tables, unfinished plans. A continued learner therefore repeats its
+decisions from the first step on. The journal replaces the environment and everything that took
+long or cost money: rows, written programs, compared programs. The recorded actions are binding: if
+a decision differs, for instance because another version of the software decides, the learner
+repeats the recorded action.
 """
 
 from __future__ import annotations
@@ -12,16 +13,85 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel
-
 from cwm_cli.data.dataset import Transition
 from cwm_learn.certificate import EpisodeRecord
-from cwm_learn.runs import LearnRecord, StepsTaken
+from cwm_learn.records import LearnRecord, StepsTaken
 
 if TYPE_CHECKING:
+    from cwm_cli.runs.observer import Observer
     from cwm_learn.runs import LearnRun
 
-R = TypeVar("R", bound=BaseModel)
+MAX_UNSAVED_STEPS = 10
+"""Steps that a crash can lose; to save each step would take longer than to take it."""
+
+R = TypeVar("R", bound=LearnRecord)
+
+
+class LearnerJournal:
+    """Writes the records of a learner, or returns the recorded ones while a run is repeated.
+
+    The observer receives no events and notes during the replay.
+    """
+
+    def __init__(self, run: LearnRun, observer: Observer, learner: object) -> None:
+        self.replay = JournalReplay(run)
+        self.run, self._observer, self._learner = run, observer, learner
+        self._seconds_before = run.elapsed
+        self._unsaved: list[Transition] = []
+
+    def begin(self) -> None:
+        """Start the observer, unless a replay comes first."""
+        if self.replay.is_over:
+            self._observer.begins(self._learner)
+
+    def resume(self) -> None:
+        """Discount the time of the replay if it is over, and start the observer."""
+        if self.replay.is_over:
+            self.run.restart_clock(self._seconds_before)
+            self._observer.begins(self._learner)
+
+    def end(self) -> None:
+        """Save all steps, and stop the observer."""
+        self.save_steps()
+        if self.replay.is_over:
+            self._observer.ends()
+
+    def append(self, record: R) -> R:
+        """Write a record; during the replay return the recorded one instead."""
+        if not self.replay.is_over:
+            return self.recorded(type(record)) or record
+        self.save_steps()
+        self.run.append(record)
+        return record
+
+    def recorded(self, kind: type[R]) -> R | None:
+        """Return the next record of the replay, None if it is of another kind."""
+        found = self.replay.record(kind)
+        if found is not None:
+            self.resume()
+        return found
+
+    def add_step(self, row: Transition) -> None:
+        """Add a step that was taken now, not repeated."""
+        self._unsaved.append(row)
+        if len(self._unsaved) >= MAX_UNSAVED_STEPS:
+            self.save_steps()
+
+    def save_steps(self) -> None:
+        """Write the steps that are not saved yet."""
+        if self._unsaved:
+            self.run.append_steps(self._unsaved)
+            self._unsaved.clear()
+
+    def report(self, event: object) -> None:
+        """Pass an event to the observer, unless the run is being repeated."""
+        if self.replay.is_over:
+            self._observer.advanced(event)
+
+    def note(self, words: str, kind: str = "Note") -> None:
+        """Pass a note to the observer, unless the run is being repeated."""
+        if self.replay.is_over:
+            self._observer.note(words, kind)
 
 
 class JournalReplay:

@@ -1,49 +1,44 @@
-"""The loop of learning: act on a program, compare it with the world, write it anew, trust it last.
+"""The learning loop: act, compare predictions with outcomes, rewrite the program, certify it.
 
-A `Learner` asks an `Actor` what to do and a `ProgramWriter` for programs, and knows nothing of
-tables or policies. Every step is predicted before it is taken. It only resets and steps, as with a
-machine that is no simulation.
+A `Learner` gets actions from an `Actor` and programs from a `ProgramWriter`, and depends on neither
+tables nor policies. It predicts each step before taking it. It only resets and steps the
+environment, so the environment need not be a simulator.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
-
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import find_contract
-from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
-from cwm_cli.search.contracts import Usage, total
+from cwm_cli.search.contracts import total
 from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.certificate import Certificate, EpisodeRecord, Verification
-from cwm_learn.doubting import EVERY, MOST_OPEN
-from cwm_learn.imagination import SearchImagination
-from cwm_learn.journal_replay import JournalReplay
-from cwm_learn.questions import Questions, Source
-from cwm_learn.runs import (
-    Budget,
-    ComparisonRecord,
-    LearnRecord,
-    LearnRun,
-    ProgramRecord,
-    StepsTaken,
-    WritingRecord,
+from cwm_learn.certificate import (
+    MIN_CLEAN_EPISODES,
+    MIN_PASSED_PROBES,
+    Certificate,
+    EpisodeRecord,
+    Verification,
 )
-from cwm_learn.writing import EXCEPTIONS
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.journal_replay import LearnerJournal
+from cwm_learn.outcomes import MismatchEvent, OutcomeCounts, StepEvent, wrong_parts
+from cwm_learn.question_collector import QuestionCollector
+from cwm_learn.questions import Questions
+from cwm_learn.records import ProgramRecord
+from cwm_learn.runs import Budget, LearnRun, dataset_value
+from cwm_learn.writing import EXCEPTIONS, JournaledWriter
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -54,120 +49,62 @@ if TYPE_CHECKING:
     from cwm_learn.optimism import Optimist
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
-SYNCED = 10
-"""Steps that a crash may lose at most; writing each one down would take longer than taking it."""
+NEW_ROWS_FRACTION = 0.1
+"""Rewrite the program in mid-episode after this fraction of new rows, so that the total writing
+time grows linearly with the number of rows. Between episodes, rewrite after any mismatch."""
 
-FRESH = 0.1
-"""In mid-episode a program is written anew after so many more rows, as a share: that way the time
-it takes grows with the rows and not with their square. Between episodes it is written at once."""
+REPLAYING_NEW_ROWS_FRACTION = 0.25
+"""The fraction, also between episodes, for actors that override the program with observed rows:
+rules from few more rows mislead them more often than they help."""
 
-FRESH_REMEMBERED = 0.25
-"""The same, then too, for actors that remember what the program has wrong: rules from few more rows
-lead them astray more often than they help."""
+WRONG_NEW_ROWS_FRACTION = 0.3
+"""The minimum fraction for a program that mispredicts all rows, and proportionally less for others:
+such a program lacks rows, and takes longest to write. With 1, a two-link arm took 27 more steps."""
 
-FRESH_WRONG = 0.3
-"""The same for a program that has all rows wrong, and less for others: what explains few lacks
-rows, and writing it takes longest. With 1 arms of two links were understood 27 steps later."""
+STOCHASTIC_NEW_ROWS_FRACTION = 0.5
+"""The fraction in stochastic environments: only many rows show that probabilities are wrong."""
 
-FRESH_CHANCE = 0.5
-"""The same where chance decides: no single row says that chances are wrong, only many do."""
+MAX_IDLE_EPISODES = 50
+"""Stop after this many consecutive episodes without a target and without a mismatch."""
 
-TRUSTED = 3
-"""Clean episodes of play after which the program is doubted on purpose."""
-
-DOUBTS = 5
-"""Attempts to find it wrong that have to come to nothing before it is certified."""
-
-OTHERS = 1
-"""Other programs that are compared: writing each takes as long as writing the first."""
-
-MOST_ASKED, MOST_DISPUTED = 300, 20
-"""Situations at which programs are compared, and the most of what they differ in that is tried."""
-
-IDLE = 50
-"""Episodes in a row with nothing to go for: those from the third on are played at random, and when
-all of them went as predicted nothing is left to do."""
+MAX_EMPTY_EPISODES = 2
+"""Consecutive episodes that may end without a target; later ones continue with random actions."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=LearnRecord)
 
 Stop = Literal["certified", "return", "steps", "seconds", "idle"]
-"""Why learning ended: a certificate, a return that was to be reached, a budget that is spent, or
-that nothing unknown could be reached any more."""
-
-
-class Stepped(NamedTuple):
-    """A step that was taken: what it was for, what was predicted, and whether it came about.
-
-    `seconds` is how long it was thought about.
-    """
-
-    steps: int
-    intent: Intent
-    row: Transition
-    predicted: Step | None
-    agreed: bool
-    seconds: float
-
-
-class Mismatched(NamedTuple):
-    """A prediction that was wrong, and in which parts.
-
-    It was so `by_chance` where the same came out otherwise before.
-    """
-
-    steps: int
-    row: Transition
-    predicted: Step | None
-    parts: tuple[str, ...]
-    by_chance: bool
+"""Reason to stop: certified, target return reached, a budget spent, or no reachable target left."""
 
 
 class PlayedEpisode(NamedTuple):
-    """What an episode of play came to, and at which of its steps a prediction was first wrong."""
+    """Return and length of an evaluation episode, and the step of its first mismatch, from 1."""
 
     returned: float
     length: int
     mismatch: int | None
 
 
-class OutcomeCounts:
-    """What came of each action at each observation, to tell chance from what is not known yet."""
+@dataclass
+class _Episode:
+    """The running episode: statistics for its record."""
 
-    def __init__(self) -> None:
-        self._seen: dict[Any, dict[Any, list[int]]] = {}
-
-    def take(self, number: int, row: Transition, chance: set[int]) -> bool:
-        """Take note of a row; whether the same had another outcome before.
-
-        Of outcomes that contradict each other the most common stands; the numbers of the other
-        rows go to `chance`.
-        """
-        done = (key(row.observation), key(row.action))
-        led = (key(row.next_observation), row.reward, row.terminated)
-        found = self._seen.setdefault(done, {})
-        found.setdefault(led, []).append(number)
-        if len(found) == 1:
-            return False
-        usual = max(found.values(), key=len)
-        for numbers in found.values():
-            (chance.difference_update if numbers is usual else chance.update)(numbers)
-        return True
-
-    @property
-    def contradicted(self) -> int:
-        """How many actions at an observation came out in more than one way."""
-        return sum(len(found) > 1 for found in self._seen.values())
+    promised: float | None = None
+    aims: Counter[str] = field(default_factory=Counter)
+    returned: float = 0.0
+    mismatched: int = 0
+    is_random: bool = False
+    """Whether a step was random because the actor had no target."""
+    last: Transition | None = None
 
 
 @dataclass
 class Learner:
-    """Learns an environment while acting in it; its attributes may be drawn at any time.
+    """Learns an environment while acting in it; a live view may read its attributes at any time.
 
-    The observer is told this object, then a `Stepped` for every step, a `Mismatched`, an
-    `EpisodeRecord`, a `ProgramRecord`, a `RecordedQuestion` or a `Certificate` as they come.
-    Between episodes `play` tells how well it plays by now, without learning from that.
-    A continued run is repeated first (`JournalReplay`), without events for the observer.
+    The observer receives this object, then a `StepEvent` for each step, and `MismatchEvent`,
+    `EpisodeRecord`, `ProgramRecord`, `RecordedQuestion` and `Certificate` events. A continued run
+    is repeated first (`JournalReplay`), without events for the observer. Between episodes, `play`
+    measures the present play without learning from it.
     """
 
     title: str
@@ -179,516 +116,497 @@ class Learner:
     run: LearnRun
     budget: Budget = field(default_factory=Budget)
     observer: Observer = SILENT
-    begins_with: str = ""
-    """The program to begin with, "" for none."""
+    initial_program: str = ""
+    """Program to start with, "" for none."""
     optimist: Optimist | None = None
-    """Who invents what would make a mission possible, where a language model is asked."""
+    """Invents rules that would make a mission possible; None without a language model."""
     questioner: UnsureModel | None = None
-    """Who has a language model name what it is unsure of, where one is asked."""
+    """Has a language model name possible mistakes of the program; None without one."""
 
     steps: int = field(default=0, init=False)
-    """Of the environment, in this run."""
+    """Environment steps in this run."""
     intent: Intent | None = field(default=None, init=False)
-    """What was decided last."""
+    """The last decision."""
     episodes: list[EpisodeRecord] = field(default_factory=list, init=False)
     programs: list[ProgramRecord] = field(default_factory=list, init=False)
-    questions: Questions = field(default_factory=Questions, init=False)
     verification: Verification = field(default_factory=Verification, init=False)
-    certificate: Certificate | None = field(default=None, init=False)
     mismatches: Counter[str] = field(default_factory=Counter, init=False)
-    """Predictions that were wrong, by part of the transition."""
+    """Number of wrong predictions by part of the transition."""
     planning_seconds: float = field(default=0.0, init=False)
+    """Time for decisions and predictions."""
     writing_seconds: float = field(default=0.0, init=False)
     learning_seconds: float = field(default=0.0, init=False)
-    """For deciding, for writing programs, and for what actors make of those."""
+    """Time of the actor to process new programs."""
     _outcomes: OutcomeCounts = field(default_factory=OutcomeCounts, init=False, repr=False)
-    _in_vain: int = field(default=0, init=False, repr=False)
-    _unsaved: list[Transition] = field(default_factory=list, init=False, repr=False)
-    _pending: int = field(default=0, init=False, repr=False)
-    _fitted: int = field(default=0, init=False, repr=False)
-    _wrong: float = field(default=0.0, init=False, repr=False)
-    _idle: int = field(default=0, init=False, repr=False)
-    _doubts: int = field(default=0, init=False, repr=False)
-    _doubted: bool = field(default=False, init=False, repr=False)
-    _compared: int = field(default=0, init=False, repr=False)
-    _offered: list[str] = field(default_factory=list, init=False, repr=False)
-    _told: set[str] = field(default_factory=set, init=False, repr=False)
-    _is_elsewhere: bool = field(default=False, init=False, repr=False)
+    _unrecorded_completions: int = field(default=0, init=False, repr=False)
+    """Completions that led to no program."""
+    _new_mismatches: int = field(default=0, init=False, repr=False)
+    """Mismatches since the program was written, without those by chance."""
+    _rows_at_writing: int = field(default=0, init=False, repr=False)
+    _wrong_fraction: float = field(default=0.0, init=False, repr=False)
+    """Fraction of rows that the program mispredicts."""
+    _idle_episodes: int = field(default=0, init=False, repr=False)
+    _programs_compared: int = field(default=0, init=False, repr=False)
+    _noted: set[str] = field(default_factory=set, init=False, repr=False)
+    _has_diverged: bool = field(default=False, init=False, repr=False)
     """Whether the environment deviated from the observations of a repeated episode."""
+    _episode_number: int = field(default=-1, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._began = self.run.began()
-        self._earlier = list(self.run.earlier() or ())
-        self._carrier, self._kind = replace(self.writer, model=None), type(self.actor)
+        self._deterministic_actor = type(self.actor)
         self.env = self.task.make()
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
-        self._offered = [self.begins_with] if self.begins_with else []
-        self._number = -1
-        for row in self._began:
-            if row.episode != self._number:
+        for row in self.run.initial_rows:
+            if row.episode != self._episode_number:
                 self.known.starts.append(row.observation)
-            self._number = max(self._number, row.episode)
-            self._take(row)
-        self.replay, self._seconds_before = JournalReplay(self.run), self.run.elapsed
+            self._episode_number = max(self._episode_number, row.episode)
+            self._add_row(row)
+        self.journal = LearnerJournal(self.run, self.observer, self)
+        self._journaled_writer = JournaledWriter(self.writer, self.journal)
+        self._collector = QuestionCollector(
+            self.known, self.writer, self.journal, self.env.action_space, self.questioner
+        )
 
     def learn(self) -> Stop:
-        """Learn until the budget says that it is enough; return why it ended."""
-        if self.replay.is_over:
-            self.observer.begins(self)
+        """Learn until there is a reason to stop; return the reason."""
+        self.journal.begin()
         try:
-            if self.known.rows and not self._too_few:
-                self._write()
-            while not (why := self._over()):
-                self._episode()
-            return why
+            if self.known.rows and not self._has_too_few_rows:
+                self._write_program()
+            while not (reason := self._stop_reason()):
+                self._play_episode()
+            return reason
         finally:
-            self._sync()
-            if self.replay.is_over:
-                self.observer.ends()
+            self.journal.end()
 
     def play(self, seeds: Iterable[int]) -> Iterator[PlayedEpisode]:
-        """Play an episode for each seed, without learning from any; only between other episodes."""
-        space = self.known.observation_space
+        """Play an episode per seed without learning from it; call only between episodes."""
         with closing(self.task.make()) as env:
             for seed in seeds:
                 env.action_space.seed(int(seed))
-                total, met, length = 0.0, None, 0
-                observation = _plain(space, env.reset(seed=int(seed))[0])
+                returned, mismatch, length = 0.0, None, 0
+                observation = self._observation(env.reset(seed=int(seed))[0])
                 for left in range(self.known.limit, 0, -1):
                     allowed = self.task.allowed(env)
                     intent = self._choose(observation, left, "exploit", allowed)
                     intent = intent or self._choose(observation, left, None, allowed)
                     action = intent.action if intent else random_action(env.action_space, allowed)
-                    predicted = self._predicted(observation, action)
-                    row, over = self._taken(env, observation, action)
-                    length, total = length + 1, total + row.reward
-                    if met is None and not (predicted and self.actor.matches(predicted, row)):
-                        met = length
+                    predicted = self._predict(observation, action)
+                    row = self._step_env(env, observation, action)
+                    length, returned = length + 1, returned + row.reward
+                    if mismatch is None and not (predicted and self.actor.matches(predicted, row)):
+                        mismatch = length
                     observation = row.next_observation
-                    if over:
+                    if row.terminated or row.truncated:
                         break
-                yield PlayedEpisode(total, length, met)
+                yield PlayedEpisode(returned, length, mismatch)
 
     def close(self) -> None:
-        """Let go of the environment and of the process of the program."""
+        """Close the environment and the process of the program."""
         self.env.close()
         if self.known.imagination is not None:
             self.known.imagination.close()
 
-    def dataset(self, *, certain: bool = False) -> Dataset:
-        """Return all rows, or those that chance did not decide."""
-        left_out = self.known.random_rows if certain else ()
-        return self._rows([r for n, r in enumerate(self.known.rows) if n not in left_out])
+    @property
+    def questions(self) -> Questions:
+        """All questions, open and answered."""
+        return self._collector.questions
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate for the present program; None before there is enough play."""
+        return self.verification.certificate
+
+    @property
+    def rows_to_explain(self) -> Dataset:
+        """The rows that a program has to predict.
+
+        These are all rows if the program is stochastic, otherwise those without randomness.
+        """
+        ignored = () if self._is_stochastic else self.known.random_rows
+        return self.run.dataset_of([r for n, r in enumerate(self.known.rows) if n not in ignored])
 
     @property
     def usage(self) -> tuple[int, float | None]:
-        """Completions of language models so far, and what they cost, None where that is unknown."""
-        costs = [each.cost for each in self.programs]
+        """Number of completions and their cost in US dollars, None if unknown."""
+        costs = [record.cost for record in self.programs]
         known = [cost for cost in costs if cost is not None]
-        count = sum(each.completions for each in self.programs) + self._in_vain
+        count = sum(record.completions for record in self.programs) + self._unrecorded_completions
         return count, sum(known) if len(known) == len(costs) else None
 
     @property
     def in_flight(self) -> InFlight | None:
-        """Requests to the language model that have no answer yet; None without a model."""
+        """Requests to the language model without an answer yet; None without a model."""
         return self.writer.model.in_flight if self.writer.model else None
 
     @property
-    def _used(self) -> int:
+    def known_steps(self) -> int:
+        """Number of steps in the run, including recorded ones that are not repeated yet."""
+        return max(self.steps, self.journal.replay.steps)
+
+    @property
+    def _used_completions(self) -> int:
         return self.writer.model.used if self.writer.model else 0
 
     @property
-    def _too_few(self) -> bool:
+    def _has_too_few_rows(self) -> bool:
         return len(self.known.rows) < self.actor.WARMUP_STEPS
 
     @property
-    def known_steps(self) -> int:
-        """The number of steps in the run, including recorded ones that are not repeated yet."""
-        return max(self.steps, self.replay.steps)
-
-    # --- a continued run
-
-    def _append(self, record: R) -> R:
-        """Write a record down; while a run is repeated, return the recorded one instead."""
-        if not self.replay.is_over:
-            return self._recorded(type(record)) or record
-        self._sync()
-        self.run.append(record)
-        return record
-
-    def _recorded(self, kind: type[R]) -> R | None:
-        """Return the next record of the journal that is repeated, None if it is of another kind."""
-        found = self.replay.record(kind)
-        if found is not None:
-            self._end_replay()
-        return found
-
-    def _advanced(self, event: object) -> None:
-        """Pass an event to the observer, unless a run is repeated."""
-        if self.replay.is_over:
-            self.observer.advanced(event)
-
-    def _note(self, words: str, kind: str = "Note") -> None:
-        """Pass a note to the observer, unless a run is repeated."""
-        if self.replay.is_over:
-            self.observer.note(words, kind)
-
-    def _end_replay(self) -> None:
-        """Discount the time of the replay at its end, and start the observer."""
-        if self.replay.is_over:
-            self.run.restart_clock(self._seconds_before)
-            self.observer.begins(self)
+    def _is_stochastic(self) -> bool:
+        return self.writer.contract == "chance"
 
     # --- an episode
 
-    def _episode(self) -> None:
-        """Act until the episode is over, nothing is left to do in it, or the budget is spent."""
-        self._number = self.replay.begin_episode(self._number + 1)
-        self._is_elsewhere = False
-        seed, _ = seeds_of(self.known.seed, self._number)
-        observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
+    def _play_episode(self) -> None:
+        """Act until the episode ends, no target is left in it, or a budget is spent."""
+        number = self._episode_number = self.journal.replay.begin_episode(self._episode_number + 1)
+        self._has_diverged = False
+        observation = self._observation(
+            self.env.reset(seed=seeds_of(self.known.seed, number)[0])[0]
+        )
         self.known.starts.append(observation)
-        self._hope(observation)
-        aim, aims, returned, mismatched = self._aim(), Counter[str](), 0.0, 0
-        promised, row, wandering = None, None, False
+        self._invent_rules(observation)
+        aim, episode = self.verification.next_aim, _Episode()
         for left in range(self.known.limit, 0, -1):
             intent = self._decide(observation, left, aim)
-            if intent is None and aim is not None and not aims:
-                self._doubts += aim == "probe"  # there is nothing to doubt from here
+            if intent is None and aim is not None and not episode.aims:
+                self.verification.passed_probes += (
+                    aim == "probe"
+                )  # this start has no target for a probe
                 aim = "verify" if aim == "probe" else None
                 intent = self._decide(observation, left, aim) or self._decide(
                     observation, left, None
                 )
-            is_recorded = self.replay.has_row(self._number)
-            if intent is None and not is_recorded and ((aims and not wandering) or self._idle < 2):
-                break
-            if self.replay.leaves(self._number) or (self._is_elsewhere and not is_recorded):
+            if self._is_abandoned(episode, intent):
                 break
             if intent is None:
-                allowed, wandering = self.task.allowed(self.env), True
-                intent = self._at_random("no known target", allowed)
-            if not aims:
-                promised = intent.promised_return
-            row, agreed = self._step(observation, intent)
+                intent = self._random_intent("no known target", self.task.allowed(self.env))
+                episode.is_random = True
+            row = self._step(observation, intent, episode)
             observation = row.next_observation
-            aims[intent.aim] += 1
-            returned, mismatched = returned + row.reward, mismatched + (not agreed)
-            if row.terminated or row.truncated or self._is_spent:
+            if row.terminated or row.truncated or self._is_budget_spent:
                 break
-            if self._due(FRESH):
-                self._write()
-        self._idle = 0 if mismatched or (aims and not wandering) else self._idle + 1
-        is_dropped = self.replay.leaves(self._number) and not self.replay.has_end(self._number)
-        if row is not None and not is_dropped and not self._is_elsewhere:
-            played = EpisodeRecord(
-                number=self._number,
-                steps=self.steps,
-                returned=returned,
-                length=aims.total(),
-                aims=dict(aims),
-                promised=promised,
-                mismatched=mismatched,
-                terminated=row.terminated,
-                whole=row.terminated or row.truncated or left == 1,
-                chance=self.writer.contract == "chance",
-            )
-            self._finish(played)
+            if self._is_rewrite_due(NEW_ROWS_FRACTION):
+                self._write_program()
+        had_target = bool(episode.aims) and not episode.is_random
+        is_idle = not episode.mismatched and not had_target
+        self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
+        replay = self.journal.replay
+        is_dropped = replay.leaves(number) and not replay.has_end(number)
+        if episode.last is not None and not is_dropped and not self._has_diverged:
+            self._finish_episode(episode, episode.last, is_last_step=left == 1)
 
-    def _aim(self) -> Aim | None:
-        """Return what an episode is for: what promises most, or trust, once it plays as it says."""
-        clean = self.verification.episodes
-        if clean < TRUSTED:
-            return None
-        return "verify" if self._doubted or self._doubts > clean - TRUSTED else "probe"
+    def _is_abandoned(self, episode: _Episode, intent: Intent | None) -> bool:
+        """Return whether to end the episode before the next step.
+
+        A repeated episode ends where the journal ends it, or where the environment diverges from
+        it. Any other episode ends if the actor has no target.
+        """
+        replay, number = self.journal.replay, self._episode_number
+        is_recorded = replay.has_row(number)
+        if intent is None and not is_recorded:
+            had_target = bool(episode.aims) and not episode.is_random
+            if had_target or self._idle_episodes < MAX_EMPTY_EPISODES:
+                return True
+        return replay.leaves(number) or (self._has_diverged and not is_recorded)
 
     def _decide(self, observation: Any, left: int, aim: Aim | None) -> Intent | None:
-        """Return what to do, with a program as soon as there is enough to write one from."""
+        """Return the next intent; write a program first if there are enough rows for one."""
         allowed = self.task.allowed(self.env)
         if not self.known.program:
-            if self._too_few:
-                return self._at_random("warming up", allowed)
-            self._write()
+            if self._has_too_few_rows:
+                return self._random_intent("warming up", allowed)
+            self._write_program()
         self.intent = self._choose(observation, left, aim, allowed)
         return self.intent
 
     def _choose(
         self, observation: Any, left: int, aim: Aim | None, allowed: tuple[int, ...] | None
     ) -> Intent | None:
-        """Ask the actor; where the program fails in its hands the action is random."""
+        """Return the intent of the actor, a random one if the program fails or it is invalid."""
         began = time.perf_counter()
         try:
             intent = self.actor.choose(observation, left, aim)
         except ProgramFailed as error:
-            self._broke(error.failure)
-            return self._at_random("the program failed", allowed)
+            self._record_failure(error.failure)
+            return self._random_intent("the program failed", allowed)
         finally:
             self.planning_seconds += time.perf_counter() - began
         if intent is None or allowed is None or intent.action in allowed:
             return intent
-        return self._at_random(f"{intent.action} is not allowed here", allowed)
+        return self._random_intent(f"{intent.action} is not allowed here", allowed)
 
-    def _at_random(self, reason: str, allowed: tuple[int, ...] | None) -> Intent:
-        """Return a random action, of those that are allowed."""
+    def _random_intent(self, reason: str, allowed: tuple[int, ...] | None) -> Intent:
         return Intent(random_action(self.env.action_space, allowed), "explore", reason)
 
-    def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
-        """Predict, take the step, and compare."""
-        began, before = time.perf_counter(), self.planning_seconds
-        recorded = self.replay.row(self._number)
+    def _step(self, observation: Any, intent: Intent, episode: _Episode) -> Transition:
+        """Predict a step, take it, and process its outcome."""
+        began, planned = time.perf_counter(), self.planning_seconds
+        recorded = self.journal.replay.row(self._episode_number)
         if recorded is not None and key(recorded.action) != key(intent.action):
             intent = intent._replace(action=recorded.action)
-        predicted = self._predicted(observation, intent.action)
+        predicted = self._predict(observation, intent.action)
         self.planning_seconds += time.perf_counter() - began
-        if recorded is None:
-            if not self.replay.is_over:
-                self.replay.clear()
-                self._end_replay()
-            row, _ = self._taken(self.env, observation, intent.action)
-            self._unsaved.append(row)
-        else:
-            row = self._repeated(recorded)
+        row = self._repeat_step(recorded) if recorded else self._new_step(observation, intent)
         self.steps += 1
         agreed = predicted is not None and self.actor.matches(predicted, row)
-        by_chance = self._take(row)
-        if self.known.disputed:
-            done = key(row.observation), key(row.action)
-            left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != done]
-            self.known.disputed[:] = left
-        if self.known.targets:
-            self._answer(row)
+        by_chance = self._add_row(row)
+        self._collector.answer(row, self.steps)
         if self.known.program:
-            self._unbroken(lambda: self.actor.observe(row), None)
+            self._guard(lambda: self.actor.observe(row), None)
             if not agreed:
-                self._mismatch(row, predicted, by_chance)
-        if len(self._unsaved) >= SYNCED:
-            self._sync()
-        seconds = time.perf_counter() - began + self.planning_seconds - before
-        self._advanced(Stepped(self.steps, intent, row, predicted, agreed, seconds))
-        return row, agreed or not self.known.program
+                self._record_mismatch(row, predicted, by_chance)
+                episode.mismatched += 1
+        if not episode.aims:
+            episode.promised = intent.promised_return
+        episode.aims[intent.aim] += 1
+        episode.returned += row.reward
+        episode.last = row
+        seconds = time.perf_counter() - began + self.planning_seconds - planned
+        self.journal.report(StepEvent(self.steps, intent, row, predicted, agreed, seconds))
+        return row
 
-    def _repeated(self, recorded: Transition) -> Transition:
-        """Return a recorded step; the environment takes it again if its episode goes on.
+    def _new_step(self, observation: Any, intent: Intent) -> Transition:
+        """Take a step in the environment; decisions after it are not in the journal."""
+        if not self.journal.replay.is_over:
+            self.journal.replay.clear()
+            self.journal.resume()
+        row = self._step_env(self.env, observation, intent.action)
+        self.journal.add_step(row)
+        return row
 
-        An environment that deviates cannot continue the episode.
+    def _repeat_step(self, recorded: Transition) -> Transition:
+        """Return a recorded step; the environment takes it too if its episode continues.
+
+        An environment that diverges from the record cannot continue the episode.
         """
-        if self._number == self.replay.unfinished or self.task.valid is not None:
-            found, _ = self._taken(self.env, recorded.observation, recorded.action)
-            same = close(found.next_observation, recorded.next_observation)
-            if not same and self._number == self.replay.unfinished and not self._is_elsewhere:
-                self._is_elsewhere = True
+        is_unfinished = self._episode_number == self.journal.replay.unfinished
+        if is_unfinished or self.task.valid is not None:
+            row = self._step_env(self.env, recorded.observation, recorded.action)
+            same = close(row.next_observation, recorded.next_observation)
+            if not same and is_unfinished and not self._has_diverged:
+                self._has_diverged = True
                 self.observer.note(
                     "the environment did not repeat its observations: the current episode is "
                     "discarded"
                 )
-        self._end_replay()
+        self.journal.resume()
         return recorded
 
-    def _predicted(self, observation: Any, action: Any) -> Step | None:
-        """Ask what follows; nothing where there is no program, or where it fails."""
+    def _predict(self, observation: Any, action: Any) -> Step | None:
+        """Return the predicted step; None without a program, or if it fails."""
         if not self.known.program:
             return None
-        return self._unbroken(lambda: self.actor.predict(observation, action), None)
+        return self._guard(lambda: self.actor.predict(observation, action), None)
 
-    def _unbroken(self, ask: Callable[[], T], otherwise: T) -> T:
-        """Ask the actor something; go on otherwise where the program fails in its hands."""
-        try:
-            return ask()
-        except ProgramFailed as error:
-            self._broke(error.failure)
-            return otherwise
-
-    def _taken(
-        self, env: gym.Env[Any, Any], observation: Any, action: Any
-    ) -> tuple[Transition, bool]:
-        """Take a step in an environment; whether the episode is over by that."""
+    def _step_env(self, env: gym.Env[Any, Any], observation: Any, action: Any) -> Transition:
+        """Take a step in an environment."""
         found, reward, terminated, truncated, _ = env.step(deepcopy(action))
-        row = Transition(
+        return Transition(
             observation,
-            _plain(self.known.action_space, action),
-            _plain(self.known.observation_space, found),
+            dataset_value(self.known.action_space, action),
+            self._observation(found),
             reward_number(reward),
             bool(terminated),
             bool(truncated),
-            self._number,
+            self._episode_number,
             valid=self.task.allowed(env),
         )
-        return row, row.terminated or row.truncated
 
-    def _mismatch(self, row: Transition, predicted: Step | None, by_chance: bool) -> None:
-        """Count a wrong prediction; what chance decided is nothing to write a program from."""
-        parts = _wrong_parts(predicted, row)
+    def _observation(self, value: Any) -> Any:
+        return dataset_value(self.known.observation_space, value)
+
+    def _add_row(self, row: Transition) -> bool:
+        """Add a row; return True if the same (observation, action) had several outcomes."""
+        self.known.rows.append(row)
+        return self._outcomes.add(len(self.known.rows) - 1, row, self.known.random_rows)
+
+    def _record_mismatch(self, row: Transition, predicted: Step | None, by_chance: bool) -> None:
+        """Count a wrong prediction; one by chance does not cause a rewrite of the program."""
+        parts = wrong_parts(predicted, row)
         self.mismatches.update(parts)
-        self._pending += not by_chance
-        if by_chance and "chance" not in self._told and self.writer.contract == "plain":
-            self._told.add("chance")
-            self._note(
+        self._new_mismatches += not by_chance
+        if by_chance and "chance" not in self._noted and self.writer.contract == "plain":
+            self._noted.add("chance")
+            self.journal.note(
                 "the same action at the same observation had a different outcome: randomness, or "
                 "hidden state; the most common outcome is used as the rule"
             )
-        self._advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
+        self.journal.report(MismatchEvent(self.steps, row, predicted, parts, by_chance))
 
-    def _finish(self, played: EpisodeRecord) -> None:
-        """Write an episode down, and draw conclusions from it."""
-        played = self._append(played)
-        self._count(played)
-        self._advanced(played)
-        if self._due(0.0):
-            self._write()
-        elif self.verification.episodes == TRUSTED and played.is_play:
+    def _finish_episode(self, episode: _Episode, last: Transition, *, is_last_step: bool) -> None:
+        """Record an episode, then rewrite or probe the program, update questions, and certify."""
+        record = self.journal.append(
+            EpisodeRecord(
+                number=self._episode_number,
+                steps=self.steps,
+                returned=episode.returned,
+                length=episode.aims.total(),
+                aims=dict(episode.aims),
+                promised=episode.promised,
+                mismatched=episode.mismatched,
+                terminated=last.terminated,
+                whole=last.terminated or last.truncated or is_last_step,
+                chance=self._is_stochastic,
+            )
+        )
+        self.episodes.append(record)
+        self.verification.add(record)
+        self.journal.report(record)
+        if self._is_rewrite_due(0.0):
+            self._write_program()
+        elif self.verification.episodes == MIN_CLEAN_EPISODES and record.is_play:
             self._find_disputes()
-        self._ask(self._unbroken(self.actor.questions, []), "play")
-        self._ask(self._disputes(), "candidates")
-        self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
+        self._update_actor_questions()
+        self._collector.ask_about_disputes(self.steps)
+        self.verification.is_probed = self.verification.is_clean and self._has_no_doubts()
         self._certify()
 
-    def _count(self, played: EpisodeRecord) -> None:
-        """Count an episode for or against what may be promised."""
-        self.episodes.append(played)
-        changed = self.verification.changed
-        self.verification.episode(played)
-        if changed != self.verification.changed:
-            self._distrust()
-        elif "probe" in played.aims:
-            self._doubts += 1
+    # --- certificates and questions
 
-    def _distrust(self) -> None:
-        """Begin anew to doubt: something changed."""
-        self._doubts, self._doubted, self.certificate = 0, False, None
+    def _has_no_doubts(self) -> bool:
+        """Return whether the program passed enough probes, or no probe is left."""
+        if self.verification.passed_probes >= MIN_PASSED_PROBES:
+            return True
+        settled = self._guard(lambda: self.actor.is_settled, default=False)
+        return settled and not self.known.disputed and not self.known.targets
+
+    def _find_disputes(self) -> None:
+        """Compare a deterministic program without mismatches with rivals, once per program."""
+        if self._new_mismatches or self._programs_compared == len(self.programs):
+            return
+        self._programs_compared = len(self.programs)
+        if not self._is_stochastic:
+            rows = self.rows_to_explain
+            self.writing_seconds += self._collector.find_disputes(rows, self.steps)
+
+    def _update_actor_questions(self) -> None:
+        self._collector.update(self._guard(self.actor.questions, []), "play", self.steps)
+
+    def _certify(self) -> None:
+        """Update the certificate; write only the first one to the journal."""
+        if self._is_certifiable:
+            is_first = self.certificate is None
+            found = self.verification.certify([each.text for each in self.questions.open])
+            if is_first and found is not None:
+                self.journal.append(found)
+                self.journal.report(found)
+
+    @property
+    def _is_certifiable(self) -> bool:
+        return not self._new_mismatches and self.verification.is_certifiable
+
+    @property
+    def _is_budget_spent(self) -> bool:
+        replay = self.journal.replay
+        if replay.has_row(self._episode_number):
+            return False
+        seconds = self.budget.seconds if replay.is_over else None
+        return self.steps >= self.budget.steps or (
+            seconds is not None and self.run.elapsed >= seconds
+        )
+
+    def _stop_reason(self) -> Stop | None:
+        """Return the reason to stop, None to continue."""
+        if not self.journal.replay.is_over:
+            return None
+        if self.budget.is_reached(self.episodes):
+            return "return"
+        if self.budget.certified and self._is_certifiable:
+            self._certify()
+            return "certified"
+        if self._is_budget_spent:
+            return "steps" if self.steps >= self.budget.steps else "seconds"
+        return "idle" if self._idle_episodes >= MAX_IDLE_EPISODES else None
 
     # --- the program
 
-    def _due(self, share: float) -> bool:
-        """Whether the program is to be written anew, after so many more rows as a share.
+    def _is_rewrite_due(self, fraction: float) -> bool:
+        """Return whether there are enough new rows, as a fraction of the rows at the last writing.
 
-        The more rows it has wrong, the more it takes.
+        A program that mispredicts more rows needs more new rows.
         """
-        share = max(
-            FRESH_REMEMBERED if self.actor.OVERRIDES_PROGRAM else share, FRESH_WRONG * self._wrong
-        )
-        if self.known.random_rows and self._kind.stochastic_variant():
-            return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
-        return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
+        new_rows = len(self.known.rows) - self._rows_at_writing
+        if self.known.random_rows and self._deterministic_actor.stochastic_variant():
+            return new_rows >= STOCHASTIC_NEW_ROWS_FRACTION * self._rows_at_writing
+        fraction = REPLAYING_NEW_ROWS_FRACTION if self.actor.OVERRIDES_PROGRAM else fraction
+        fraction = max(fraction, WRONG_NEW_ROWS_FRACTION * self._wrong_fraction)
+        return self._new_mismatches > 0 and new_rows >= fraction * self._rows_at_writing
 
-    def _write(self) -> None:
-        """Have a program written that replays every row, and act on it from now on."""
-        self._find_contract()
-        before, rows, used = self.writing_seconds, self.explained, self._used
-        known = [self.known.program] if self.known.program else self._offered
-        found, began = self._written(rows, known), time.perf_counter()
-        is_news, named = found.program != self.known.program, list[OpenQuestion]()
-        self._ask([OpenQuestion(each) for each in find_gaps(rows, self.known.names)], "gaps")
-        self._ask(self._unexplained(found, rows), "rows")
-        if is_news and self._may_name:
+    def _write_program(self) -> None:
+        """Write a program for all rows, ask questions about it, and act on it from now on."""
+        self._detect_randomness()
+        completions, rows = self._used_completions, self.rows_to_explain
+        program = self.known.program or self.initial_program
+        written, seconds = self._journaled_writer.write(rows, [program] if program else [])
+        began = time.perf_counter()
+        is_new, named = written.program != self.known.program, list[OpenQuestion]()
+        self._collector.ask_about_rows(written, rows, self._outcomes.contradicted, self.steps)
+        if is_new and self._collector.may_ask_model(len(self.programs)):
             # The prompt lists open questions, so drop answered questions first.
-            self._ask(self._unbroken(self.actor.questions, []), "play")
-            named, usage = self._named(found, rows)
-            found = found._replace(usage=total([found.usage, usage]))
-        self.writing_seconds += time.perf_counter() - began
-        seconds = self.writing_seconds - before
-        self._fitted, self._pending = len(self.known.rows), 0
-        self._wrong = float(found.wrong.mean()) if len(found.wrong) else 0.0
-        if is_news:
-            self._take_over(found, rows, seconds, self._used - used)
+            self._update_actor_questions()
+            named, usage = self._collector.ask_model(written, rows)
+            written = written._replace(usage=total([written.usage, usage]))
+        seconds += time.perf_counter() - began
+        self.writing_seconds += seconds
+        self._rows_at_writing, self._new_mismatches = len(self.known.rows), 0
+        self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
+        if is_new:
+            self._adopt(written, rows, seconds, self._used_completions - completions)
         if not self.known.rows[-1].terminated:
-            self._hope(self.known.rows[-1].next_observation)
-        self._pursue(named)
+            self._invent_rules(self.known.rows[-1].next_observation)
+        self._collector.pursue(named, self.steps)
 
-    def _find_contract(self) -> None:
-        """Find out what the rows ask of programs, where the same came out otherwise at times."""
-        if (
-            self.known.random_rows
-            and self.writer.contract == "plain"
-            and self._kind.stochastic_variant()
-        ):
-            found = find_contract(self.dataset())
+    def _detect_randomness(self) -> None:
+        """Switch to stochastic programs if the rows are random and an actor supports them."""
+        can_switch = self.writer.contract == "plain" and self._deterministic_actor.stochastic_variant()
+        if self.known.random_rows and can_switch:
+            found = find_contract(self.run.dataset_of(self.known.rows))
             if found.contract == "chance":
                 self.writer.contract = "chance"
-                self._note(f"outcomes are random: {found.words(self.known.names)}")
-        self._carrier.contract = self.writer.contract
+                self.journal.note(f"outcomes are random: {found.words(self.known.names)}")
 
-    @property
-    def explained(self) -> Dataset:
-        """The rows that programs are to explain: all, unless chance is no part of the contract."""
-        return self.dataset(certain=self.writer.contract != "chance")
-
-    def _written(self, rows: Dataset, known: Sequence[str]) -> WrittenProgram:
-        """Have a program written that replays every row, and those of an earlier environment too.
-
-        Those are forgotten as soon as one without them explains more of the rows here.
-        """
-        if not self._earlier:
-            return self._written_by(self.writer, rows, known)
-        first = 1 + max(row.episode for row in self._earlier)
-        before = [row._replace(episode=row.episode - first) for row in self._earlier]
-        found = self._written_by(self._carrier, self._rows([*before, *rows]), known)
-        own = slice(len(before), None)
-        found = found._replace(unexplained=found.unexplained[own], wrong=found.wrong[own])
-        if not found.unexplained.any():
-            return found
-        alone = self._written_by(self.writer, rows, known)
-        if alone.unexplained.sum() >= found.unexplained.sum():
-            return found
-        self._earlier.clear()
-        self._note("rows of the previous environment contradict this one and are left out")
-        return alone
-
-    def _written_by(
-        self, writer: ProgramWriter, rows: Dataset, known: Sequence[str]
-    ) -> WrittenProgram:
-        """Have a program written, or return the recorded one while a run is repeated."""
-        recorded = self._recorded(WritingRecord)
-        if recorded is not None:
-            found = writer.repeated(recorded, rows, known)
-        else:
-            found, recorded = writer.recorded_writing(rows, known)
-            self._append(recorded)
-        self.writing_seconds += recorded.seconds
-        return found
-
-    def _hope(self, start: Any) -> None:
-        """Act on what may make a mission possible that nobody was ever paid for."""
-        if self.optimist is None or not self.known.program or self._pending:
+    def _invent_rules(self, observation: Any) -> None:
+        """Add invented rules to a program in which a mission without any reward is impossible."""
+        if self.optimist is None or not self.known.program or self._new_mismatches:
             return
-        began, rows, used = time.perf_counter(), self.explained, self._used
-        found = self.optimist.invent(self.known.program, rows, start)
-        if found is None:
-            self._in_vain += self._used - used
+        began, rows, used = time.perf_counter(), self.rows_to_explain, self._used_completions
+        written = self.optimist.invent(self.known.program, rows, observation)
+        completions = self._used_completions - used
+        if written is None:
+            self._unrecorded_completions += completions
         else:
             seconds = time.perf_counter() - began
             self.writing_seconds += seconds
-            self._take_over(found, rows, seconds, self._used - used)
+            self._adopt(written, rows, seconds, completions)
 
-    def _take_over(
-        self, found: WrittenProgram, rows: Dataset, seconds: float, completions: int
+    def _adopt(
+        self, written: WrittenProgram, rows: Dataset, seconds: float, completions: int
     ) -> None:
-        """Write another program down, act on it, and begin anew to trust."""
-        self._record(found, len(rows), seconds, completions)
-        self._act_on(found.program, rows)
-        self.verification.change(self.steps)
-        self._distrust()
-
-    def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
-        """Write a program down."""
+        """Record another program, act on it, and restart its verification."""
         record = ProgramRecord(
             number=len(self.programs) + 1,
             steps=self.steps,
-            rows=rows,
-            origin=found.origin,
-            lines=found.program.count("\n"),
-            unexplained=int(found.unexplained.sum()),
-            wrong=int(found.wrong.sum()),
+            rows=len(rows),
+            origin=written.origin,
+            lines=written.program.count("\n"),
+            unexplained=int(written.unexplained.sum()),
+            wrong=int(written.wrong.sum()),
             seconds=round(seconds, 3),
-            completions=completions + self._in_vain,
-            cost=found.usage.cost,
+            completions=completions + self._unrecorded_completions,
+            cost=written.usage.cost,
         )
-        self._in_vain = 0
-        if self.replay.is_over:
-            self.run.save_program(record, found.program)
-        record = self._append(record)
+        self._unrecorded_completions = 0
+        if self.journal.replay.is_over:
+            self.run.save_program(record, written.program)
+        record = self.journal.append(record)
         self.programs.append(record)
-        if self.replay.is_over:
-            self.run.write_best(found.program)
-        self._advanced(record)
+        if self.journal.replay.is_over:
+            self.run.write_best(written.program)
+        self.journal.report(record)
+        self._act_on(written.program, rows)
+        self.verification.restart(self.steps)
 
     def _act_on(self, program: str, rows: Dataset) -> None:
         """Imagine with another program from now on."""
@@ -702,239 +620,26 @@ class Learner:
             self.sandbox, program, rows, seed=self.known.seed
         )
         self.known.disputed.clear()
-        kind = self.actor.stochastic_variant() if self.writer.contract == "chance" else self._kind
+        kind: type[Actor] | None = self._deterministic_actor
+        if self._is_stochastic:
+            kind = self.actor.stochastic_variant()
         if kind is not None and type(self.actor) is not kind:
             self.actor = kind(self.known)
-        self._unbroken(self.actor.rebuild, None)
+        self._guard(self.actor.rebuild, None)
         self.learning_seconds += time.perf_counter() - began
 
-    def _broke(self, failure: Failure) -> None:
-        """Go on although the program failed while it was imagined with."""
-        self._pending += 1
+    def _guard(self, call: Callable[[], T], default: T) -> T:
+        """Return the result of a call of the actor, the default if the program fails in it."""
+        try:
+            return call()
+        except ProgramFailed as error:
+            self._record_failure(error.failure)
+            return default
+
+    def _record_failure(self, failure: Failure) -> None:
+        """Count a failure of the program as a mismatch, and report each message once."""
+        self._new_mismatches += 1
         words = printable(failure.message.splitlines()[0], 200)
-        if words not in self._told:
-            self._told.add(words)
-            self._note(f"the program failed during planning: {words}", "Warning")
-
-    # --- what is not known
-
-    def _find_disputes(self) -> None:
-        """Ask another program that replays every row where it says otherwise than this one."""
-        if self._pending or self._compared == len(self.programs):
-            return
-        self._compared = len(self.programs)
-        if self.writer.contract == "chance":
-            return
-        began, rows = time.perf_counter(), self.dataset(certain=True)
-        compared = self._recorded(ComparisonRecord)
-        if compared is None:
-            others = self.writer.others(rows, [self.known.program], most=OTHERS)
-            self._append(ComparisonRecord(programs=tuple(others)))
-        else:
-            others = list(compared.programs)
-        untried = self._untried()
-        if others and len(untried):
-            mine, _ = self.sandbox.predict(self.known.program, untried, seed=self.known.seed)
-            said = replace(untried, columns=untried.columns | mine)
-            differ = np.any([self.writer.wrong(each, said) for each in others], axis=0)
-            found = [said.row(int(place)) for place in np.flatnonzero(differ)[:MOST_DISPUTED]]
-            self.known.disputed[:] = [(row.observation, row.action) for row in found]
-        self.writing_seconds += time.perf_counter() - began
-
-    def _disputes(self) -> list[OpenQuestion]:
-        """Ask about what programs disagree on; what was tried by now is settled."""
-        return [
-            OpenQuestion(
-                f"two programs that fit all rows predict different outcomes of action {action} "
-                f"at {place}",
-                place,
-                action,
-                "which program is right",
-                1.0,
-            )
-            for place, action in ((self.known.describe(o), a) for o, a in self.known.disputed)
-        ]
-
-    @property
-    def _may_name(self) -> bool:
-        """Whether a language model is to name questions on the next program."""
-        if self.questioner is None or len(self.programs) % EVERY or not self.questioner.model.left:
-            return False
-        return len(self._still_named) < MOST_OPEN
-
-    @property
-    def _still_named(self) -> list[OpenQuestion]:
-        """What a language model asked and nobody answered."""
-        return [each.question for each in self.questions.open if each.source == "model"]
-
-    def _named(self, found: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
-        """Ask a language model what the program may predict wrongly."""
-        if self.questioner is None:
-            return [], Usage()
-        verb = "allows" if self.writer.contract == "chance" else "predicts"
-        right = len(rows) - int(found.wrong.sum())
-        replayed = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
-        # The recorded section states the gaps of the rows already.
-        asked = [each.text for each in self.questions.open if each.source != "gaps"]
-        recorded = self.writer.recorded(rows)
-        return self.questioner.name(found.program, replayed, recorded, asked)
-
-    def _pursue(self, named: Sequence[OpenQuestion]) -> None:
-        """Write down what a language model asks, and go for what can be gone for."""
-        asked = [*self._still_named, *named]
-        self._ask(asked, "model")
-        found = [self.questioner.pursued(each) for each in asked] if self.questioner else []
-        self.known.targets[:] = [each for each in found if each is not None]
-
-    def _answer(self, row: Transition) -> None:
-        """Write down what came of the questions that a step answers."""
-        there, pays = self.known.describe(row.next_observation), f"reward {row.reward:g}"
-        told = f"step {self.steps:,} led to {there}, {pays}" + ", the end" * row.terminated
-        waiting = list(self.known.targets)
-        self.known.targets[:] = [each for each in waiting if not each.is_answered(row)]
-        for each in waiting:
-            if each.is_answered(row):
-                answered = self.questions.answer(each.question, "model", told)
-                self._append(answered)
-                self._advanced(answered)
-
-    def _untried(self) -> Dataset:
-        """Return actions that were not tried where it has been; what follows is made up."""
-        rng, space = np.random.default_rng([self.known.seed, self.steps]), self.env.action_space
-        tried = {(key(row.observation), key(row.action)) for row in self.known.rows}
-        chosen = rng.permutation(len(self.known.rows))[:MOST_ASKED]
-        places = {key(o): o for o in (self.known.rows[n].next_observation for n in chosen)}
-        low, actions = self.known.action_space.low, self.known.action_space
-        rows = []
-        for place, observation in places.items():
-            if actions.kind == "discrete":
-                several = [int(low[0]) + n for n in range(actions.count)]
-            else:
-                several = [_plain(actions, space.sample()) for _ in range(3)]
-            rows += [
-                Transition(observation, action, observation, 0.0, False)
-                for action in several
-                if (place, key(action)) not in tried
-            ]
-        return self._rows(rows)
-
-    def _unexplained(self, found: WrittenProgram, rows: Dataset) -> list[OpenQuestion]:
-        """Ask about rows that no rule gives, and about those that contradict each other."""
-        asked = []
-        if count := int(found.unexplained.sum()):
-            row = rows.row(int(np.flatnonzero(found.unexplained)[-1]))
-            asked.append(
-                OpenQuestion(
-                    f"no rule predicts {count} of {len(rows)} rows",
-                    f"such as {self.known.describe(row.observation)}",
-                    row.action,
-                    "the same outcome again: a rule is missing; another outcome: randomness",
-                    1.0,
-                )
-            )
-        if count := self._outcomes.contradicted:
-            asked.append(
-                OpenQuestion(
-                    f"{count} (observation, action) pairs had more than one outcome",
-                    answers="randomness, or hidden state",
-                )
-            )
-        return asked
-
-    def _ask(self, asked: Iterable[OpenQuestion], source: Source) -> None:
-        """Write down which questions are new, and which were answered."""
-        for question in self.questions.update(asked, source, self.steps):
-            self._append(question)
-            self._advanced(question)
-
-    def _certify(self) -> None:
-        """Say what its play so far promises, once it is trusted and doubting it came to nothing."""
-        if not self._is_certified:
-            return
-        is_news, untried = self.certificate is None, [each.text for each in self.questions.open]
-        self.certificate = self.verification.certificate(untried)
-        if is_news and self.certificate is not None:
-            self._append(self.certificate)
-            self._advanced(self.certificate)
-
-    @property
-    def _is_certified(self) -> bool:
-        """Whether its play was trusted for long enough, and doubting it came to nothing."""
-        return self.verification.enough and self._pending == 0 and self._doubted
-
-    def _is_doubted(self) -> bool:
-        """Whether doubting the program came to nothing, often enough or as nothing is left."""
-        if self._doubts >= DOUBTS:
-            return True
-        settled = self._unbroken(lambda: self.actor.is_settled, otherwise=False)
-        return settled and not self.known.disputed and not self.known.targets
-
-    @property
-    def _is_spent(self) -> bool:
-        if self.replay.has_row(self._number):
-            return False
-        seconds = self.budget.seconds if self.replay.is_over else None
-        return self.steps >= self.budget.steps or (
-            seconds is not None and self.run.elapsed >= seconds
-        )
-
-    def _over(self) -> Stop | None:
-        """Return why learning is over, None while it goes on."""
-        if not self.replay.is_over:
-            return None
-        if self.budget.is_reached(self.episodes):
-            return "return"
-        if self.budget.certified and self._is_certified:
-            self._certify()
-            return "certified"
-        if self._is_spent:
-            return "steps" if self.steps >= self.budget.steps else "seconds"
-        return "idle" if self._idle >= IDLE else None
-
-    # --- rows
-
-    def _take(self, row: Transition) -> bool:
-        """Take note of a row; whether the same came out otherwise before."""
-        self.known.rows.append(row)
-        return self._outcomes.take(len(self.known.rows) - 1, row, self.known.random_rows)
-
-    def _rows(self, rows: Sequence[Transition]) -> Dataset:
-        return Dataset.of(
-            rows,
-            observation_space=self.known.observation_space,
-            action_space=self.known.action_space,
-            metadata=self._began.metadata,
-        )
-
-    def _sync(self) -> None:
-        """Write down which steps were taken."""
-        if self._unsaved:
-            self.run.append(StepsTaken.of(self._rows(self._unsaved)))
-            self._unsaved.clear()
-
-
-def _plain(space: Space, value: Any) -> Any:
-    """Return a copy of a value in the form of datasets.
-
-    Raises:
-        CwmError: The value is outside the space, for example NaN.
-    """
-    columns = space.pack("value", [value])
-    try:
-        for leaf in space.leaves("value"):
-            leaf.space.check(columns[leaf.name])
-    except UnfitError as error:
-        raise CwmError(f"the environment returned an invalid value: {error.reason}") from error
-    return space.unpack("value", columns, 0)
-
-
-def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
-    """Name the parts of a transition that were predicted wrongly; one that was not is all wrong."""
-    if predicted is None:
-        return ("unknown",)
-    pairs = {
-        "observation": row.terminated or close(predicted.observation, row.next_observation),
-        "reward": close(float(predicted.reward), row.reward),
-        "terminated": bool(predicted.terminated) == row.terminated,
-    }
-    return tuple(name for name, right in pairs.items() if not right) or ("observation",)
+        if words not in self._noted:
+            self._noted.add(words)
+            self.journal.note(f"the program failed during planning: {words}", "Warning")

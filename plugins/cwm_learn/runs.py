@@ -1,4 +1,4 @@
-"""The run of learning: every row as it came, every program, every episode, every question."""
+"""The run of `cwm learn`: its budget, its folder and its result."""
 
 from __future__ import annotations
 
@@ -6,63 +6,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.commands.collect import find_environment
-from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.reading import UnreadableError, read_text
-from cwm_cli.data.spaces import Columns
+from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.result import Result
 from cwm_cli.runs import files
 from cwm_cli.runs.files import RowsAdded
-from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.programs import Options, ProgramRun
-from cwm_cli.runs.report import (
-    ChartLine,
-    Grid,
-    LineChart,
-    RunReport,
-    RunSummary,
-    Section,
-    cumulative,
-    table,
-    with_effort,
-)
+from cwm_cli.runs.report import RunReport, RunSummary, Section
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, RunHeader
-from cwm_cli.search.contracts import Usage
-from cwm_learn.actors.base import PLAY_AIMS
-from cwm_learn.certificate import Certificate, EpisodeRecord
+from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
+from cwm_learn.records import LearnRecord, ProgramRecord, StepsTaken
+from cwm_learn.report import grids, sections, verdict
 
 if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
     from cwm_cli.worlds.model import WorldModel
 
 EARLIER = "earlier.npz"
-"""The file with rows of another environment that was learned before."""
+"""File with rows of another environment that was learned before."""
 
 TRAINED, TRAINER = "trained", "trainer.json"
-"""The folder with a model that was trained, and the file in it that says by what."""
-
-PROGRAMS = "programs"
-"""The folder with every program that was acted on."""
-
-
-RECENT = 10
-"""Episodes of play whose mean has to reach the return at which learning is to stop."""
+"""Folder with a trained model, and the file in it that names the trainer."""
 
 
 class Budget(NamedTuple):
-    """How long learning goes on: steps, seconds, and until when, if not only until they are spent.
-
-    It stops when it is `certified`, or when its play returns `target` on the mean.
-    """
+    """The conditions to stop: a number of steps, seconds, a certificate, a mean return."""
 
     steps: int = 5000
     seconds: float | None = None
@@ -71,19 +50,19 @@ class Budget(NamedTuple):
 
     def is_reached(self, episodes: Iterable[EpisodeRecord]) -> bool:
         """Return whether the mean return of the last episodes of play reaches the target."""
-        played = [each.returned for each in episodes if each.is_play][-RECENT:]
+        played = [each.returned for each in episodes if each.is_play][-MEAN_EPISODES:]
         return (
             self.target is not None
-            and len(played) == RECENT
+            and len(played) == MEAN_EPISODES
             and bool(np.mean(played) >= self.target)
         )
 
 
 class LearnConfig(BaseModel):
-    """The choices that make learning what it is.
+    """The choices that identify a run; its budget is not one of them.
 
-    `begins` is the digest of the transitions that it began with, and of the program; `strategy` is
-    empty for the usual loop. How long it goes on, and until when, is no part of it.
+    `begins` is the digest of the initial transitions and the initial program. `strategy` is empty
+    for the default learning loop.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,143 +80,21 @@ class LearnConfig(BaseModel):
 
 
 class LearnHeader(RunHeader[LearnConfig]):
-    """What learning begins with: the description of the environment."""
+    """The header of a run, with the description of the environment."""
 
     kind: str = "learn"
     description: str
 
 
-class StoredColumn(BaseModel):
-    """A column of rows as JSON holds it."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
-
-    dtype: str
-    values: list[Any]
-
-    @classmethod
-    def of(cls, column: np.ndarray) -> Self:
-        """Store a column."""
-        return cls(dtype=column.dtype.str, values=column.tolist())
-
-    def array(self) -> np.ndarray:
-        """Return the column."""
-        return np.array(self.values, dtype=np.dtype(self.dtype))
-
-
-class StepsTaken(BaseModel):
-    """A line of the journal: steps one after the other, as the columns of a dataset."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
-
-    kind: Literal["steps"] = "steps"
-    columns: dict[str, StoredColumn]
-
-    @classmethod
-    def of(cls, rows: Dataset) -> Self:
-        """Store some rows."""
-        return cls(columns={name: StoredColumn.of(each) for name, each in rows.columns.items()})
-
-    def arrays(self) -> Columns:
-        """Return the columns."""
-        return {name: column.array() for name, column in self.columns.items()}
-
-
 class SavedModel(Protocol):
-    """A trained model that a learning run keeps."""
+    """A trained model that a run can store."""
 
     def save(self, folder: Path) -> None:
-        """Write it to files in a folder that exists."""
-
-
-class ProgramRecord(BaseModel):
-    """A line of the journal: a program that was acted on from then on, written from `rows` rows.
-
-    `origin` says who wrote it, `unexplained` how many rows no rule of it gives, and `seconds` how
-    long it took.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["program"] = "program"
-    number: int
-    steps: int
-    rows: int
-    origin: str
-    lines: int
-    unexplained: int = 0
-    wrong: int = 0
-    seconds: float = 0.0
-    completions: int = 0
-    cost: float | None = 0.0
-
-    def measures(self) -> Measures:
-        """Return the numbers for trackers."""
-        names = ("lines", "unexplained", "wrong", "completions", "cost", "seconds")
-        return Measures(self.steps, {f"program/{name}": getattr(self, name) for name in names})
-
-    @property
-    def file(self) -> str:
-        """Where it is in the folder of the run."""
-        return f"{PROGRAMS}/{self.number:04}.py"
-
-
-class WritingRecord(BaseModel):
-    """A line of the journal: the result of writing a program, so that it is not computed again.
-
-    Attributes:
-        origin: Who wrote the program.
-        rules: The program without recorded transitions; None if it is the program before.
-        looks_up: Whether the program looks up the rows that its rules do not predict.
-        unexplained: Numbers of the rows that the rules predict wrongly.
-        wrong: Numbers of the rows that the whole program predicts wrongly.
-        usage: Tokens and money of the language model.
-        in_vain: Number of rows at the last attempt that did not help, by who made the attempt.
-        induced: Whether a program was induced from the rows.
-        completions: Completions of the language model.
-        spent: US dollars that the completions cost.
-        seconds: Duration.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["writing"] = "writing"
-    origin: str
-    rules: str | None
-    looks_up: bool
-    unexplained: tuple[int, ...]
-    wrong: tuple[int, ...]
-    usage: Usage
-    in_vain: dict[str, int]
-    induced: bool
-    completions: int
-    spent: float
-    seconds: float
-
-
-class ComparisonRecord(BaseModel):
-    """A line of the journal: other programs that replay every row, to compare predictions."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["comparison"] = "comparison"
-    programs: tuple[str, ...]
-
-
-LearnRecord = (
-    StepsTaken
-    | EpisodeRecord
-    | ProgramRecord
-    | WritingRecord
-    | ComparisonRecord
-    | RecordedQuestion
-    | Certificate
-)
-"""A line of the journal."""
+        """Write the model to files in an existing folder."""
 
 
 class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
-    """The folder of learning: the rows it began with, a journal, `programs` and `best.py`."""
+    """The folder of a run: the initial rows, the journal, `programs` and `best.py`."""
 
     kind = "learn"
     header_type = LearnHeader
@@ -248,14 +105,29 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         """The choices of this run."""
         return self.header.config
 
-    def began(self) -> Dataset:
-        """Return the transitions that it began with."""
+    @cached_property
+    def initial_rows(self) -> Dataset:
+        """The initial transitions, which no command changes."""
         return Dataset.load(self.folder / DATASET)
 
-    def earlier(self) -> Dataset | None:
-        """Return the transitions of another environment that it began with, if there are some."""
+    def earlier_rows(self) -> Dataset | None:
+        """Return the initial transitions of another environment, None without any."""
         file = self.folder / EARLIER
         return Dataset.load(file) if file.exists() else None
+
+    def dataset_of(self, rows: Sequence[Transition]) -> Dataset:
+        """Return transitions as a dataset with the spaces and metadata of the initial rows."""
+        initial = self.initial_rows
+        return Dataset.of(
+            rows,
+            observation_space=initial.observation_space,
+            action_space=initial.action_space,
+            metadata=initial.metadata,
+        )
+
+    def append_steps(self, rows: Sequence[Transition]) -> None:
+        """Append a journal line with consecutive steps."""
+        self.append(StepsTaken.of(self.dataset_of(rows)))
 
     def connected(
         self, events: Iterable[LearnRecord | RowsAdded | None]
@@ -267,7 +139,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     def _fits(self, taken: StepsTaken) -> bool:
         """Return whether steps have the columns of the dataset."""
-        known = self._first_rows.columns
+        known = self.initial_rows.columns
         try:
             arrays = taken.arrays()
         except (TypeError, ValueError, OverflowError):
@@ -284,40 +156,34 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             )
         )
 
-    @cached_property
-    def _first_rows(self) -> Dataset:
-        """The transitions that it began with, which no command changes."""
-        return self.began()
-
     def rows_of(self, taken: StepsTaken) -> Dataset:
-        """Return the transitions of a line of the journal."""
-        return replace(self._first_rows, columns=taken.arrays())
+        """Return the transitions of a journal line."""
+        return replace(self.initial_rows, columns=taken.arrays())
 
     def dataset(self) -> Dataset:
-        """Return all transitions: those that it began with, and those of its own steps."""
-        dataset = self.began()
+        """Return the initial transitions and those of the steps."""
         taken = [each.arrays() for each in self.records() if isinstance(each, StepsTaken)]
         if not taken:
-            return dataset
-        columns = {n: np.concatenate([part[n] for part in taken]) for n in taken[0]}
-        own = Dataset(columns, dataset.observation_space, dataset.action_space, dataset.metadata)
-        return dataset.concatenate(own) if len(dataset) else own
+            return Dataset.load(self.folder / DATASET)  # a copy, which callers may change
+        columns = {name: np.concatenate([part[name] for part in taken]) for name in taken[0]}
+        own = replace(self.initial_rows, columns=columns)
+        return self.initial_rows.concatenate(own) if len(self.initial_rows) else own
 
     def save_program(self, record: ProgramRecord, program: str) -> None:
-        """Write the file of a program, which precedes its line of the journal."""
+        """Write the file of a program, before its journal line."""
         file = self.folder / record.file
         file.parent.mkdir(exist_ok=True)
         files.replace(file, program)
 
     def program(self, record: ProgramRecord) -> str:
-        """Return the text of a program that was acted on."""
+        """Return the text of a program of the run."""
         try:
             return read_text(self.folder / record.file)
         except UnreadableError as error:
             raise UnreadableError(error.file, error.reason, "restore it") from error
 
-    def keep_trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
-        """Keep a model that was trained instead of a program."""
+    def save_trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
+        """Store a trained model, for strategies that produce no program."""
         folder = self.folder / TRAINED
         folder.mkdir(exist_ok=True)
         training.save(folder)
@@ -325,11 +191,11 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     @property
     def has_trained(self) -> bool:
-        """Whether it came to a model that was trained."""
+        """Whether the run has a trained model instead of a program."""
         return (self.folder / TRAINED / TRAINER).exists()
 
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
-        """Return the model that was trained."""
+        """Return the trained model."""
         folder = self.folder / TRAINED
         known = files.read_object(folder / TRAINER)
         if known is None:
@@ -341,11 +207,11 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         return model
 
     def episodes(self) -> Iterator[EpisodeRecord]:
-        """Yield the episodes that are over."""
+        """Yield the finished episodes."""
         return (each for each in self.records() if isinstance(each, EpisodeRecord))
 
     def finished(self, budget: Budget) -> LearningResult | None:
-        """Return the result if the run is finished under this budget, else None."""
+        """Return the result if the run is finished under this budget, otherwise None."""
         found = self.result()
         if found is None:
             return None
@@ -355,19 +221,19 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             return None
         match result.stopped:
             case "certified":
-                goes_on = not budget.certified
+                continues = not budget.certified
             case "return":
-                goes_on = not budget.is_reached(self.episodes())
+                continues = not budget.is_reached(self.episodes())
             case "steps":
-                goes_on = result.steps < budget.steps
+                continues = result.steps < budget.steps
             case "seconds":
-                goes_on = budget.seconds is None or result.seconds < budget.seconds
+                continues = budget.seconds is None or result.seconds < budget.seconds
             case _:
-                goes_on = False
-        return None if goes_on else result
+                continues = False
+        return None if continues else result
 
     def summary(self) -> RunSummary:
-        """Say how far it is, and what came of it."""
+        """Return the progress and the result of the run in a line."""
         played = list(self.episodes())
         steps = played[-1].steps if played else 0
         result = self.result() or {}
@@ -388,21 +254,17 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     @classmethod
     def report(cls, runs: Sequence[LearnRun]) -> RunReport:
-        """Return how learning went: its last episodes, its programs, its questions."""
-        if len(runs) > 1:
-            raise CwmError("runs of `cwm learn` cannot be merged: report them one by one")
-        run = runs[0]
+        """Return the last episodes, the programs and the questions of one run."""
+        run = _one_run(runs)
         about, records = run.summary(), list(run.records())
-        questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
-        programs = [each for each in records if isinstance(each, ProgramRecord)]
-        certified = [each for each in records if isinstance(each, Certificate)]
+        certificates = [each for each in records if isinstance(each, Certificate)]
         return RunReport(
             title=f"{about.environment} · learning, {about.run}",
-            grids=[grid for grid in _grids(run, programs, list(questions.values())) if grid.cells],
-            verdict=_verdict(run, certified),
+            grids=[grid for grid in grids(records) if grid.cells],
+            verdict=verdict(records, run.result() or {}),
             notes=[
                 ", ".join(filter(None, (f"seed {about.seed}", about.done, about.result))),
-                *(str(each) for each in certified[-1:]),
+                *(str(each) for each in certificates[-1:]),
             ],
             facts=about.as_json() | (run.result() or {}),
             rows=[each.model_dump(mode="json", exclude={"kind"}) for each in run.episodes()],
@@ -410,11 +272,24 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     @classmethod
     def sections(cls, runs: Sequence[LearnRun]) -> list[Section]:
-        """Return the curve of learning, what is certified, aims, questions, and programs."""
-        if len(runs) > 1:
-            raise CwmError("runs of `cwm learn` cannot be merged: report them one by one")
-        run, records = runs[0], list(runs[0].records())
-        return [*_sections(records), *run.program_sections()]
+        """Return the returns, the certificate, the aims, the programs and the questions."""
+        run = _one_run(runs)
+        return [*sections(list(run.records())), *run.program_sections()]
+
+
+def dataset_value(space: Space, value: Any) -> Any:
+    """Return a copy of an observation or an action in the form of datasets.
+
+    Raises:
+        CwmError: The value is outside the space, for example NaN.
+    """
+    columns = space.pack("value", [value])
+    try:
+        for leaf in space.leaves("value"):
+            leaf.space.check(columns[leaf.name])
+    except UnfitError as error:
+        raise CwmError(f"the environment returned an invalid value: {error.reason}") from error
+    return space.unpack("value", columns, 0)
 
 
 @dataclass(frozen=True)
@@ -422,15 +297,28 @@ class LearningResult(
     Result,
     shown="stopped steps episodes returns certificate gaps program completions cost seconds",
 ):
-    """What came of learning.
+    """The result of `cwm learn`.
 
-    `run` is its folder and `program` the file of the program; `stopped` says why it ended.
-    `returns` has every episode: steps in the environment up to its end, its return, and what it was
-    played for. `changed` is the number of steps after which nothing changed any more. `refits`
-    counts the programs, `writing_seconds` is the time that they took, `planning_seconds` that of
-    deciding. `cost` is in US dollars, None where it is unknown. `trained` names what trained
-    the model, where it is no program. `has_simulator` is False if no command can act in the
-    environment.
+    Attributes:
+        run: Folder of the run.
+        program: File of the program.
+        steps: Number of environment steps.
+        episodes: Number of episodes.
+        returns: For each episode the environment steps up to its end, its return and its aim.
+        certificate: The certificate, if there is one.
+        questions: All questions, open and answered.
+        completions: Completions of the language model.
+        cost: Cost in US dollars, None if unknown.
+        seconds: Duration of the run.
+        stopped: Reason to stop.
+        changed: Environment steps at the last change of the program or its play.
+        refits: Number of programs.
+        mismatches: Number of wrong predictions by part of the transition.
+        writing_seconds: Duration of writing programs.
+        planning_seconds: Duration of decisions.
+        gaps: Situations that the data do not cover.
+        trained: Trainer of the model, if the result is a trained model instead of a program.
+        has_simulator: Whether commands such as `cwm plan` can act in the environment.
     """
 
     run: Path
@@ -455,7 +343,7 @@ class LearningResult(
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], run: Path) -> Self:
-        """Return the result that `as_json` wrote for a run folder."""
+        """Return a result from the output of `as_json`."""
         facts = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         certified = found["certificate"]
         return cls(
@@ -470,7 +358,7 @@ class LearningResult(
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm learn --json` prints."""
+        """Return the output of `cwm learn --json`."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         certificate = self.certificate.model_dump(mode="json") if self.certificate else None
         return facts | {
@@ -482,150 +370,7 @@ class LearningResult(
         }
 
 
-def _verdict(run: LearnRun, certified: Sequence[Certificate]) -> str:
-    """Return whether the play is certified and its mean return, with the steps and the cost."""
-    result, episodes = run.result() or {}, list(run.episodes())
-    played = [each.returned for each in episodes if each.is_play][-RECENT:]
-    outcome = "Certified" if certified else "Not certified"
-    if played:
-        outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
-    return with_effort(
-        outcome,
-        steps=episodes[-1].steps if episodes else None,
-        completions=result.get("completions"),
-        cost=result.get("cost", 0.0),
-        seconds=result.get("seconds"),
-    )
-
-
-def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
-    """Yield the sections of the page from the records of a learning run."""
-    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
-    programs = [each for each in records if isinstance(each, ProgramRecord)]
-    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
-    certified = [each for each in records if isinstance(each, Certificate)]
-    if episodes:
-        about = "Without an episode that the end of the budget cut off."
-        yield Section("chart", "Return of each episode", return_curve(episodes), about)
-    if certified:
-        untried = [f"Not covered, never tried: {each}" for each in certified[-1].untried]
-        lines = [str(certified[-1]), *untried]
-    else:
-        lines = ["Not certified: predictions did not agree with the environment for long enough."]
-    yield Section("notes", "Certificate", {"lines": lines})
-    if episodes:
-        yield Section("panels", "Steps and mismatches", {"sections": list(_step_panels(episodes))})
-    if programs:
-        heads = ["program", "by", "steps", "rows", "lines", "unexplained", "wrong", "seconds"]
-        rows = (
-            [str(p.number), p.origin, p.steps, p.rows, p.lines, p.unexplained, p.wrong, p.seconds]
-            for p in programs
-        )
-        yield Section("table", "Programs over time", table(heads, rows, words=2, filters=(1,)))
-    if len(programs) > 1:
-        yield Section("panels", "", {"sections": list(_program_panels(programs))})
-    if questions:
-        asked = sorted(questions.values(), key=lambda each: (each.state != "open", -each.weight))
-        told = (
-            [each.state, each.text, each.answer, each.source, each.asked, each.weight]
-            for each in asked
-        )
-        heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
-        count = sum(each.state == "open" for each in asked)
-        about = f"{count} open, {len(asked) - count} answered; sorted by their weight in plans."
-        data = table(heads, told, words=4, filters=(0, 3))
-        yield Section("table", "Questions", data, about)
-
-
-def return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """Return the chart of the returns: episodes of play, and episodes of exploration."""
-    whole = [each for each in episodes if not each.is_cut]
-    kinds = {
-        "play": ([each for each in whole if each.aim in PLAY_AIMS], 0),
-        "exploration": ([each for each in whole if each.aim not in PLAY_AIMS], 1),
-    }
-    lines = [
-        ChartLine(
-            name,
-            [each.steps for each in some],
-            [each.returned for each in some],
-            loose=tone == 1,
-            tone=tone,
-            tips=[f"episode {each.number}: {each.aim}, {each.length} steps" for each in some],
-        )
-        for name, (some, tone) in kinds.items()
-        if some
-    ]
-    return LineChart("steps of the environment", "return", lines).data()
-
-
-def _step_panels(episodes: Sequence[EpisodeRecord]) -> Iterator[list[Any]]:
-    """Yield charts of the steps by aim and of the mismatches, cumulative over the steps."""
-    places = [0, *(each.steps for each in episodes)]
-    aims = dict.fromkeys(aim for each in episodes for aim in each.aims)
-    lines = [
-        ChartLine(aim, places, cumulative(each.aims.get(aim, 0) for each in episodes))
-        for aim in aims
-    ]
-    yield ["Steps by aim", "chart", LineChart("steps", "cumulative steps", lines).data()]
-    wrong = cumulative(each.mismatched for each in episodes)
-    line = ChartLine("", places, wrong, tone="bad")
-    drawn = LineChart("steps", "cumulative mismatches", [line], staircase=True).data()
-    yield ["Wrong predictions", "chart", drawn]
-
-
-def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:
-    """Yield charts of the length of the programs and of the rows they do not explain."""
-    measures = {"lines": "lines of the program", "unexplained": "unexplained rows"}
-    for name, words in measures.items():
-        line = ChartLine.of("", [(each.steps, getattr(each, name)) for each in programs])
-        yield ["", "chart", LineChart("steps", words, [line], staircase=True).data()]
-
-
-MOST_TOLD = 12
-"""Lines of a table at most: the last ones."""
-
-
-def _grids(
-    run: LearnRun, programs: Sequence[ProgramRecord], questions: Sequence[RecordedQuestion]
-) -> Iterator[Grid]:
-    """Yield the tables of a run: episodes, programs, questions."""
-    played = list(run.episodes())[-MOST_TOLD:]
-    yield Grid(
-        "last episodes",
-        ["episode", "aim", "steps", "return", "promised", "mismatches"],
-        [
-            [
-                str(each.number),
-                each.aim,
-                f"{each.steps:,}",
-                f"{each.returned:.5g}",
-                "" if each.promised is None else f"{each.promised:.5g}",
-                str(each.mismatched),
-            ]
-            for each in played
-        ],
-        2,
-    )
-    yield Grid(
-        "last programs",
-        ["program", "by", "steps", "rows", "lines", "unexplained"],
-        [
-            [
-                str(p.number),
-                p.origin,
-                f"{p.steps:,}",
-                f"{p.rows:,}",
-                str(p.lines),
-                str(p.unexplained),
-            ]
-            for p in programs[-MOST_TOLD:]
-        ],
-        2,
-    )
-    yield Grid(
-        "questions",
-        ["question", "answer"],
-        [[each.text, each.answer or "open"] for each in questions[-MOST_TOLD:]],
-        2,
-    )
+def _one_run(runs: Sequence[LearnRun]) -> LearnRun:
+    if len(runs) > 1:
+        raise CwmError("runs of `cwm learn` cannot be merged: report them one by one")
+    return runs[0]

@@ -1,4 +1,4 @@
-"""Learning by another loop than the usual one: what it learns with is written down as it comes."""
+"""Runs of learning strategies: a session that writes steps, episodes and programs to the run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import EpisodeRecord
-from cwm_learn.runs import (
-    LearningResult,
-    LearnRun,
-    ProgramRecord,
-    SavedModel,
-    StepsTaken,
-)
+from cwm_learn.records import ProgramRecord
+from cwm_learn.runs import LearningResult, LearnRun, SavedModel
 from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
 
 if TYPE_CHECKING:
@@ -27,48 +22,40 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecordedSession(LearningSession):
-    """What another loop learns with, written down as it comes.
+    """A learning session that writes its progress to a run.
 
-    The run keeps the rows of its own environment; of those before it in a curriculum it keeps
-    the episodes.
+    The run stores the rows of its own environment. Of earlier environments in a curriculum it
+    stores the episodes only.
     """
 
     run: LearnRun = field(kw_only=True)
-    _begun: Dataset = field(init=False)
     _episode: int = 0
     _length: int = 0
-    _wrong: int = 0
+    _mismatched: int = 0
     _programs: int = 0
     trainer: str = ""
-    """By what a model was trained, "" where none was."""
+    """Name of the trainer of the model, "" without a trained model."""
 
     @classmethod
     def of(
         cls, run: LearnRun, tasks: Sequence[LearningTask], sandbox: Sandbox, observer: Observer
     ) -> Self:
-        """Gather the tasks; an interrupted run starts again, with its recorded answers."""
+        """Open a session; an interrupted run restarts, with its recorded answers."""
         if run.is_continued:
             run.rewrite([])
             run.restart_clock()
-        made = cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
-        made._begun = run.began()
-        return made
+        return cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
 
     def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
-        """Write a step down."""
+        """Write a step to the run."""
         super().stepped(row, aim=aim, mismatched=mismatched)
         self._length += 1
-        self._wrong += mismatched
-        with suppress(ValueError, KeyError, TypeError):  # a row of an environment before
-            rows = Dataset.of(
-                [row._replace(episode=self._episode)],
-                observation_space=self._begun.observation_space,
-                action_space=self._begun.action_space,
-            )
-            self.run.append(StepsTaken.of(rows))
+        self._mismatched += mismatched
+        with suppress(ValueError, KeyError, TypeError):  # rows of earlier environments do not fit
+            self.run.append_steps([row._replace(episode=self._episode)])
 
     def ended(self, returned: float, *, aim: str) -> None:
-        """Write an episode down."""
+        """Write an episode to the run."""
         super().ended(returned, aim=aim)
         record = EpisodeRecord(
             number=self._episode,
@@ -76,14 +63,14 @@ class RecordedSession(LearningSession):
             returned=returned,
             length=self._length,
             aims={aim: self._length},
-            mismatched=self._wrong,
+            mismatched=self._mismatched,
         )
         self.run.append(record)
-        self._episode, self._length, self._wrong = self._episode + 1, 0, 0
+        self._episode, self._length, self._mismatched = self._episode + 1, 0, 0
         self.observer.advanced(record)
 
     def wrote(self, program: str, note: str = "") -> None:
-        """Write a program down."""
+        """Write a program to the run."""
         super().wrote(program, note)
         self._programs += 1
         record = ProgramRecord(
@@ -99,13 +86,29 @@ class RecordedSession(LearningSession):
         self.observer.advanced(record)
 
     def trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
-        """Keep a model that was trained."""
+        """Write a trained model to the run."""
         self.trainer = trainer
-        self.run.keep_trained(trainer, options, training)
+        self.run.save_trained(trainer, options, training)
 
-    @property
-    def result(self) -> LearningResult:
-        """What came of it."""
+    def run_strategy(self, strategy: LearningStrategy) -> LearningResult:
+        """Learn with a strategy, and write the result to the run.
+
+        Raises:
+            CwmError: The strategy needs a language model, and the session has none.
+        """
+        if strategy.needs_answers and self.backend is None:
+            raise CwmError("this strategy needs a language model: add --model PROVIDER/NAME")
+        self.observer.note(f"{self.run.place} started", "Run")
+        self.observer.begins(self)
+        try:
+            strategy.learn(self)
+        finally:
+            self.observer.ends()
+        result = self._result()
+        self.run.save_result(result.as_json())
+        return result
+
+    def _result(self) -> LearningResult:
         config = self.run.config
         return LearningResult(
             run=self.run.folder,
@@ -126,17 +129,3 @@ class RecordedSession(LearningSession):
             trained=self.trainer,
             has_simulator=environment(config.env).has_simulator(config.env_args),
         )
-
-
-def learned_by(strategy: LearningStrategy, session: RecordedSession) -> LearningResult:
-    """Have a strategy learn, and write down what came of it."""
-    if strategy.needs_answers and session.backend is None:
-        raise CwmError("this strategy needs a language model: add --model PROVIDER/NAME")
-    session.observer.note(f"{session.run.place} started", "Run")
-    session.observer.begins(session)
-    try:
-        strategy.learn(session)
-    finally:
-        session.observer.ends()
-    session.run.save_result(session.result.as_json())
-    return session.result

@@ -1,8 +1,8 @@
-"""The seam of other ways to learn online: a strategy runs an outer loop of its own.
+"""Base class of learning strategies, and the session that they learn in.
 
-Without `--strategy` the loop of this package learns. A published agent has another loop, and so
-another use of the same things: environments to act in, a sandbox, whoever answers questions, and
-budgets. They come as a `LearningSession`, which counts what is used up and keeps what there is.
+`cwm learn` has a learning loop of its own. A published agent may need another loop over the same
+parts: environments, a sandbox, a language model and budgets. A `LearningSession` provides these
+parts, counts their use and stores the results.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LearningTask:
-    """An environment to learn, by name: the task, what its objects stand for, its actions' names.
+    """An environment to learn: its name, its task, its object classes and its action names.
 
-    Actions that nobody named are called by their numbers.
+    Actions without a name are identified by their numbers.
     """
 
     name: str
@@ -41,67 +41,69 @@ class LearningTask:
 
 @dataclass
 class LearningSession:
-    """What a strategy learns with: environments, a sandbox, whoever answers, and budgets.
+    """Everything that a strategy learns with: environments, sandbox, language model, budgets.
 
-    The `tasks` are learned in their order, as a curriculum. A strategy tells of each step with
-    `stepped`, of each episode with `ended`, of each program with `wrote`, of a model that it
-    trained with `trained`, asks by `complete`, and stops when it is `over`. Whoever keeps a run
-    overrides these, and calls what they override.
+    A strategy learns the `tasks` in order, as a curriculum. It calls `stepped` after each step,
+    `ended` after each episode, `wrote` with each program, `trained` with each trained model, and
+    `complete` for a completion. It returns when `over` is not empty. A subclass that overrides
+    these methods must call the base methods.
     """
 
     tasks: Sequence[LearningTask]
     sandbox: Sandbox
     backend: Backend | None = None
     in_flight: InFlight = field(default_factory=InFlight)
-    """Requests to the backend that have no answer yet."""
+    """Requests to the backend without an answer yet."""
     seed: int = 0
     goal: str | None = None
-    """What is to be reached instead of the mission, in words."""
+    """Goal in words, which replaces the mission of the environment."""
     steps: float = inf
     seconds: float = inf
     completions: float = inf
     max_cost: float = inf
     observer: Observer = SILENT
     program: str = ""
-    """The last program that was written."""
+    """The last program."""
     rows: list[Transition] = field(default_factory=list)
-    """Every step so far, in all of the environments."""
+    """All steps, in all environments."""
     returns: list[tuple[int, float, str]] = field(default_factory=list)
-    """Of each episode: the steps up to its end, the return, and what it was played for."""
+    """For each episode: the steps up to its end, its return, and its aim."""
     asked: int = 0
+    """Number of completions."""
     cost: float = 0.0
+    """Cost of the completions in US dollars."""
     began: float = field(default_factory=time.monotonic)
 
     @property
     def over(self) -> str:
-        """Which budget is used up; "" while none is."""
-        used = {
+        """The spent budget: steps, seconds, completions or money; "" if none is spent."""
+        spent = {
             "steps": len(self.rows) >= self.steps,
             "seconds": time.monotonic() - self.began >= self.seconds,
             "completions": self.asked >= self.completions,
             "money": self.cost >= self.max_cost,
         }
-        return next((name for name, is_over in used.items() if is_over), "")
+        return next((name for name, is_spent in spent.items() if is_spent), "")
 
     def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
-        """Take a step in: what it was for, and whether a program had predicted it otherwise."""
+        """Record a step, its aim, and whether the program predicted another outcome."""
         self.rows.append(row)
 
     def ended(self, returned: float, *, aim: str) -> None:
-        """Hear that an episode is over."""
+        """Record the end of an episode, its return and its aim."""
         self.returns.append((len(self.rows), returned, aim))
 
     def wrote(self, program: str, note: str = "") -> None:
-        """Keep a program that is acted on from now on; the note says why it was written."""
+        """Record a new program, and a note on the reason for it."""
         self.program = program
 
     def trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
-        """Keep a model that was trained: by which trainer, with which of its options."""
+        """Record a trained model, the name of its trainer and the options of the trainer."""
 
     def complete(self, request: Request) -> Completion:
-        """Ask whoever answers, and count what that took."""
+        """Return a completion of the backend, and count it and its cost."""
         if self.backend is None:
-            raise ValueError("there is no language model to ask")
+            raise ValueError("the session has no language model")
         completion = self.backend.complete(request)
         self.asked += 1
         self.cost += completion.usage.cost or 0.0
@@ -109,15 +111,15 @@ class LearningSession:
 
 
 class LearningStrategy(WithPresets):
-    """Learns environments by acting in them, in a loop of its own.
+    """A learning loop that learns environments by acting in them.
 
-    A dataclass whose fields are its options (`-o strategy.KEY=VALUE`), with their meaning in the
-    docstring under each. `learn` resets and steps the environments of the session and nothing
-    else, runs generated code in the session's sandbox only, and returns when the session is over or
-    nothing is left to learn. All that is random follows from the seed of the session.
+    A subclass is a dataclass. Its fields are its options (`-o strategy.KEY=VALUE`); the docstring
+    below each field is its help. `learn` only resets and steps the environments of the session,
+    runs generated code in its sandbox only, and returns when the session is over or nothing is
+    left to learn. All randomness depends on the seed of the session.
 
         @dataclass
-        class Wanderer(LearningStrategy):
+        class RandomWalk(LearningStrategy):
             def learn(self, session):
                 task = session.tasks[0].task
                 with closing(task.make()) as env:
@@ -125,8 +127,8 @@ class LearningStrategy(WithPresets):
     """
 
     needs_answers: ClassVar[bool] = False
-    """Whether it cannot do without whoever answers: a language model, or an offline backend."""
+    """Whether the strategy needs a backend: a language model or an offline backend."""
 
     def learn(self, session: LearningSession) -> None:
-        """Learn the tasks of a session; `session.program` is what came of it."""
+        """Learn the tasks of a session; the result is `session.program`."""
         raise NotImplementedError

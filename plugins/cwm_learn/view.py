@@ -1,4 +1,4 @@
-"""Follow `cwm learn`: a live picture of the returns and the program, or a line per episode."""
+"""Views of `cwm learn`: a live picture on a terminal, or a line per episode, and the report."""
 
 import shlex
 import threading
@@ -19,16 +19,14 @@ from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 from cwm_learn.actors.base import PLAY_AIMS
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
-from cwm_learn.learner import Learner, Mismatched, Stepped
+from cwm_learn.learner import Learner
+from cwm_learn.outcomes import MismatchEvent, StepEvent
 from cwm_learn.questions import RecordedQuestion
-from cwm_learn.runs import LearningResult, ProgramRecord
+from cwm_learn.records import ProgramRecord
+from cwm_learn.runs import LearningResult
 
-TALLEST = 12
+MAX_PLOT_LINES = 12
 """Maximum height of the plot in lines."""
-
-QUESTIONS = 4
-"""Open questions that are told in the end: what plans depend on most comes first."""
-
 
 STOPPED = {
     "certified": "the program is certified",
@@ -39,7 +37,7 @@ STOPPED = {
     "completions": "limit of completions reached",
     "money": "cost limit reached",
 }
-"""Reason for the end of learning, as shown to users."""
+"""Reasons to stop, as shown to users."""
 
 
 def learning_view(console: Console, *, steps: int) -> "LearningView":
@@ -53,26 +51,26 @@ def learning_view(console: Console, *, steps: int) -> "LearningView":
 
 
 class LearningView(Lines):
-    """The progress of an agent."""
+    """The state that both views show."""
 
-    def __init__(self, console: Console, most: int) -> None:
-        self.console, self.most = console, most
+    def __init__(self, console: Console, max_steps: int) -> None:
+        self.console, self.max_steps = console, max_steps
         self.title = ""
         self.steps = 0
         self.returns: list[dict[str, Any]] = []
-        self.step: Stepped | None = None
-        self.mismatch: Mismatched | None = None
+        self.step: StepEvent | None = None
+        self.mismatch: MismatchEvent | None = None
         self.mismatches = 0
         self.program: ProgramRecord | None = None
-        self.asked: dict[str, RecordedQuestion] = {}
+        self.questions: dict[str, RecordedQuestion] = {}
         self.certificate: Certificate | None = None
-        self.taken, self.thought = 0, 0.0
+        self.step_count, self.step_seconds = 0, 0.0
         self.length, self.returned = 0, 0.0
         self.work: object = None
         self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
-        """Start with the records of earlier sessions."""
+        """Start with the records of the learner, if it continues a run."""
         self.work = work
         run = getattr(work, "run", None)
         self.title = printable(getattr(work, "title", "learning"))
@@ -81,17 +79,20 @@ class LearningView(Lines):
             self.steps = work.steps
             self.returns = [_point(each) for each in work.episodes if not each.is_cut]
             self.program = work.programs[-1] if work.programs else None
-            self.asked = {each.key: each for each in work.questions}
+            self.questions = {each.key: each for each in work.questions}
             self.mismatches = sum(each.mismatched for each in work.episodes)
 
     def advanced(self, event: object) -> None:
         """Record an event."""
         match event:
-            case Stepped():
+            case StepEvent():
                 self.steps, self.step = event.steps, event
-                self.taken, self.thought = self.taken + 1, self.thought + event.seconds
+                self.step_count, self.step_seconds = (
+                    self.step_count + 1,
+                    self.step_seconds + event.seconds,
+                )
                 self.length, self.returned = self.length + 1, self.returned + event.row.reward
-            case Mismatched():
+            case MismatchEvent():
                 self.mismatch = event
                 self.mismatches += not event.by_chance
             case EpisodeRecord():
@@ -101,14 +102,14 @@ class LearningView(Lines):
             case ProgramRecord():
                 self.program = event
             case RecordedQuestion():
-                self.asked[event.key] = event
+                self.questions[event.key] = event
             case Certificate():
                 self.certificate = event
 
     @property
     def open(self) -> list[RecordedQuestion]:
-        """Open questions, what plans depend on most first."""
-        found = [each for each in self.asked.values() if each.state == "open"]
+        """Open questions, those with the largest weight in plans first."""
+        found = [each for each in self.questions.values() if each.state == "open"]
         return sorted(found, key=lambda each: -each.weight)
 
     @property
@@ -133,12 +134,12 @@ def _point(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 class LearningLines(LearningView):
-    """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
+    """A line per episode, for files, pipes and terminals that cannot move the cursor."""
 
     def begins(self, work: object) -> None:
         """Start to report progress after silence."""
         super().begins(work)
-        self._pulse = Pulse(self._tell)
+        self._pulse = Pulse(self._print_status)
 
     def ends(self) -> None:
         """Stop the reports."""
@@ -149,14 +150,16 @@ class LearningLines(LearningView):
         super().advanced(event)
         if isinstance(event, EpisodeRecord):
             self._pulse.heard()
-            self._print(episode_words(event), self._program(), self.elapsed)
+            self._print(describe_episode(event), self._program(), self.elapsed)
         elif isinstance(event, Certificate):
             self._print(f"certified: {event}")
 
-    def _tell(self) -> None:
-        """Print the current work."""
-        doing = self.waiting or (aim_words(self.step) if self.step else "beginning")
-        self._print(f"[{self.steps:,}/{self.most:,}] {doing}", self._program(), self.elapsed)
+    def _print_status(self) -> None:
+        """Print the current activity after a silence."""
+        activity = self.waiting or (describe_aim(self.step) if self.step else "beginning")
+        self._print(
+            f"[{self.steps:,}/{self.max_steps:,}] {activity}", self._program(), self.elapsed
+        )
 
     def _program(self) -> str:
         return f"program {self.program.number}, {self.program.lines} lines" if self.program else ""
@@ -165,7 +168,7 @@ class LearningLines(LearningView):
         self.console.print(Text("  ".join(filter(None, parts))), soft_wrap=True)
 
 
-def episode_words(episode: EpisodeRecord) -> str:
+def describe_episode(episode: EpisodeRecord) -> str:
     """Return the line of a finished episode."""
     promised = "" if episode.promised is None else f" (planned {episode.promised:.5g})"
     words = f"step {episode.steps:,}  {episode.aim}: return {episode.returned:.5g}{promised}"
@@ -173,26 +176,26 @@ def episode_words(episode: EpisodeRecord) -> str:
     return f"{words}  {count} mismatch{'' if count == 1 else 'es'}" if count else words
 
 
-def aim_words(step: Stepped) -> str:
-    """Return the aim of a step and its reason."""
+def describe_aim(step: StepEvent) -> str:
+    """Return the aim of a step and the reason for it."""
     reason = printable(step.intent.reason, 200)
     return f"{step.intent.aim}: {reason}" if reason else step.intent.aim
 
 
 class LearningPicture(LearningView):
-    """Draws the returns over the steps, the agent's aim, its program and open questions.
+    """A live picture: the returns over the steps, the aim, the program, the open questions.
 
     rich draws in one thread while the agent acts in another; a lock keeps both consistent.
     """
 
-    def __init__(self, console: Console, most: int) -> None:
-        super().__init__(console, most)
+    def __init__(self, console: Console, max_steps: int) -> None:
+        super().__init__(console, max_steps)
         self.pane = Pane(self._lines, console, margin=ECHO)
         self._lock = threading.RLock()
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
-        """Start to draw; each environment of a curriculum has its own picture."""
+        """Start to draw; each environment of a curriculum has a new picture."""
         self._stack.close()
         super().begins(work)
         self._stack.enter_context(self.pane.shown())
@@ -210,12 +213,12 @@ class LearningPicture(LearningView):
         """Return all lines; a low terminal has no plot."""
         with self._lock:
             facts = list(self._facts())
-            room = min(TALLEST, height - 2 - len(facts))
+            room = min(MAX_PLOT_LINES, height - 2 - len(facts))
             plot: list[Text] = []
             if self.returns and room >= 3 and width >= 20:
                 plot = learning_chart("", self.returns).dots(width, room)
-            words = f" {self.steps:,}/{self.most:,} steps · {self.elapsed}"
-            progress = bar(self.steps, self.most, words, width)
+            words = f" {self.steps:,}/{self.max_steps:,} steps · {self.elapsed}"
+            progress = bar(self.steps, self.max_steps, words, width)
         title = Text(self.title, "bold").append("  return of each episode", "dim")
         return [title, *plot, *facts[: max(0, height - 2)], progress]
 
@@ -233,8 +236,8 @@ class LearningPicture(LearningView):
         if self.step:
             promise = self.step.intent.promised_return
             promised = "" if promise is None else f" (planned return {promise:.5g})"
-            yield Text(f"aim       {aim_words(self.step)}{promised}", "cyan")
-            words = f"{1000 * self.thought / max(self.taken, 1):,.1f} ms per step"
+            yield Text(f"aim       {describe_aim(self.step)}{promised}", "cyan")
+            words = f"{1000 * self.step_seconds / max(self.step_count, 1):,.1f} ms per step"
             if isinstance(self.work, Learner):
                 words += f", and {self.work.writing_seconds:,.0f} s for writing programs"
             yield Text(f"planning  {words}", "dim")
@@ -249,17 +252,17 @@ class LearningPicture(LearningView):
             words = f"{program.number}, {program.lines} lines by {printable(program.origin, 40)}"
             wrong = f", {program.unexplained} rows unexplained" if program.unexplained else ""
             yield Text(f"program   {words}, from {program.rows:,} rows{wrong}")
-        asked = self.open
-        if asked:
+        if questions := self.open:
             yield Text(
-                f"open      {len(asked)} questions; {printable(asked[0].text, 200)}", "yellow"
+                f"open      {len(questions)} questions; {printable(questions[0].text, 200)}",
+                "yellow",
             )
         if self.certificate:
             yield Text(f"certified {self.certificate}", "bold green")
 
 
 def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableType]:
-    """Yield the return, the verdict on the program, open questions and the next command."""
+    """Yield the certificate, the returns, the effort, open questions and the next command."""
     play = [each["return"] for each in result.returns if each["aim"] in PLAY_AIMS][-10:]
     title = "Certified" if result.certificate else "Not certified"
     style = "bold green" if result.certificate else "bold yellow"

@@ -1,8 +1,8 @@
-"""Programs of the rows that an agent has seen: kept while they replay every row, else written anew.
+"""Write programs that replay the rows of an agent, again and again as it gets more rows.
 
-What is cheap and tells most comes first: the program as it is, rules found from data alone, a
-repair of what those leave over, a language model where one is to be asked. Rows that no rule
-gives are looked up in the end, and counted: a program that fails a row is not planned with.
+A writer tries the cheapest and most reliable source first: the present program, induction from
+data, refiners that repair the induced program, and then a language model if the user named one. It
+adds the remaining rows to the program as a lookup table, and counts them.
 """
 
 from __future__ import annotations
@@ -47,50 +47,57 @@ from cwm_cli.search.models import InFlight
 from cwm_cli.search.spending import CostLimit, Refusal
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
-from cwm_learn.runs import WritingRecord
+from cwm_learn.records import WritingRecord
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
+    from cwm_learn.journal_replay import LearnerJournal
 
 KEPT, MODEL = "kept", "model"
-"""Where a program comes from that was there already, and one that a language model wrote; others
-come from the backend or the refiner of that name."""
+"""Origins: a program that existed before, and one by a language model. Other origins are names of
+backends or refiners."""
 
-ENOUGH = 3
-"""Rows without a rule from which on one is looked for: fewer say nothing of what they share."""
+MIN_REPAIR_ROWS = 3
+"""Repair a program if it mispredicts this many rows; fewer do not show what they share."""
 
-MOSTLY_WRONG = 0.5
-"""Share of wrong rows from which on nothing is repaired: there is no program yet to repair."""
+MAX_REPAIR_FRACTION = 0.5
+"""Do not repair a program that mispredicts this fraction of the rows: few rules are right."""
 
-NUMBERS = "calibrate"
-"""The refiner that fits numbers, as data alone have just done where they gave the program."""
+CALIBRATION = "calibrate"
+"""The refiner that fits constants; induction has already fitted those of its own programs."""
 
-AGAIN, MUCH_LATER = 1.1, 1.5
-"""What did not help is tried again with so many times the rows: a program from data alone, and a
-repair or a language model, which take longer."""
+INDUCTION_GROWTH, REPAIR_GROWTH = 1.1, 1.5
+"""Retry a source that did not help after the rows grew by this factor: induction, and refiners or
+a language model, which take longer."""
 
-LEAST, SHARE = 0.2, 0.5
-"""Seconds below which no refiner is begun, and the share of what is left that one gets: they come
-to an end in a while only."""
+MIN_REFINER_SECONDS, REFINER_TIME_FRACTION = 0.2, 0.5
+"""Start no refiner with less time left, and give each this fraction of the time that is left,
+because refiners exceed their time limits."""
 
 SHOWN = 24_000
-"""Characters of a program that a language model is shown beside what it is asked."""
+"""Maximum number of characters of a program in a prompt."""
 
 DRAWS = 64
-"""Of a program that only draws: what is drawn in none of them is called impossible."""
+"""Samples of a program that only samples: an outcome in none of them counts as impossible."""
 
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
-"""Where what is looked up begins, in a program that has exceptions."""
+"""Start of the lookup table in the text of a program."""
 
 
 class WrittenProgram(NamedTuple):
-    """A program that replays the rows it was written from, and where it comes from.
+    """A program, and how well it replays the rows that it was written from.
 
-    `rules` is the same without what it looks up, and `unexplained` a mask of the rows that are
-    wrong there. `wrong` is a mask of those that the whole program has wrong: rows that contradict
-    each other, and, where observations hold real numbers, all that no rule gives. Where chance
-    decides those rows are wrong that it calls impossible, and it has a `skill`. `findings` say
-    what was found, in words, and `usage` is what a language model took.
+    Attributes:
+        program: Text of the program.
+        origin: Source of the program: `KEPT`, `MODEL`, or the name of a backend or a refiner.
+        rules: Text without the lookup table.
+        unexplained: Mask of the rows that the rules mispredict.
+        wrong: Mask of the rows that the whole program mispredicts: rows that contradict each
+            other and, if observations have real numbers, all unexplained rows. In stochastic
+            environments, mask of the rows with probability 0.
+        findings: Findings of the source, in words.
+        usage: Tokens and money of the language model.
+        skill: Skill score in stochastic environments.
     """
 
     program: str
@@ -104,24 +111,25 @@ class WrittenProgram(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every row is replayed."""
+        """Whether the program replays every row."""
         return not self.wrong.any()
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """What the better program has less of: rows that it does not explain, then text.
-
-        Where chance decides, the lack of skill comes before the text.
-        """
+        """Sort key, lowest first: unexplained rows, then skill (highest first), then length."""
         return int(self.unexplained.sum()), -round(self.skill, 3), len(self.rules)
 
 
 @dataclass
 class AskedModel:
-    """A language model that is asked where data alone do not explain every row.
+    """A language model with its budget and its usage.
 
-    `each` is how many completions one program may take; `completions` and `max_cost`, in US
-    dollars, are for all of them, None being no limit. `used` and `spent` count.
+    Attributes:
+        each: Maximum number of completions for one program.
+        completions: Maximum number of completions in all, None without a limit.
+        max_cost: Maximum cost in US dollars in all, None without a limit.
+        used: Number of completions so far.
+        spent: Cost so far, in US dollars.
     """
 
     backend: Backend
@@ -133,38 +141,39 @@ class AskedModel:
     used: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
     limit: CostLimit | None = field(default=None, init=False, repr=False)
-    _others: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _requests: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    """Number of requests for other answers than programs, by key."""
 
     def __post_init__(self) -> None:
         self.limit = None if self.max_cost is None else CostLimit.own(self.max_cost)
 
     @property
     def left(self) -> int:
-        """How many completions the next program may take."""
+        """Maximum number of completions for the next program."""
         if self.limit and self.limit.left <= 0:
             return 0
         most = self.each if self.completions is None else self.completions - self.used
         return max(0, min(self.each, most))
 
     def recall(self, completions: int, spent: float) -> None:
-        """Count completions of an interrupted process, and the US dollars that they cost."""
+        """Add completions of an earlier process and their cost in US dollars to the usage."""
         self.used += completions
         self.spent += spent
         if self.limit is not None:
             self.limit.recall(spent)
 
     def ask(self, messages: tuple[Message, ...], seed: int, problem: object) -> Completion | None:
-        """Ask for something else than a program; None where that may cost more than is left."""
-        request = Request(messages, seed, Move(GENERATE), problem, self._others.total())
-        request = request._replace(occurrence=self._others[request.key])
-        self._others[request.key] += 1
+        """Request an answer other than a program; None if it could exceed the cost limit."""
+        request = Request(messages, seed, Move(GENERATE), problem, self._requests.total())
+        request = request._replace(occurrence=self._requests[request.key])
+        self._requests[request.key] += 1
         if self.limit is None:
             completion = self.backend.complete(request)
         else:
-            kept = self.limit.reserve(self.backend.worst_cost(request) or 0.0)
-            if isinstance(kept, Refusal):
+            reserved = self.limit.reserve(self.backend.worst_cost(request) or 0.0)
+            if isinstance(reserved, Refusal):
                 return None
-            completion = self.limit.pay_for(kept, partial(self.backend.complete, request))
+            completion = self.limit.pay_for(reserved, partial(self.backend.complete, request))
         self.used += 1
         self.spent += completion.usage.cost or 0.0
         return completion
@@ -172,11 +181,14 @@ class AskedModel:
 
 @dataclass
 class ProgramWriter:
-    """Writes programs of one environment, again and again as more of it is known.
+    """Writes programs of one environment; keep it while an agent learns, as it avoids retries.
 
-    `backend` answers from data alone, "" being the usual one; a language model is asked
-    where it is named and data are not enough. It is to be kept while an agent learns, as it
-    remembers what did not help.
+    Attributes:
+        backend: Backend that answers from data, "" for the default.
+        seconds: Time limit for induction, and for repairs. More time helps an agent less than
+            more steps.
+        model: Language model for rows that data do not explain.
+        contract: The kind of program that the rows require, as far as known.
     """
 
     sandbox: Sandbox
@@ -184,82 +196,85 @@ class ProgramWriter:
     description: str = ""
     backend: str = ""
     seconds: float = 5.0
-    """Seconds for data alone, and for repairs: then an agent learns more by acting than by
-    thinking."""
     model: AskedModel | None = None
     tell: Callable[[str], None] = unheard
     contract: ContractName = "plain"
-    """What the rows ask of programs, as far as is known by now."""
-    in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    """Number of rows at the last attempt that did not help, by who made the attempt."""
+    _failed_at: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    """Number of rows at the last attempt that did not help, by source."""
     _has_induced: bool = field(default=False, init=False, repr=False)
-    _own: set[str] = field(default_factory=set, init=False, repr=False)
+    _fitted: set[str] = field(default_factory=set, init=False, repr=False)
+    """Programs whose constants are fitted."""
 
     def __post_init__(self) -> None:
         self.backend = self.backend or default("backend")
         self._answers = make_data_backend(self.backend, seconds=self.seconds, learning=True)
 
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
-        """Return a program that replays every row: the first of these that does, or another one.
+        """Return the first given program that replays every row, or the best one found.
 
-        Rows that chance decides are to be left out, unless that is the contract: then it is the
-        one of most skill that calls fewest rows impossible.
+        In a stochastic environment, return the program with the fewest impossible rows, then the
+        highest skill. Otherwise the rows must not contain randomness.
+
+        Raises:
+            CwmError: No program runs.
         """
-        problem, chance = self._problem(rows), self.contract == "chance"
+        problem, is_stochastic = self._problem(rows), self.contract == "chance"
         found: list[WrittenProgram] = []
         for text in programs:
-            found += self._judged(text, KEPT, problem)
-            if found and not found[-1].unexplained.any() and not chance:
-                return found[-1]
-        if not found or self._worthwhile(self.backend, problem, AGAIN):
-            induced, words = self._from_data(problem)
-            found += self._judged(induced, self.backend, problem, words)
+            kept = self._evaluate(text, KEPT, problem)
+            if kept is not None:
+                found.append(kept)
+                if not kept.unexplained.any() and not is_stochastic:
+                    return kept
+        if not found or self._may_retry(self.backend, problem, INDUCTION_GROWTH):
+            text, findings = self._induce(problem)
+            induced = self._evaluate(text, self.backend, problem, findings)
+            found += [] if induced is None else [induced]
         if not found:
             raise CwmError(f"no working program was found from {len(rows)} transitions")
-        best = min(found, key=lambda one: one.rank)
+        best = min(found, key=lambda written: written.rank)
         if best.origin == KEPT:
-            self.in_vain[self.backend] = len(rows)
-        if chance:
-            return self._asked(best, problem)
-        best = self._refined(best, problem)
-        best = self._asked(best, problem)
-        return self._looked_up(best, problem)
+            self._failed_at[self.backend] = len(rows)
+        if is_stochastic:
+            return self._improve_by_model(best, problem)
+        best = self._improve_by_model(self._refine(best, problem), problem)
+        return self._with_lookup(best, problem)
 
-    def recorded_writing(
+    def write_and_record(
         self, rows: Dataset, programs: Sequence[str] = ()
     ) -> tuple[WrittenProgram, WritingRecord]:
-        """Write a program, and return it with its record for `repeated`."""
+        """Write a program, and return it with its record for `repeat`."""
         began, self._has_induced = time.perf_counter(), False
         used, spent = (self.model.used, self.model.spent) if self.model else (0, 0.0)
-        found = self.write(rows, programs)
+        written = self.write(rows, programs)
         record = WritingRecord(
-            origin=found.origin,
-            rules=None if found.origin == KEPT else found.rules,
-            looks_up=EXCEPTIONS in found.program,
-            unexplained=tuple(np.flatnonzero(found.unexplained).tolist()),
-            wrong=tuple(np.flatnonzero(found.wrong).tolist()),
-            usage=found.usage,
-            in_vain=dict(self.in_vain),
+            origin=written.origin,
+            rules=None if written.origin == KEPT else written.rules,
+            looks_up=EXCEPTIONS in written.program,
+            unexplained=tuple(np.flatnonzero(written.unexplained).tolist()),
+            wrong=tuple(np.flatnonzero(written.wrong).tolist()),
+            usage=written.usage,
+            in_vain=dict(self._failed_at),
             induced=self._has_induced,
             completions=self.model.used - used if self.model else 0,
             spent=self.model.spent - spent if self.model else 0.0,
             seconds=round(time.perf_counter() - began, 3),
         )
-        return found, record
+        return written, record
 
-    def repeated(
+    def repeat(
         self, record: WritingRecord, rows: Dataset, programs: Sequence[str] = ()
     ) -> WrittenProgram:
-        """Return a recorded program, and remember what writing it made known.
+        """Return a recorded program, and restore the state of the writer after it.
 
-        Only the induction is computed again: later inductions begin with its findings.
+        Only induction runs again, because later inductions start with its findings.
         """
         if record.induced:
-            self._from_data(self._problem(rows))
+            self._induce(self._problem(rows))
         rules = programs[0].partition(EXCEPTIONS)[0] if record.rules is None else record.rules
         if record.origin not in (KEPT, MODEL):
-            self._own.add(rules)
-        self.in_vain = dict(record.in_vain)
+            self._fitted.add(rules)
+        self._failed_at = dict(record.in_vain)
         if self.model:
             self.model.recall(record.completions, record.spent)
         unexplained, wrong = np.zeros((2, len(rows)), np.bool_)
@@ -267,12 +282,12 @@ class ProgramWriter:
         program = with_exceptions(rules, rows[unexplained]) if record.looks_up else rules
         return WrittenProgram(program, record.origin, rules, unexplained, wrong, usage=record.usage)
 
-    def others(self, rows: Dataset, known: Sequence[str], most: int = 3) -> list[str]:
-        """Return other programs that replay every row: where they disagree nothing is known."""
+    def rivals(self, rows: Dataset, known: Sequence[str], count: int = 3) -> list[str]:
+        """Return up to `count` other programs that replay every row, by further inductions."""
         problem, seen, found = self._problem(rows), set(known), list[str]()
-        for step in range(1, 2 * most + 1):  # some do not fit
-            text, _ = self._from_data(problem, step)
-            if len(found) == most or (step == 1 and text in seen):  # it knows no other
+        for step in range(1, 2 * count + 1):  # some rivals do not fit
+            text, _ = self._induce(problem, step)
+            if len(found) == count or (step == 1 and text in seen):  # induction found no other
                 break
             if text not in seen and not self.wrong(text, problem.dataset).any():
                 found.append(text)
@@ -280,14 +295,14 @@ class ProgramWriter:
         return found
 
     def wrong(self, program: str, rows: Dataset) -> np.ndarray:
-        """Return a mask of the rows that a program does not replay: all of them if it fails."""
+        """Return a mask of the rows that a program does not replay: all rows if it fails."""
         answers = ProgramModel(program, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
         if answers.failure is not None:
             return np.ones(len(rows), np.bool_)
-        return impossible(answers, rows)
+        return mispredicted(answers, rows)
 
     def recorded(self, rows: Dataset) -> str:
-        """Return the prompt section that shows rows, as long as in a prompt for a program."""
+        """Return the prompt section that shows rows, as in a prompt for a program."""
         problem = self._problem(rows)
         section = evidence(
             problem.dataset,
@@ -299,65 +314,66 @@ class ProgramWriter:
         return "\n\n".join(filter(None, [on_chance(None, self.contract), section]))
 
     def _problem(self, rows: Dataset) -> WorldModelProblem:
-        """Return the problem that all who write programs are given: every row is fitted to."""
+        """Return the problem for all sources, with every row as training data."""
         rows = replace(rows, metadata=rows.metadata | ALL_FITTED)
         metric = find("metric", USUAL_METRICS[self.contract]).of(rows)
         return WorldModelProblem(
             self.description, rows, self.sandbox, metric, self.seed, contract=self.contract
         )
 
-    def _judged(
+    def _evaluate(
         self, program: str, origin: str, problem: WorldModelProblem, findings: str = ""
-    ) -> list[WrittenProgram]:
-        """Run the rules of a program on every row; there is nothing of one that does not run."""
+    ) -> WrittenProgram | None:
+        """Run the rules of a program on every row; return None if it fails."""
         rules, rows = program.partition(EXCEPTIONS)[0], problem.dataset
         answers = ProgramModel(rules, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
         if answers.failure is not None:
-            return []
-        wrong = impossible(answers, rows)
+            return None
+        wrong = mispredicted(answers, rows)
         score = problem.metric.score(answers, rows) if self.contract == "chance" else None
         skill = 0.0 if score is None or score.skill is None else score.skill
-        return [WrittenProgram(rules, origin, rules, wrong, wrong, findings, skill=skill)]
+        return WrittenProgram(rules, origin, rules, wrong, wrong, findings, skill=skill)
 
-    def _from_data(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
-        """Have a program written from the rows alone; return it, and what was found, in words."""
+    def _induce(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
+        """Return a program from data, and the findings in words."""
         self.tell(f"{self.backend} from {len(problem.dataset)} transitions")
         request = Request((), self.seed, Move(GENERATE), problem, step, tell=self.tell)
         answer = self._answers.complete(request)
         program = problem.read(answer.text, Move(GENERATE))
-        self._own.add(program)
+        self._fitted.add(program)
         self._has_induced = True
         return program, answer.text.partition("```")[0].strip()
 
-    def _refined(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
-        """Have the refiners repair what is wrong, one after the other, while there is time."""
+    def _refine(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Repair a program with one refiner after the other, within the time limit."""
         waiting, start = names("refiner"), time.monotonic()
-        while waiting and self._repairable(best):
+        while waiting:
+            count, total_rows = int(best.unexplained.sum()), len(best.unexplained)
+            if not MIN_REPAIR_ROWS <= count < MAX_REPAIR_FRACTION * total_rows:
+                break
             name, *waiting = waiting
             left = self.seconds - (time.monotonic() - start)
-            fitted = name == NUMBERS and best.rules in self._own
-            if fitted or left < LEAST or not self._worthwhile(name, problem, MUCH_LATER):
+            is_fitted = name == CALIBRATION and best.rules in self._fitted
+            if is_fitted or left < MIN_REFINER_SECONDS:
                 continue
-            found = self._refinement(name, best, problem, SHARE * left)
-            after = self._judged(found.candidate, name, problem, found.findings) if found else []
-            if after and after[0].unexplained.sum() < best.unexplained.sum():
-                self._own.add(after[0].rules)
-                best, waiting = after[0], [each for each in names("refiner") if each != name]
+            if not self._may_retry(name, problem, REPAIR_GROWTH):
+                continue
+            repaired = self._run_refiner(name, best, problem, REFINER_TIME_FRACTION * left)
+            if repaired and repaired.unexplained.sum() < best.unexplained.sum():
+                self._fitted.add(repaired.rules)
+                best, waiting = repaired, [each for each in names("refiner") if each != name]
             else:
-                self.in_vain[name] = len(problem.dataset)
+                self._failed_at[name] = len(problem.dataset)
         return best
 
-    def _repairable(self, best: WrittenProgram) -> bool:
-        return ENOUGH <= int(best.unexplained.sum()) < MOSTLY_WRONG * len(best.unexplained)
+    def _may_retry(self, source: str, problem: WorldModelProblem, growth: float) -> bool:
+        """Return whether the rows grew by a factor since a source last did not help."""
+        return len(problem.dataset) >= growth * self._failed_at.get(source, 0)
 
-    def _worthwhile(self, name: str, problem: WorldModelProblem, grown: float) -> bool:
-        """Whether there are so many times the rows as when something did not help."""
-        return len(problem.dataset) >= grown * self.in_vain.get(name, 0)
-
-    def _refinement(
+    def _run_refiner(
         self, name: str, best: WrittenProgram, problem: WorldModelProblem, seconds: float
-    ) -> Refinement | None:
-        """Have one refiner look at a program, for few seconds where it can say so."""
+    ) -> WrittenProgram | None:
+        """Return the program of a refiner, with a time limit if the refiner has that option."""
         owner = Owner("refiner", find("refiner", name))
         limits = {key: seconds for key in owner.options if key.endswith("_seconds")}
         verdict = problem.judge(best.rules)
@@ -365,14 +381,16 @@ class ProgramWriter:
         task = RefinementTask(problem, node, (), self.seed, self.tell)
         refiner: Refiner = owner.factory(**limits)
         found = refiner.refine(task)
-        return found if found and found.candidate else None
+        if not found or not found.candidate:
+            return None
+        return self._evaluate(found.candidate, name, problem, found.findings)
 
-    def _asked(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
-        """Have a language model better the program, told what was found so far."""
+    def _improve_by_model(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Search for a better program with the language model, from the best one so far."""
         model = self.model
         if model is None or not best.unexplained.any() or not model.left:
             return best
-        if not self._worthwhile(MODEL, problem, MUCH_LATER):
+        if not self._may_retry(MODEL, problem, REPAIR_GROWTH):
             return best
         search = Search(
             problem,
@@ -386,21 +404,22 @@ class ProgramWriter:
         nodes += [record.node for record in search.drain()]
         usage = total([node.usage for node in nodes if node.asked])
         model.used, model.spent = model.used + search.completions, model.spent + search.spent
-        found = [
-            one
+        answers = [
+            self._evaluate(node.program, MODEL, problem, best.findings)
             for node in nodes
             if node.asked and not node.verdict.is_bug
-            for one in self._judged(node.program, MODEL, problem, best.findings)
         ]
-        bettered = min([best, *found], key=lambda one: one.rank)
-        if bettered is best:
-            self.in_vain[MODEL] = len(problem.dataset)
-        return bettered._replace(usage=usage)
+        candidates = [best, *(written for written in answers if written is not None)]
+        improved = min(candidates, key=lambda written: written.rank)
+        if improved is best:
+            self._failed_at[MODEL] = len(problem.dataset)
+        return improved._replace(usage=usage)
 
-    def _looked_up(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
-        """Let the program look up the rows that no rule gives, where they may be met again.
+    def _with_lookup(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Add a lookup table of the unexplained rows to a program.
 
-        Of real numbers none is, and a table could not be computed for many at once.
+        With real-valued observations no row occurs again, and a table would prevent predictions
+        for many observations at once, so the program stays unchanged.
         """
         leaves = problem.dataset.observation_space.leaves("observations")
         if not best.unexplained.any() or any(leaf.space.is_float for leaf in leaves):
@@ -409,16 +428,64 @@ class ProgramWriter:
         return best._replace(program=text, wrong=self.wrong(text, problem.dataset))
 
 
-def impossible(answers: Predictions, rows: Dataset) -> np.ndarray:
-    """Return a mask of the rows that no answer of a program gives: all other than its only one."""
+class JournaledWriter:
+    """Writes programs for a learner, or repeats the recorded ones during a replay.
+
+    Programs also explain the rows of an earlier environment, as long as these do not contradict
+    the rows of this environment.
+    """
+
+    def __init__(self, writer: ProgramWriter, journal: LearnerJournal) -> None:
+        self._writer, self._journal = writer, journal
+        self._earlier = list(journal.run.earlier_rows() or ())
+        self._earlier_writer = replace(writer, model=None)
+
+    def write(self, rows: Dataset, programs: Sequence[str]) -> tuple[WrittenProgram, float]:
+        """Return a program for the rows, and the seconds that it took.
+
+        Earlier rows are dropped as soon as a program without them explains more of the rows.
+        """
+        if not self._earlier:
+            return self._write(self._writer, rows, programs)
+        self._earlier_writer.contract = self._writer.contract
+        first, count = 1 + max(row.episode for row in self._earlier), len(self._earlier)
+        earlier = [row._replace(episode=row.episode - first) for row in self._earlier]
+        combined = self._journal.run.dataset_of([*earlier, *rows])
+        written, seconds = self._write(self._earlier_writer, combined, programs)
+        written = written._replace(
+            unexplained=written.unexplained[count:], wrong=written.wrong[count:]
+        )
+        if not written.unexplained.any():
+            return written, seconds
+        alone, more_seconds = self._write(self._writer, rows, programs)
+        if alone.unexplained.sum() < written.unexplained.sum():
+            self._earlier.clear()
+            words = "rows of the previous environment contradict this one and are left out"
+            self._journal.note(words)
+            written = alone
+        return written, seconds + more_seconds
+
+    def _write(
+        self, writer: ProgramWriter, rows: Dataset, programs: Sequence[str]
+    ) -> tuple[WrittenProgram, float]:
+        record = self._journal.recorded(WritingRecord)
+        if record is not None:
+            return writer.repeat(record, rows, programs), record.seconds
+        written, record = writer.write_and_record(rows, programs)
+        self._journal.append(record)
+        return written, record.seconds
+
+
+def mispredicted(answers: Predictions, rows: Dataset) -> np.ndarray:
+    """Return a mask of the rows whose outcome has probability 0 in the predictions."""
     mask = np.ones(len(rows), np.bool_)
-    for columns, shares in answers.answers():
+    for columns, probabilities in answers.answers():
         missed = match(columns, rows).losses(rows.columns["terminations"]) > 0
-        mask &= missed | (shares <= 0)
+        mask &= missed | (probabilities <= 0)
     return mask
 
 
-LOOKING_UP = '''
+LOOKUP_CODE = '''
 
 
 def key_of(value):
@@ -456,22 +523,22 @@ class Environment(Rules):
 
 
 def with_exceptions(program: str, rows: Dataset) -> str:
-    """Write a program that looks recorded transitions up, and else does what this one says."""
+    """Return a program that looks recorded transitions up, and otherwise runs the given one."""
     entries: dict[str, str] = {}
     for row in rows:
-        asked = f"{_key(row.observation)!r}, {_key(row.action)!r}"
-        answer = [_written(row.next_observation), repr(row.reward), repr(row.terminated)]
-        answer += [repr(row.valid)] if row.valid is not None else []
-        entries.setdefault(asked, ", ".join(answer))
-    lines = [f"    ({asked}): ({answer})," for asked, answer in entries.items()]
+        key = f"{_key(row.observation)!r}, {_key(row.action)!r}"
+        outcome = [_literal(row.next_observation), repr(row.reward), repr(row.terminated)]
+        outcome += [repr(row.valid)] if row.valid is not None else []
+        entries.setdefault(key, ", ".join(outcome))
+    lines = [f"    ({key}): ({outcome})," for key, outcome in entries.items()]
     imports = "from copy import deepcopy\n\nimport numpy as np\nfrom numpy import inf, nan\n"
     table = "\n".join(["EXCEPTIONS = {", *lines, "}"])
     text = f"{EXCEPTIONS}, by observation and action.\n{imports}\n{table}"
-    return program.rstrip() + text + LOOKING_UP.format(count=len(entries))
+    return program.rstrip() + text + LOOKUP_CODE.format(count=len(entries))
 
 
 def _key(value: Any) -> Any:
-    """Spell an observation or an action as programs do to look it up."""
+    """Return the key of an observation or an action, equal to `key_of` in `LOOKUP_CODE`."""
     if isinstance(value, dict):
         return tuple((name, _key(value[name])) for name in sorted(value))
     if isinstance(value, list | tuple):
@@ -479,12 +546,12 @@ def _key(value: Any) -> Any:
     return _key(value.tolist()) if isinstance(value, np.ndarray) else value
 
 
-def _written(value: Any) -> str:
-    """Write an observation as Python."""
+def _literal(value: Any) -> str:
+    """Return an observation as Python code."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name!r}: {_written(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_literal(each)}" for name, each in value.items()) + "}"
     if isinstance(value, tuple):
-        return "(" + "".join(f"{_written(each)}, " for each in value) + ")"
+        return "(" + "".join(f"{_literal(each)}, " for each in value) + ")"
     if isinstance(value, np.ndarray):
         return f"np.array({value.tolist()!r}, {str(value.dtype)!r})"
     return repr(value)

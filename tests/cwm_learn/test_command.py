@@ -30,9 +30,10 @@ from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_learn.actors.base import Intent
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.curve import learning_chart, save_curve
-from cwm_learn.learner import Mismatched, Stepped
+from cwm_learn.outcomes import MismatchEvent, StepEvent
 from cwm_learn.questions import RecordedQuestion
-from cwm_learn.runs import LearningResult, ProgramRecord
+from cwm_learn.records import ProgramRecord
+from cwm_learn.runs import LearningResult
 from cwm_learn.view import learning_report, learning_view
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
@@ -64,14 +65,14 @@ def events():
     yield ProgramRecord(number=1, steps=10, rows=10, origin="induction", lines=38, unexplained=2)
     yield RecordedQuestion(source="gaps", text="a lesser question")
     yield RecordedQuestion(source="play", text=HOSTILE, weight=2.0)
-    yield Stepped(40, Intent(0, "explore", HOSTILE, None), row, None, False, 0.25)
-    yield Mismatched(40, row, None, ("reward",), False)
+    yield StepEvent(40, Intent(0, "explore", HOSTILE, None), row, None, False, 0.25)
+    yield MismatchEvent(40, row, None, ("reward",), False)
     yield episode(40, -120.0, "explore", 1)
-    yield Stepped(60, Intent(0, "exploit", "by the plan", -13.0), row, None, True, 0.75)
+    yield StepEvent(60, Intent(0, "exploit", "by the plan", -13.0), row, None, True, 0.75)
     yield episode(60, -13.0, "exploit")
     verification = Verification()
-    verification.episode(episode(60, -13.0, "exploit"))
-    yield verification.certificate()
+    verification.add(episode(60, -13.0, "exploit"))
+    yield verification.certify()
 
 
 def terminal(width: int = 100, height: int = 30) -> Console:

@@ -15,7 +15,8 @@ from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usa
 from cwm_learn.actors.base import Knowledge, OpenQuestion
 from cwm_learn.actors.continuous import Real
 from cwm_learn.doubting import UnsureModel, box_of
-from cwm_learn.runs import LearnRun, StepsTaken
+from cwm_learn.records import StepsTaken
+from cwm_learn.runs import LearnRun
 from cwm_learn.writing import AskedModel
 from openai_server import OpenAIServer
 

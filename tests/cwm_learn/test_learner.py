@@ -20,15 +20,16 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
 from cwm_learn.actors.base import OpenQuestion
 from cwm_learn.certificate import EpisodeRecord, Verification
-from cwm_learn.learn import described
-from cwm_learn.learner import Learner, OutcomeCounts, PlayedEpisode
+from cwm_learn.learn import with_docstring
+from cwm_learn.learner import Learner, PlayedEpisode
+from cwm_learn.outcomes import OutcomeCounts
 from cwm_learn.questions import Questions
+from cwm_learn.records import StepsTaken
 from cwm_learn.runs import (
     LearnConfig,
     LearnHeader,
     LearningResult,
     LearnRun,
-    StepsTaken,
 )
 from openai_server import OpenAIServer
 from shell import Shell
@@ -61,17 +62,17 @@ def episode(number: int, length: int = 100, **told: object) -> EpisodeRecord:
 
 def test_a_certificate_needs_clean_play_and_says_how_far_it_goes() -> None:
     watched = Verification()
-    assert watched.certificate() is None
+    assert watched.certify() is None
     for number in range(14):
-        watched.episode(episode(number))
-    found = watched.certificate(["action 3"])
-    assert watched.enough
+        watched.add(episode(number))
+    found = watched.certify(["action 3"])
+    assert watched.is_sufficient
     assert found.steps == 1400
     assert found.episodes == 14
     assert 1 - 0.025 ** (1 / 1400) <= found.bound < 0.004
     assert found.untried == ("action 3",)
-    watched.episode(episode(14, mismatched=1))
-    assert not watched.enough
+    watched.add(episode(14, mismatched=1))
+    assert not watched.is_sufficient
     assert (watched.attempt, watched.changed) == (2, 1500)
 
 
@@ -81,15 +82,15 @@ def test_a_certificate_needs_clean_play_and_says_how_far_it_goes() -> None:
 def test_play_below_its_promise_certifies_nothing(told: dict[str, object]) -> None:
     watched = Verification()
     for number in range(40):
-        watched.episode(episode(number))
-    watched.episode(episode(40, **told))
-    assert not watched.enough
+        watched.add(episode(number))
+    watched.add(episode(40, **told))
+    assert not watched.is_sufficient
 
 
 def test_episodes_for_the_unknown_are_no_play() -> None:
     watched = Verification()
     for number in range(40):
-        watched.episode(episode(number, aims={"explore": 1, "exploit": 99}))
+        watched.add(episode(number, aims={"explore": 1, "exploit": 99}))
     assert watched.episodes == 0
 
 
@@ -108,16 +109,16 @@ def test_few_bounds_are_exceeded_whether_steps_or_starts_go_wrong(bad: str) -> N
             return min(first, 50), first <= 50
 
         watched, steps = Verification(), 0
-        while steps < 5000 and not watched.enough:
+        while steps < 5000 and not watched.is_sufficient:
             length, wrong = play()
             steps += length
-            watched.episode(episode(0, length, mismatched=int(wrong)))
-        if not watched.enough:
+            watched.add(episode(0, length, mismatched=int(wrong)))
+        if not watched.is_sufficient:
             continue
         further = [play() for _ in range(400)]
         met = sum(wrong for _, wrong in further)
         told += 1
-        broken += not watched.certificate().holds(met, sum(length for length, _ in further))
+        broken += not watched.certify().holds(met, sum(length for length, _ in further))
     assert told > 60
     assert broken <= 0.05 * told
 
@@ -125,7 +126,7 @@ def test_few_bounds_are_exceeded_whether_steps_or_starts_go_wrong(bad: str) -> N
 def test_what_came_out_otherwise_again_is_chance_and_the_usual_outcome_the_rule() -> None:
     seen, chance = OutcomeCounts(), set()
     rows = [Transition(0, 1, after, 0.0, False) for after in (1, 2, 2, 1, 2)]
-    assert [seen.take(n, row, chance) for n, row in enumerate(rows)] == [False, *[True] * 4]
+    assert [seen.add(n, row, chance) for n, row in enumerate(rows)] == [False, *[True] * 4]
     assert chance == {0, 3}
     assert seen.contradicted == 1
 
@@ -164,7 +165,7 @@ def test_rows_come_back_from_a_journal_as_they_were(tmp_path: Path) -> None:
 
 
 def test_what_a_program_is_worth_is_said_at_its_head() -> None:
-    text = described("class Environment:\n    pass\n", ['It has """quotes""".', "- and\\more"])
+    text = with_docstring("class Environment:\n    pass\n", ['It has """quotes""".', "- and\\more"])
     exec(compile(text, "best.py", "exec"), space := {})
     assert space["Environment"]
     assert text.startswith('"""It has')
@@ -314,10 +315,10 @@ class Telling(Observer):
 
 SCRIPT = """
 import cwm_cli, os, signal, sys
-from cwm_learn.learner import Stepped
+from cwm_learn.outcomes import StepEvent
 class Killing(cwm_cli.Observer):
     def advanced(self, event):
-        if isinstance(event, Stepped) and event.steps == 34:
+        if isinstance(event, StepEvent) and event.steps == 34:
             os.kill(os.getpid(), signal.SIGKILL)
 cwm_cli.learn("FrozenLake-v1", env_args={"is_slippery": False}, run=sys.argv[1], observer=Killing())
 """

@@ -15,7 +15,8 @@ from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.worlds import ProgramModel
 from cwm_learn.missions import WorldProgram
 from cwm_learn.optimism import Optimist
-from cwm_learn.runs import LearnRun, ProgramRecord
+from cwm_learn.records import ProgramRecord
+from cwm_learn.runs import LearnRun
 from cwm_learn.writing import AskedModel
 from folders import CORRIDOR, SUPPORT
 from object_worlds import Corridor, rows_of, view_of

@@ -102,9 +102,9 @@ def test_impossible_marks_rows_without_predicted_outcome(sandbox: Sandbox) -> No
     data = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
     predictions = ProgramModel(WALK, sandbox).predict(data)
     assert predictions.shape == "outcomes"
-    assert impossible(predictions, data).tolist() == [False, True, False]
+    assert mispredicted(predictions, data).tolist() == [False, True, False]
     certain = Predictions(predictions.likeliest())
-    assert impossible(certain, data).any()
+    assert mispredicted(certain, data).any()
 
 
 def test_verification_compares_mean_return_with_promise() -> None:
@@ -120,14 +120,14 @@ def test_verification_compares_mean_return_with_promise() -> None:
                 promised=0.5,
                 chance=chance,
             )
-            result.episode(played)
+            result.add(played)
         return result
 
     good, poor = [0.0, 1.0] * 8, [0.0] * 15 + [1.0]
-    assert verification(good, chance=True).enough
-    assert not verification(good, chance=False).enough
-    assert verification([0.48] * 16, chance=False).enough  # each is close to the promise
-    assert not verification(poor, chance=True).enough
+    assert verification(good, chance=True).is_sufficient
+    assert not verification(good, chance=False).is_sufficient
+    assert verification([0.48] * 16, chance=False).is_sufficient  # each is close to the promise
+    assert not verification(poor, chance=True).is_sufficient
 
 
 @pytest.mark.slow

@@ -1,0 +1,73 @@
+"""Outcomes of steps: events for observers, wrong parts of predictions, and repeated outcomes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cwm_cli.data.dataset import Transition
+from cwm_cli.planning.model import Step, close, key
+from cwm_learn.actors.base import Intent
+
+
+class StepEvent(NamedTuple):
+    """A step: its intent, its outcome and prediction, and the seconds to choose and process it."""
+
+    steps: int
+    intent: Intent
+    row: Transition
+    predicted: Step | None
+    agreed: bool
+    seconds: float
+
+
+class MismatchEvent(NamedTuple):
+    """A wrong prediction, and its wrong parts.
+
+    `by_chance` is set if the same (observation, action) pair had another outcome before.
+    """
+
+    steps: int
+    row: Transition
+    predicted: Step | None
+    parts: tuple[str, ...]
+    by_chance: bool
+
+
+def wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
+    """Return the names of the wrongly predicted parts; "unknown" without a prediction."""
+    if predicted is None:
+        return ("unknown",)
+    parts = {
+        "observation": row.terminated or close(predicted.observation, row.next_observation),
+        "reward": close(float(predicted.reward), row.reward),
+        "terminated": bool(predicted.terminated) == row.terminated,
+    }
+    return tuple(name for name, right in parts.items() if not right) or ("observation",)
+
+
+class OutcomeCounts:
+    """Outcomes by (observation, action), used to distinguish randomness from missing rules."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, dict[Any, list[int]]] = {}
+
+    def add(self, number: int, row: Transition, random_rows: set[int]) -> bool:
+        """Record a row; return True if the same (observation, action) had several outcomes.
+
+        If outcomes contradict each other, the most common one is the rule. `random_rows` is
+        updated to contain the numbers of the rows with the other outcomes.
+        """
+        outcome = (key(row.next_observation), row.reward, row.terminated)
+        outcomes = self._rows.setdefault((key(row.observation), key(row.action)), {})
+        outcomes.setdefault(outcome, []).append(number)
+        if len(outcomes) == 1:
+            return False
+        most_common = max(outcomes.values(), key=len)
+        random_rows.difference_update(most_common)
+        random_rows.update(*(rows for rows in outcomes.values() if rows is not most_common))
+        return True
+
+    @property
+    def contradicted(self) -> int:
+        """Number of (observation, action) pairs with more than one outcome."""
+        return sum(len(outcomes) > 1 for outcomes in self._rows.values())

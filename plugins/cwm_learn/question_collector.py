@@ -1,0 +1,188 @@
+"""Collect what a learner does not know, from all sources, and record the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.evaluation.missing_data import find_gaps
+from cwm_cli.planning.model import key
+from cwm_cli.search.contracts import Usage
+from cwm_learn.actors.base import Knowledge, OpenQuestion
+from cwm_learn.doubting import EVERY, MOST_OPEN
+from cwm_learn.questions import Questions, Source
+from cwm_learn.records import ComparisonRecord
+from cwm_learn.runs import dataset_value
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from cwm_learn.doubting import UnsureModel
+    from cwm_learn.journal_replay import LearnerJournal
+    from cwm_learn.writing import ProgramWriter, WrittenProgram
+
+MAX_RIVAL_PROGRAMS = 1
+"""Programs to compare with the current one; each takes as long to write as the first."""
+
+MAX_COMPARED_STATES, MAX_DISPUTES = 300, 20
+"""States in which programs are compared, and differences between them that are probed."""
+
+
+@dataclass
+class QuestionCollector:
+    """Collects open questions, and writes them and their answers to the journal.
+
+    The sources are the actor, gaps in the rows, rows that no rule predicts, programs that
+    disagree, and a language model (`questioner`, None without one).
+    """
+
+    known: Knowledge
+    writer: ProgramWriter
+    journal: LearnerJournal
+    action_space: gym.Space[Any]
+    questioner: UnsureModel | None
+    questions: Questions = field(default_factory=Questions)
+
+    def update(self, asked: Iterable[OpenQuestion], source: Source, steps: int) -> None:
+        """Record new and answered questions, given all questions that a source asks now."""
+        for question in self.questions.update(asked, source, steps):
+            self.journal.append(question)
+            self.journal.report(question)
+
+    def ask_about_rows(
+        self, written: WrittenProgram, rows: Dataset, contradicted: int, steps: int
+    ) -> None:
+        """Ask about gaps in the rows, rows that no rule predicts, and contradictions.
+
+        `contradicted` is the number of (observation, action) pairs with several outcomes.
+        """
+        gaps = [OpenQuestion(text) for text in find_gaps(rows, self.known.names)]
+        self.update(gaps, "gaps", steps)
+        asked = []
+        if count := int(written.unexplained.sum()):
+            row = rows.row(int(np.flatnonzero(written.unexplained)[-1]))
+            asked.append(
+                OpenQuestion(
+                    f"no rule predicts {count} of {len(rows)} rows",
+                    f"such as {self.known.describe(row.observation)}",
+                    row.action,
+                    "the same outcome again: a rule is missing; another outcome: randomness",
+                    1.0,
+                )
+            )
+        if contradicted:
+            asked.append(
+                OpenQuestion(
+                    f"{contradicted} (observation, action) pairs had more than one outcome",
+                    answers="randomness, or hidden state",
+                )
+            )
+        self.update(asked, "rows", steps)
+
+    def find_disputes(self, rows: Dataset, steps: int) -> float:
+        """Compare the program with rivals that replay every row; return the seconds taken.
+
+        The untried actions for which their predictions differ become `known.disputed`.
+        """
+        began, program, seed = time.perf_counter(), self.known.program, self.known.seed
+        recorded = self.journal.recorded(ComparisonRecord)
+        if recorded is None:
+            rivals = self.writer.rivals(rows, [program], count=MAX_RIVAL_PROGRAMS)
+            self.journal.append(ComparisonRecord(programs=tuple(rivals)))
+        else:
+            rivals = list(recorded.programs)
+        untried = self._untried_rows(steps)
+        if rivals and len(untried):
+            columns, _ = self.writer.sandbox.predict(program, untried, seed=seed)
+            predicted = replace(untried, columns=untried.columns | columns)
+            differ = np.any([self.writer.wrong(rival, predicted) for rival in rivals], axis=0)
+            disputes = [predicted.row(int(n)) for n in np.flatnonzero(differ)[:MAX_DISPUTES]]
+            self.known.disputed[:] = [(row.observation, row.action) for row in disputes]
+        return time.perf_counter() - began
+
+    def ask_about_disputes(self, steps: int) -> None:
+        """Ask about predictions on which programs disagree."""
+        disputes = [(self.known.describe(o), action) for o, action in self.known.disputed]
+        asked = [
+            OpenQuestion(
+                f"two programs that fit all rows predict different outcomes of action {action} "
+                f"at {state}",
+                state,
+                action,
+                "which program is right",
+                1.0,
+            )
+            for state, action in disputes
+        ]
+        self.update(asked, "candidates", steps)
+
+    def may_ask_model(self, programs: int) -> bool:
+        """Return whether the language model is to name questions after this many programs."""
+        if self.questioner is None or programs % EVERY or not self.questioner.model.left:
+            return False
+        return len(self._open_model_questions) < MOST_OPEN
+
+    def ask_model(self, written: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
+        """Ask the language model what the program may predict wrongly."""
+        if self.questioner is None:
+            return [], Usage()
+        verb = "allows" if self.writer.contract == "chance" else "predicts"
+        right = len(rows) - int(written.wrong.sum())
+        accuracy = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
+        # The recorded section states the gaps of the rows already.
+        asked = [each.text for each in self.questions.open if each.source != "gaps"]
+        return self.questioner.name(written.program, accuracy, self.writer.recorded(rows), asked)
+
+    def pursue(self, named: Sequence[OpenQuestion], steps: int) -> None:
+        """Record questions of the language model; those with a region become targets to explore."""
+        asked = [*self._open_model_questions, *named]
+        self.update(asked, "model", steps)
+        targets = [self.questioner.pursued(each) for each in asked] if self.questioner else []
+        self.known.targets[:] = [target for target in targets if target is not None]
+
+    def answer(self, row: Transition, steps: int) -> None:
+        """Remove the dispute and the questions of the language model that a step answers."""
+        if self.known.disputed:
+            tried = key(row.observation), key(row.action)
+            left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != tried]
+            self.known.disputed[:] = left
+        answered = [target for target in self.known.targets if target.is_answered(row)]
+        if not answered:
+            return
+        left_targets = [each for each in self.known.targets if not each.is_answered(row)]
+        self.known.targets[:] = left_targets
+        outcome = f"{self.known.describe(row.next_observation)}, reward {row.reward:g}"
+        answer = f"step {steps:,} led to {outcome}" + ", the end" * row.terminated
+        for target in answered:
+            question = self.questions.answer(target.question, "model", answer)
+            self.journal.append(question)
+            self.journal.report(question)
+
+    @property
+    def _open_model_questions(self) -> list[OpenQuestion]:
+        return [each.question for each in self.questions.open if each.source == "model"]
+
+    def _untried_rows(self, steps: int) -> Dataset:
+        """Return untried actions in observed states as rows with placeholder outcomes."""
+        known, space = self.known, self.known.action_space
+        rng = np.random.default_rng([known.seed, steps])
+        tried = {(key(row.observation), key(row.action)) for row in known.rows}
+        chosen = rng.permutation(len(known.rows))[:MAX_COMPARED_STATES]
+        states = {key(o): o for o in (known.rows[n].next_observation for n in chosen)}
+        rows = []
+        for state, observation in states.items():
+            if space.kind == "discrete":
+                actions = [int(space.low[0]) + n for n in range(space.count)]
+            else:
+                actions = [dataset_value(space, self.action_space.sample()) for _ in range(3)]
+            rows += [
+                Transition(observation, action, observation, 0.0, False)
+                for action in actions
+                if (state, key(action)) not in tried
+            ]
+        return self.journal.run.dataset_of(rows)

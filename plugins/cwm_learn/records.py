@@ -1,0 +1,149 @@
+"""The journal lines of a learning run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.runs.observer import Measures
+from cwm_cli.search.contracts import Usage
+from cwm_learn.certificate import Certificate, EpisodeRecord
+from cwm_learn.questions import RecordedQuestion
+
+PROGRAMS = "programs"
+"""Folder with all programs of the run."""
+
+
+class StoredColumn(BaseModel):
+    """A column of a dataset as JSON."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    dtype: str
+    values: list[Any]
+
+    @classmethod
+    def of(cls, column: np.ndarray) -> Self:
+        """Return a column in this form."""
+        return cls(dtype=column.dtype.str, values=column.tolist())
+
+    def array(self) -> np.ndarray:
+        """Return the column."""
+        return np.array(self.values, dtype=np.dtype(self.dtype))
+
+
+class StepsTaken(BaseModel):
+    """A journal line: consecutive steps as the columns of a dataset."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["steps"] = "steps"
+    columns: dict[str, StoredColumn]
+
+    @classmethod
+    def of(cls, rows: Dataset) -> Self:
+        """Return rows in this form."""
+        return cls(columns={name: StoredColumn.of(each) for name, each in rows.columns.items()})
+
+    def arrays(self) -> Columns:
+        """Return the columns."""
+        return {name: column.array() for name, column in self.columns.items()}
+
+
+class ProgramRecord(BaseModel):
+    """A journal line: a new program.
+
+    Attributes:
+        number: Number of the program, from 1.
+        steps: Environment steps before the program.
+        rows: Number of rows that it was written from.
+        origin: Source of the program.
+        lines: Number of lines.
+        unexplained: Number of rows that its rules mispredict.
+        wrong: Number of rows that the whole program mispredicts.
+        seconds: Duration of writing.
+        completions: Completions of the language model.
+        cost: Cost of the completions in US dollars, None if unknown.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["program"] = "program"
+    number: int
+    steps: int
+    rows: int
+    origin: str
+    lines: int
+    unexplained: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+    completions: int = 0
+    cost: float | None = 0.0
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        names = ("lines", "unexplained", "wrong", "completions", "cost", "seconds")
+        return Measures(self.steps, {f"program/{name}": getattr(self, name) for name in names})
+
+    @property
+    def file(self) -> str:
+        """Path of the program in the folder of the run."""
+        return f"{PROGRAMS}/{self.number:04}.py"
+
+
+class WritingRecord(BaseModel):
+    """A journal line: the result of writing a program, so that a replay need not compute it.
+
+    Attributes:
+        origin: Source of the program.
+        rules: The program without recorded transitions; None if it is the program before.
+        looks_up: Whether the program looks up the rows that its rules mispredict.
+        unexplained: Numbers of the rows that the rules mispredict.
+        wrong: Numbers of the rows that the whole program mispredicts.
+        usage: Tokens and money of the language model.
+        in_vain: Number of rows at the last attempt that did not help, by source.
+        induced: Whether a program was induced from the rows.
+        completions: Completions of the language model.
+        spent: Cost of the completions in US dollars.
+        seconds: Duration.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["writing"] = "writing"
+    origin: str
+    rules: str | None
+    looks_up: bool
+    unexplained: tuple[int, ...]
+    wrong: tuple[int, ...]
+    usage: Usage
+    in_vain: dict[str, int]
+    induced: bool
+    completions: int
+    spent: float
+    seconds: float
+
+
+class ComparisonRecord(BaseModel):
+    """A journal line: other programs that replay every row, to compare predictions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["comparison"] = "comparison"
+    programs: tuple[str, ...]
+
+
+LearnRecord = (
+    StepsTaken
+    | EpisodeRecord
+    | ProgramRecord
+    | WritingRecord
+    | ComparisonRecord
+    | RecordedQuestion
+    | Certificate
+)
+"""A journal line."""

@@ -1,0 +1,152 @@
+"""The report and the page of a learning run, from its journal lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.runs.report import (
+    ChartLine,
+    Grid,
+    LineChart,
+    Section,
+    cumulative,
+    table,
+    with_effort,
+)
+from cwm_learn.actors.base import PLAY_AIMS
+from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
+from cwm_learn.questions import RecordedQuestion
+from cwm_learn.records import LearnRecord, ProgramRecord
+
+MAX_GRID_ROWS = 12
+"""Rows of a table in a report; the last rows are shown."""
+
+
+def verdict(records: Sequence[LearnRecord], result: Mapping[str, Any]) -> str:
+    """Return whether the play is certified and its mean return, with the steps and the cost."""
+    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
+    played = [each.returned for each in episodes if each.is_play][-MEAN_EPISODES:]
+    outcome = "Certified"
+    if not any(isinstance(each, Certificate) for each in records):
+        outcome = "Not certified"
+    if played:
+        outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
+    return with_effort(
+        outcome,
+        steps=episodes[-1].steps if episodes else None,
+        completions=result.get("completions"),
+        cost=result.get("cost", 0.0),
+        seconds=result.get("seconds"),
+    )
+
+
+def sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
+    """Yield the sections of the page from the records of a run."""
+    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
+    programs = [each for each in records if isinstance(each, ProgramRecord)]
+    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
+    certificates = [each for each in records if isinstance(each, Certificate)]
+    if episodes:
+        about = "Without an episode that the end of the budget cut off."
+        yield Section("chart", "Return of each episode", _return_curve(episodes), about)
+    lines = ["Not certified: predictions did not agree with the environment for long enough."]
+    if certificates:
+        untried = [f"Not covered, never tried: {each}" for each in certificates[-1].untried]
+        lines = [str(certificates[-1]), *untried]
+    yield Section("notes", "Certificate", {"lines": lines})
+    if episodes:
+        yield Section("panels", "Steps and mismatches", {"sections": list(_step_panels(episodes))})
+    if programs:
+        heads = ["program", "by", "steps", "rows", "lines", "unexplained", "wrong", "seconds"]
+        rows = (
+            [str(p.number), p.origin, p.steps, p.rows, p.lines, p.unexplained, p.wrong, p.seconds]
+            for p in programs
+        )
+        yield Section("table", "Programs over time", table(heads, rows, words=2, filters=(1,)))
+    if len(programs) > 1:
+        yield Section("panels", "", {"sections": list(_program_panels(programs))})
+    if questions:
+        asked = sorted(questions.values(), key=lambda each: (each.state != "open", -each.weight))
+        cells = (
+            [each.state, each.text, each.answer, each.source, each.asked, each.weight]
+            for each in asked
+        )
+        heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
+        count = sum(each.state == "open" for each in asked)
+        about = f"{count} open, {len(asked) - count} answered; sorted by their weight in plans."
+        data = table(heads, cells, words=4, filters=(0, 3))
+        yield Section("table", "Questions", data, about)
+
+
+def _return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """Return the chart of the returns: episodes of play, and episodes of exploration."""
+    whole = [each for each in episodes if not each.is_cut]
+    kinds = {
+        "play": ([each for each in whole if each.aim in PLAY_AIMS], 0),
+        "exploration": ([each for each in whole if each.aim not in PLAY_AIMS], 1),
+    }
+    lines = [
+        ChartLine(
+            name,
+            [each.steps for each in some],
+            [each.returned for each in some],
+            loose=tone == 1,
+            tone=tone,
+            tips=[f"episode {each.number}: {each.aim}, {each.length} steps" for each in some],
+        )
+        for name, (some, tone) in kinds.items()
+        if some
+    ]
+    return LineChart("steps of the environment", "return", lines).data()
+
+
+def _step_panels(episodes: Sequence[EpisodeRecord]) -> Iterator[list[Any]]:
+    """Yield charts of the steps by aim and of the mismatches, cumulative over the steps."""
+    ends = [0, *(each.steps for each in episodes)]
+    aims = dict.fromkeys(aim for each in episodes for aim in each.aims)
+    lines = [
+        ChartLine(aim, ends, cumulative(each.aims.get(aim, 0) for each in episodes)) for aim in aims
+    ]
+    yield ["Steps by aim", "chart", LineChart("steps", "cumulative steps", lines).data()]
+    line = ChartLine("", ends, cumulative(each.mismatched for each in episodes), tone="bad")
+    chart = LineChart("steps", "cumulative mismatches", [line], staircase=True)
+    yield ["Wrong predictions", "chart", chart.data()]
+
+
+def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:
+    """Yield charts of the length of the programs and of the rows they do not explain."""
+    measures = {"lines": "lines of the program", "unexplained": "unexplained rows"}
+    for name, words in measures.items():
+        line = ChartLine.of("", [(each.steps, getattr(each, name)) for each in programs])
+        yield ["", "chart", LineChart("steps", words, [line], staircase=True).data()]
+
+
+def grids(records: Sequence[LearnRecord]) -> Iterator[Grid]:
+    """Yield the tables of a report: the last episodes, programs and questions."""
+    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
+    programs = [each for each in records if isinstance(each, ProgramRecord)]
+    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
+    heads = ["episode", "aim", "steps", "return", "promised", "mismatches"]
+    cells = [
+        [
+            *(str(e.number), e.aim, f"{e.steps:,}", f"{e.returned:.5g}"),
+            "" if e.promised is None else f"{e.promised:.5g}",
+            str(e.mismatched),
+        ]
+        for e in episodes[-MAX_GRID_ROWS:]
+    ]
+    yield Grid("last episodes", heads, cells, 2)
+    heads = ["program", "by", "steps", "rows", "lines", "unexplained"]
+    cells = [
+        [
+            *(str(p.number), p.origin, f"{p.steps:,}", f"{p.rows:,}"),
+            *(str(p.lines), str(p.unexplained)),
+        ]
+        for p in programs[-MAX_GRID_ROWS:]
+    ]
+    yield Grid("last programs", heads, cells, 2)
+    cells = [[q.text, q.answer or "open"] for q in [*questions.values()][-MAX_GRID_ROWS:]]
+    yield Grid("questions", ["question", "answer"], cells, 2)
