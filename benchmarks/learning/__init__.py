@@ -1,1 +1,1 @@
-"""How few steps `cwm learn` needs, beside tuned deep and tabular reinforcement learning."""
+"""Environment steps that `cwm learn` and tuned reinforcement learning need to play well."""

@@ -1,17 +1,17 @@
-"""How few steps `cwm learn` needs, beside tuned deep and tabular reinforcement learning.
+"""Environment steps that `cwm learn` and tuned reinforcement learning need to play well.
 
-    python -m benchmarks.learning                     # ours, the known environments, ten seeds
+    python -m benchmarks.learning                     # cwm learn, known environments, ten seeds
     python -m benchmarks.learning objects held-out --seeds 10 11 12
     python -m benchmarks.learning CartPole-v1 --seeds 3 4 5
-    python -m benchmarks.learning --baselines         # theirs; needs the extra rl, and hours
+    python -m benchmarks.learning --baselines         # needs the extra rl, and hours
     python -m benchmarks.learning --executor ray --workers 64
-    python -m benchmarks.learning --table             # run nothing, print what there is
+    python -m benchmarks.learning --table             # only print the results
 
-Without a language model. Steps count until 20 fresh episodes, which nothing learns from, return
-what is asked for; who stops below that has not reached it. Every certificate is checked with
-5,000 further steps. What was measured is kept in `runs/learning`, a file each, and not measured
-again: several of these commands, and several machines, may share it. The baselines that ship are
-in `baselines.csv`; whatever was measured here comes first.
+`cwm learn` runs without a language model. A goal is reached when 20 fresh episodes, which the
+agent does not learn from, have the required mean return, unless the final play is worse again.
+Every certificate is checked with 5,000 further steps. Each result is a file in `runs/learning`,
+and is not measured again, so several commands and machines can share that folder. The package
+contains baselines in `baselines.csv`; those measured here override them.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from benchmarks.cases import (
     measure_cases,
     measure_one,
 )
-from benchmarks.learning.baselines import TABLE, algorithms, reached
+from benchmarks.learning.baselines import TABLE, algorithms, measure_baseline
 from benchmarks.learning.goals import HELD_OUT, SUITES, Goal, exists, threshold
-from benchmarks.learning.ours import Case, measured
+from benchmarks.learning.ours import Case, measure
 from benchmarks.machine import machine
 from cwm_cli.bench.executor import Executor
 from cwm_cli.text import percent
@@ -40,49 +40,51 @@ from cwm_cli.views.curves import Chart, Series
 
 SHIPPED = Path(__file__).parent / "baselines.csv"
 SEEDS = range(10, 20)
-"""None of which the agent was tuned on."""
+"""Default seeds, which were not used to tune the agent."""
 
-MODULE, THEIRS = "benchmarks.learning", "baseline"
-"""What a case is measured by, and what the words of those begin with that are not ours."""
+MODULE, BASELINE = "benchmarks.learning", "baseline"
+"""Module that measures a case, and the first word of the cases of baselines."""
 
-PATIENCE = 600.0
-"""Seconds for a baseline."""
+BASELINE_SECONDS = 600.0
+"""Time limit of a baseline."""
 
 Results = dict[Case, dict[str, Any]]
 Baseline = dict[str, Any]
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
+    """Measure missing results, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help=f"environments, or {', '.join(SUITES)}")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
-    parser.add_argument("--baselines", action="store_true", help="measure theirs, not ours")
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    parser.add_argument("--figure", type=Path, help="draw the share reached over steps, as SVG")
+    parser.add_argument("--baselines", action="store_true", help="measure the baselines")
+    parser.add_argument("--table", action="store_true", help="only print the results")
+    parser.add_argument(
+        "--figure", type=Path, help="draw the fraction of successful runs over steps, as SVG"
+    )
     add_executor_options(parser, workers=None)
     chosen = parser.parse_args()
     if chosen.one:
         _measure_here(chosen.one, chosen.folder)
         return
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    goals = _chosen(chosen.names)
+    goals = _find_goals(chosen.names)
     if not chosen.table:
-        run = _their_part if chosen.baselines else _our_part
+        run = _measure_baselines if chosen.baselines else _measure_ours
         run(goals, chosen.seeds, chosen.folder, executor_of(chosen))
-    ours, theirs = kept(chosen.folder), baselines(chosen.folder)
+    ours, theirs = load_results(chosen.folder), load_baselines(chosen.folder)
     print("\n".join(table(goals, ours, theirs, chosen.seeds)))
-    print("\n".join(conclusions(goals, ours, chosen.seeds)))
+    print("\n".join(summary_lines(goals, ours, chosen.seeds)))
     print(machine())
     if chosen.figure:
-        chosen.figure.write_text(figure(goals, ours, theirs, chosen.seeds))
+        chosen.figure.write_text(draw_figure(goals, ours, theirs, chosen.seeds))
 
 
-def _chosen(names: Sequence[str]) -> list[Goal]:
-    """Return the goals that are named, alone or as a suite."""
+def _find_goals(names: Sequence[str]) -> list[Goal]:
+    """Return the named goals; a name may be a suite."""
     every = {goal.name: [goal] for goals in SUITES.values() for goal in goals}
     known = every | {name: list(goals) for name, goals in SUITES.items()}
     if unknown := [name for name in names if name not in known]:
@@ -90,19 +92,19 @@ def _chosen(names: Sequence[str]) -> list[Goal]:
     return [goal for name in (names or ["known"]) for goal in known[name]]
 
 
-def kept(folder: Path) -> Results:
-    """Return what was measured of ours; earlier results are lines of one file."""
+def load_results(folder: Path) -> Results:
+    """Return the results of `cwm learn`; old versions wrote all results to one file."""
     file = folder / "ours.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     ours = {Case(*found.pop("case")): found for found in map(json.loads, lines)}
     for words, found in kept_cases(folder).items():
-        if words[0] != THEIRS:
+        if words[0] != BASELINE:
             ours[Case(words[0], int(words[1]))] = found
     return ours
 
 
-def baselines(folder: Path) -> list[Baseline]:
-    """Return what was measured of theirs: here, or where nothing was, elsewhere."""
+def load_baselines(folder: Path) -> list[Baseline]:
+    """Return the results of the baselines; results of this machine override the package."""
     found: dict[tuple[str, str, str], Baseline] = {}
     for row in (*_rows(SHIPPED), *_measured_here(folder)):
         found[row["name"], row["algorithm"], row["seed"]] = row
@@ -110,26 +112,26 @@ def baselines(folder: Path) -> list[Baseline]:
 
 
 def _measured_here(folder: Path) -> Iterator[Baseline]:
-    """Yield the baselines that were measured here; earlier ones are rows of one file."""
+    """Yield the baselines measured here; old versions wrote all results to one file."""
     yield from _rows(folder / "baselines.csv")
     for words, row in kept_cases(folder).items():
-        if words[0] == THEIRS:
-            # as such a file has them: what was not reached is empty
+        if words[0] == BASELINE:
+            # as text like the rows of the file, "" if not reached
             yield {name: "" if value is None else str(value) for name, value in row.items()}
 
 
 def _rows(file: Path) -> Iterator[Baseline]:
-    """Yield the rows of a table."""
+    """Yield the rows of a CSV file, none if it is missing."""
     if file.exists():
         with file.open() as lines:
             yield from csv.DictReader(lines)
 
 
-def _our_part(
+def _measure_ours(
     goals: Sequence[Goal], seeds: Sequence[int], folder: Path, executor: Executor
 ) -> None:
-    """Learn what was not learned yet."""
-    known = kept(folder)
+    """Run `cwm learn` for all goals and seeds without a result."""
+    known = load_results(folder)
     missing = [
         (goal, Case(goal.name, seed))
         for seed in seeds
@@ -138,7 +140,7 @@ def _our_part(
     ]
     here = {goal.name: exists(goal) for goal, _ in missing}
     for name in [name for name, is_here in here.items() if not is_here]:
-        print(f"{name} cannot be made here, and is left out", flush=True)
+        print(f"{name} cannot be made on this machine: skipped", flush=True)
     missing = [(goal, case) for goal, case in missing if here[goal.name]]
     wanted = {goal.name: threshold(goal, folder) for goal, _ in missing}
     cases = {
@@ -150,26 +152,30 @@ def _our_part(
 
 
 def _measure_here(words: Sequence[str], folder: Path) -> None:
-    """Measure a case in this process: a goal, the seed and the return, and theirs by algorithm."""
+    """Measure a case in this process.
+
+    The words are the goal, the seed and the return; a baseline has the word `BASELINE` before, and
+    the algorithm after the goal.
+    """
     *about, returned = words
-    asked = float(returned)
+    required = float(returned)
     every = {goal.name: goal for goals in SUITES.values() for goal in goals}
-    if about[0] != THEIRS:
+    if about[0] != BASELINE:
         goal, seed = every[about[0]], int(about[1])
-        measure_one(folder, about, lambda: measured(goal, asked, seed) | {"returned": asked})
+        measure_one(folder, about, lambda: measure(goal, required, seed) | {"returned": required})
         return
     _, name, algorithm, number = about
 
     def outcome() -> dict[str, Any]:
-        found = reached(every[name], asked, algorithm, int(number), PATIENCE)
+        found = measure_baseline(every[name], required, algorithm, int(number), BASELINE_SECONDS)
         row = {"name": name, "algorithm": algorithm, "seed": number}
-        return row | {"returned": asked, "machine": machine()} | found._asdict()
+        return row | {"returned": required, "machine": machine()} | found._asdict()
 
     measure_one(folder, about, outcome)
 
 
 def _line(case: Case, found: dict[str, Any]) -> str:
-    """Say what came of one."""
+    """Return a line with the result of a case."""
     if "error" in found:
         return f"{case.name} {case.seed}: {found['error']}"
     hit = "not reached" if not is_reached(found) else f"{found['hit']} steps"
@@ -179,21 +185,21 @@ def _line(case: Case, found: dict[str, Any]) -> str:
 
 
 def is_reached(found: dict[str, Any]) -> bool:
-    """Whether play returned enough, and still did in the end."""
+    """Return whether play reached the return, and its final mean is at most 5 % lower."""
     if found.get("hit") is None or "final" not in found:
         return False
-    room = 0.05 * abs(found["returned"])  # 20 other episodes may return a little less
+    room = 0.05 * abs(found["returned"])
     return bool(found["final"] >= found["returned"] - room)
 
 
-def _their_part(
+def _measure_baselines(
     goals: Sequence[Goal], seeds: Sequence[int], folder: Path, executor: Executor
 ) -> None:
-    """Measure the baselines that were not measured here yet."""
+    """Measure the baselines without a result on this machine."""
     done = {(row["name"], row["algorithm"], row["seed"]) for row in _measured_here(folder)}
     cases = {
-        (THEIRS, goal.name, algorithm, str(seed)): (
-            *(THEIRS, goal.name, algorithm, str(seed)),
+        (BASELINE, goal.name, algorithm, str(seed)): (
+            *(BASELINE, goal.name, algorithm, str(seed)),
             repr(threshold(goal, folder)),
         )
         for seed in seeds
@@ -204,14 +210,14 @@ def _their_part(
     for (_, name, algorithm, number), found, reason in measure_cases(
         MODULE, cases, folder, executor
     ):
-        told = reason if found is None else found["hit"] or "not reached"
-        print(f"{name} {algorithm} {number}: {told}", flush=True)
+        outcome = reason if found is None else found["hit"] or "not reached"
+        print(f"{name} {algorithm} {number}: {outcome}", flush=True)
 
 
 def table(
     goals: Sequence[Goal], ours: Results, theirs: Sequence[Baseline], seeds: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a line per environment."""
+    """Yield the lines of the table, one per environment."""
     heads = "environment|return|goal|ours: steps (worst)|reached|seconds|writing|tabular Q"
     yield f"| {' | '.join([*heads.split('|'), 'best of DQN, PPO, SAC', 'ratio'])} |"
     yield "|---" * 10 + "|"
@@ -220,7 +226,7 @@ def table(
         if not found:
             continue
         hits = [one["hit"] for one in found if is_reached(one)]
-        mine = _middle(hits, len(found))
+        mine = _median(hits, len(found))
         seconds = [one["hit_seconds"] for one in found if is_reached(one)]
         writing = [
             one["writing_seconds"] / one["seconds"] for one in found if one.get("writing_seconds")
@@ -242,11 +248,11 @@ def table(
         yield f"| {' | '.join(cells)} |"
 
 
-def _middle(hits: Sequence[float], count: int) -> float | None:
-    """Return the median where what was not reached is endless."""
+def _median(hits: Sequence[float], count: int) -> float | None:
+    """Return the median of `count` runs, None if infinite; failed runs count as infinite."""
     ordered = sorted(hits)
-    half = [place for place in ((count - 1) // 2, count // 2) if place < len(ordered)]
-    return sum(ordered[place] for place in half) / 2 if len(half) == 2 else None
+    middle = [place for place in ((count - 1) // 2, count // 2) if place < len(ordered)]
+    return sum(ordered[place] for place in middle) / 2 if len(middle) == 2 else None
 
 
 def _words(steps: float | None) -> str:
@@ -254,29 +260,29 @@ def _words(steps: float | None) -> str:
 
 
 def _best(goal: Goal, theirs: Sequence[Baseline], *, tables: bool) -> tuple[float | None, str]:
-    """Return the smallest median of some baselines, and how to say it."""
+    """Return the smallest median of the baselines with or without tables, and its text."""
     runs: dict[str, list[Baseline]] = defaultdict(list)
     for row in theirs:
         if row["name"] == goal.name and (row["algorithm"] == TABLE) == tables:
             runs[row["algorithm"]].append(row)
-    told = []
+    medians: list[tuple[float | None, str]] = []
     for algorithm, rows in runs.items():
         hits = [float(row["hit"]) for row in rows if row["hit"]]
-        middle = _middle(hits, len(rows))
-        asked = float(rows[0]["returned"])
-        at = "" if goal.returned in (None, asked) else f" (at {asked:g})"
+        steps = _median(hits, len(rows))
+        required = float(rows[0]["returned"])
+        at = "" if goal.returned in (None, required) else f" (at {required:g})"
         longest = max(float(row["steps"]) for row in rows)
-        words = f"{_words(middle)}{at}" if middle else f"not by {longest:,.0f}{at}"
-        told.append((middle, words if tables else f"{algorithm} {words}"))
-    known = [one for one in told if one[0] is not None]
-    return min(known) if known else (None, told[0][1] if told else "")
+        words = f"{_words(steps)}{at}" if steps else f"not by {longest:,.0f}{at}"
+        medians.append((steps, words if tables else f"{algorithm} {words}"))
+    known = [one for one in medians if one[0] is not None]
+    return min(known) if known else (None, medians[0][1] if medians else "")
 
 
-def conclusions(goals: Sequence[Goal], ours: Results, seeds: Sequence[int]) -> Iterator[str]:
-    """Say of how many certificates the bound held, and how many held-out systems were learned."""
+def summary_lines(goals: Sequence[Goal], ours: Results, seeds: Sequence[int]) -> Iterator[str]:
+    """Yield the numbers of exceeded certificates and learned held-out systems, and the time."""
     found = [ours[case] for g in goals for seed in seeds if (case := Case(g.name, seed)) in ours]
     if broken := sum("error" in one for one in found):
-        yield f"{broken} of {len(found)} runs broke"
+        yield f"{broken} of {len(found)} runs failed with an error"
     checked = [one["checked"] for one in found if one.get("checked")]
     if checked:
         broken = sum(not one["holds"] for one in checked)
@@ -297,10 +303,10 @@ def conclusions(goals: Sequence[Goal], ours: Results, seeds: Sequence[int]) -> I
         yield f"writing programs took {percent(writing / spent)} of the time of learning"
 
 
-def figure(
+def draw_figure(
     goals: Sequence[Goal], ours: Results, theirs: Sequence[Baseline], seeds: Sequence[int]
 ) -> str:
-    """Draw in how many steps which share of all runs reached what was asked for."""
+    """Return an SVG of the fraction of runs that reached the goal over the steps."""
     names = {row["name"] for row in theirs} & {case.name for case in ours}
     names &= {goal.name for goal in goals}
     mine = [
@@ -319,8 +325,8 @@ def figure(
         if reached_at:
             shares = [(place + 1) / len(hits) for place in range(len(reached_at))]
             series.append(Series(f"{name} ({len(hits)} runs)", reached_at, shares))
-    label = f"share of runs that play as is asked for, in {len(names)} environments"
-    title = "Steps of the environment until play is good"
+    label = f"fraction of runs that reached the goal, in {len(names)} environments"
+    title = "Environment steps until the goal is reached"
     return Chart.of(title, "steps of the environment", label, series, logarithmic=True).svg()
 
 

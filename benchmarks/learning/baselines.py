@@ -1,9 +1,10 @@
-"""Deep and tabular reinforcement learning on the same axis: steps until play returns enough.
+"""Baselines: the steps that deep and tabular reinforcement learning need to reach a return.
 
-DQN, PPO and SAC are those of stable-baselines3 (extra `rl`) with the tuned settings of its zoo
-where that has some, and Q-learning in a table where situations can be counted. Ten fresh
-episodes are played greedily every so many steps; the first time that their mean reaches the
-return counts. Each is stopped after 300,000 steps or so many seconds, and has not reached it then.
+DQN, PPO and SAC are the implementations of stable-baselines3 (extra `rl`) with the tuned settings
+of its zoo, if it has some. Environments with few states have tabular Q-learning (Watkins 1989) too.
+Ten fresh episodes are played greedily at a fixed interval of steps. The result is the first step
+at which their mean reaches the return. A baseline that takes 300,000 steps, or the time limit,
+has not reached it.
 """
 
 import time
@@ -18,17 +19,22 @@ from benchmarks.learning.goals import Goal
 from cwm_cli.registry import environment
 
 EPISODES = 10
-LONGEST = 300_000
+MAX_STEPS = 300_000
 TABLE = "tabular Q"
-EXPLORATION, RATE, DISCOUNT = 0.1, 0.5, 0.99
-"""Of Q-learning: the share of random actions, the step size, the discount."""
+EXPLORATION, LEARNING_RATE, DISCOUNT = 0.1, 0.5, 0.99
+"""Settings of Q-learning: fraction of random actions, step size, discount."""
 
 
 class Setting(NamedTuple):
-    """How an algorithm is run in an environment: its arguments, and every how many steps it plays.
+    """Settings of an algorithm in an environment.
 
-    `linear` arguments fall to 0 in the course of `steps`; `normalised` observations and rewards
-    have mean 0 and spread 1 so far.
+    Attributes:
+        arguments: Arguments of the algorithm.
+        steps: Number of training steps.
+        every: Number of steps between evaluations.
+        copies: Number of parallel environments.
+        normalised: Whether observations and rewards are scaled to mean 0 and deviation 1.
+        linear: Arguments that decrease linearly to 0 over `steps`.
     """
 
     arguments: dict[str, Any]
@@ -50,7 +56,7 @@ GRID = Setting(
         "exploration_final_eps": 0.1,
     }
 )
-"""The zoo has nothing for grids: DQN with a larger step size."""
+"""Settings for grids, which the zoo does not have: DQN with a larger step size."""
 
 ROOM = Setting(
     {
@@ -184,15 +190,15 @@ SETTINGS: dict[tuple[str, str], Setting] = {
 }
 
 Act = Callable[[np.ndarray], Any]
-"""Chooses an action for each of several observations."""
+"""A policy: it returns an action for each observation."""
 
 
-class Reached(Exception):
-    """Play returns enough."""
+class Stopped(Exception):
+    """Training is over: the return or a limit is reached."""
 
 
 class Outcome(NamedTuple):
-    """The steps after which play first returned enough, those that were taken, and the best."""
+    """Steps at which the return was reached, steps taken, best mean return, and seconds."""
 
     hit: int | None
     steps: int
@@ -200,62 +206,62 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-class Judge:
-    """Plays fresh episodes every so many steps; `Reached` when they return enough."""
+class Evaluator:
+    """Plays fresh episodes at an interval of steps; raises `Stopped` if training is over."""
 
     def __init__(self, goal: Goal, returned: float, seed: int, seconds: float, every: int) -> None:
-        self._envs = [made(goal) for _ in range(EPISODES)]
+        self._envs = [make_env(goal) for _ in range(EPISODES)]
         self._returned, self._seconds, self._every = returned, seconds, every
-        self._began, self._playing, self._last = time.monotonic(), 0.0, 0
+        self._began, self._evaluation_seconds, self._last = time.monotonic(), 0.0, 0
         self._seed = 10_000_000 + 1_000_000 * seed
         self.steps, self.best, self.hit = 0, -np.inf, None
 
-    def at(self, steps: int, act: Act) -> None:
-        """Play if it is time."""
+    def update(self, steps: int, act: Act) -> None:
+        """Evaluate the policy if the interval is over."""
         self.steps = steps
         if steps - self._last < self._every:
             return
         self._last, began = steps, time.monotonic()
         mean = self._play(act)
-        self._playing += time.monotonic() - began
+        self._evaluation_seconds += time.monotonic() - began
         self.best = max(self.best, mean)
         if mean >= self._returned:
             self.hit = steps
-            raise Reached
-        if steps >= LONGEST or self.seconds > self._seconds:
-            raise Reached
+            raise Stopped
+        if steps >= MAX_STEPS or self.seconds > self._seconds:
+            raise Stopped
 
     @property
     def seconds(self) -> float:
-        """How long was learned."""
-        return time.monotonic() - self._began - self._playing
+        """Seconds of training, without evaluations."""
+        return time.monotonic() - self._began - self._evaluation_seconds
 
     @property
     def outcome(self) -> Outcome:
-        """What came of it."""
+        """The result of the training."""
         return Outcome(self.hit, self.steps, float(self.best), round(self.seconds, 1))
 
     def _play(self, act: Act) -> float:
-        """Return the mean return of episodes that are stepped together."""
-        seen = [
+        """Return the mean return of episodes that run in parallel."""
+        observations = [
             env.reset(seed=self._seed + 10 * self.steps + place)[0]
             for place, env in enumerate(self._envs)
         ]
         live, returns = list(range(EPISODES)), np.zeros(EPISODES)
         while live:
-            actions, going = act(np.array([seen[n] for n in live])), []
+            actions, going = act(np.array([observations[n] for n in live])), []
             for action, n in zip(actions, live, strict=True):
-                seen[n], reward, terminated, truncated, _ = self._envs[n].step(action)
+                observations[n], reward, terminated, truncated, _ = self._envs[n].step(action)
                 returns[n] += float(reward)
                 going += [] if terminated or truncated else [n]
             live = going
         return float(returns.mean())
 
 
-def made(goal: Goal) -> gym.Env[Any, Any]:
-    """Make an environment as these algorithms take it: numbers only, and an end to episodes."""
+def make_env(goal: Goal) -> gym.Env[Any, Any]:
+    """Make an environment with numeric observations and a step limit."""
     if goal.env.startswith("MiniGrid"):
-        from minigrid.wrappers import FlatObsWrapper  # the zoo's view of it, mission included
+        from minigrid.wrappers import FlatObsWrapper  # as in the zoo, with the mission
 
         return FlatObsWrapper(gym.make(goal.env, **goal.args))  # type: ignore[no-any-return]
     env = environment(goal.env).make(**goal.args)
@@ -264,42 +270,44 @@ def made(goal: Goal) -> gym.Env[Any, Any]:
 
 
 def algorithms(goal: Goal) -> list[str]:
-    """Return those that there are settings for."""
+    """Return the algorithms that have settings for the environment."""
     deep = [algorithm for env, algorithm in SETTINGS if env == goal.env]
     with_table = goal.env in ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4")
     return [*deep, *([TABLE] if with_table else [])]
 
 
-def reached(goal: Goal, returned: float, algorithm: str, seed: int, seconds: float) -> Outcome:
-    """Learn until play returns enough, or the limits are reached."""
+def measure_baseline(
+    goal: Goal, returned: float, algorithm: str, seed: int, seconds: float
+) -> Outcome:
+    """Train an algorithm until its play reaches the return, or a limit is reached."""
     if algorithm == TABLE:
-        return _tabular(goal, Judge(goal, returned, seed, seconds, 100), seed)
+        return _tabular(goal, Evaluator(goal, returned, seed, seconds, 100), seed)
     setting = SETTINGS[goal.env, algorithm]
-    return _deep(goal, Judge(goal, returned, seed, seconds, setting.every), algorithm, seed)
+    return _deep(goal, Evaluator(goal, returned, seed, seconds, setting.every), algorithm, seed)
 
 
-def _tabular(goal: Goal, judge: Judge, seed: int) -> Outcome:
-    """Learn the values of a table."""
-    env, rng = made(goal), np.random.default_rng(seed)
+def _tabular(goal: Goal, evaluator: Evaluator, seed: int) -> Outcome:
+    """Train tabular Q-learning."""
+    env, rng = make_env(goal), np.random.default_rng(seed)
     spaces: Any = (env.observation_space, env.action_space)
     values = np.zeros([int(space.n) for space in spaces])
     here, _ = env.reset(seed=seed)
-    with suppress(Reached):
-        for step in range(1, LONGEST + 1):
+    with suppress(Stopped):
+        for step in range(1, MAX_STEPS + 1):
             best = np.flatnonzero(values[here] == values[here].max())
             action = int(rng.choice(best))
             if rng.random() < EXPLORATION:
                 action = int(rng.integers(values.shape[1]))
             after, reward, terminated, truncated, _ = env.step(action)
             target = float(reward) + (0 if terminated else DISCOUNT * values[after].max())
-            values[here, action] += RATE * (target - values[here, action])
+            values[here, action] += LEARNING_RATE * (target - values[here, action])
             here = env.reset()[0] if terminated or truncated else after
-            judge.at(step, lambda seen: values[seen].argmax(axis=1))
-    return judge.outcome
+            evaluator.update(step, lambda seen: values[seen].argmax(axis=1))
+    return evaluator.outcome
 
 
-def _deep(goal: Goal, judge: Judge, algorithm: str, seed: int) -> Outcome:
-    """Learn with stable-baselines3."""
+def _deep(goal: Goal, evaluator: Evaluator, algorithm: str, seed: int) -> Outcome:
+    """Train an algorithm of stable-baselines3."""
     import stable_baselines3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -309,8 +317,8 @@ def _deep(goal: Goal, judge: Judge, algorithm: str, seed: int) -> Outcome:
     setting = SETTINGS[goal.env, algorithm]
     arguments = dict(setting.arguments)
     for name in setting.linear:
-        arguments[name] = (lambda first: lambda left: first * left)(arguments[name])
-    envs: VecEnv = DummyVecEnv([lambda: made(goal)] * setting.copies)
+        arguments[name] = (lambda initial: lambda left: initial * left)(arguments[name])
+    envs: VecEnv = DummyVecEnv([lambda: make_env(goal)] * setting.copies)
     if setting.normalised:
         envs = VecNormalize(envs, gamma=arguments.get("gamma", 0.99))
     learner = getattr(stable_baselines3, algorithm)(
@@ -318,21 +326,21 @@ def _deep(goal: Goal, judge: Judge, algorithm: str, seed: int) -> Outcome:
     )
 
     def act(seen: np.ndarray) -> Any:
-        told = envs.normalize_obs(seen) if isinstance(envs, VecNormalize) else seen
-        return learner.predict(told, deterministic=True)[0]
+        scaled = envs.normalize_obs(seen) if isinstance(envs, VecNormalize) else seen
+        return learner.predict(scaled, deterministic=True)[0]
 
-    class Judging(BaseCallback):  # type: ignore[misc]
-        """Has play judged: between updates, as a policy is another one in the midst of them."""
+    class EvaluationCallback(BaseCallback):  # type: ignore[misc]
+        """Evaluates the policy between updates; PPO updates it after each rollout."""
 
         def _on_step(self) -> bool:
             if algorithm != "PPO":
-                judge.at(self.num_timesteps, act)
+                evaluator.update(self.num_timesteps, act)
             return True
 
         def _on_rollout_start(self) -> None:
             if algorithm == "PPO":
-                judge.at(self.num_timesteps, act)
+                evaluator.update(self.num_timesteps, act)
 
-    with suppress(Reached):
-        learner.learn(total_timesteps=setting.steps, callback=Judging())
-    return judge.outcome
+    with suppress(Stopped):
+        learner.learn(total_timesteps=setting.steps, callback=EvaluationCallback())
+    return evaluator.outcome

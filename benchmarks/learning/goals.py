@@ -1,4 +1,4 @@
-"""What is to be reached: a return, in so many steps of an environment."""
+"""Goals of the benchmark: an environment, a return to reach, and a number of steps."""
 
 import json
 import subprocess
@@ -9,17 +9,21 @@ from typing import Any, NamedTuple
 import cwm_cli
 from cwm_cli.registry import environment
 
-SHARE = 0.9
-"""Where a goal has no number: the share of what the oracle gains over random actions."""
+ORACLE_FRACTION = 0.9
+"""Default return to reach, as a fraction of the gain of the oracle over random actions."""
 
 ORACLE_EPISODES = 20
 
 
 class Goal(NamedTuple):
-    """An environment, the mean return of 20 fresh episodes to reach, and in how many steps.
+    """An environment and the performance to reach in it.
 
-    Without a return it is `SHARE` of the oracle, which plans in the environment itself.
-    `lowest` is what no episode may return less than; after `most` steps learning is given up.
+    Attributes:
+        returned: Mean return of 20 fresh episodes. None: `ORACLE_FRACTION` of the gain of the
+            oracle, which plans in the environment itself.
+        steps: Maximum number of environment steps up to the return, as a goal.
+        max_steps: Number of steps after which learning stops.
+        lowest: Minimum return of each episode.
     """
 
     name: str
@@ -27,7 +31,7 @@ class Goal(NamedTuple):
     args: dict[str, Any]
     returned: float | None
     steps: int
-    most: int
+    max_steps: int
     lowest: float | None = None
 
 
@@ -36,25 +40,25 @@ def _goal(
     returned: float | None,
     steps: int,
     *,
-    most: int | None = None,
+    max_steps: int | None = None,
     name: str = "",
     lowest: float | None = None,
     **args: Any,
 ) -> Goal:
-    """Name a goal after its environment, and give up after five times the steps to reach it in."""
+    """Return a goal; learning stops after five times the steps by default."""
     return Goal(
         name or env.partition(":")[2] or env,
         env,
         args,
         returned,
         steps,
-        most or max(1000, 5 * steps),
+        max_steps or max(1000, 5 * steps),
         lowest,
     )
 
 
 KNOWN = (
-    _goal("CartPole-v1", 500, 120, most=3000),
+    _goal("CartPole-v1", 500, 120, max_steps=3000),
     _goal("Pendulum-v1", -180, 100),
     _goal("Acrobot-v1", -90, 250),
     _goal("MountainCar-v0", -105, 200),
@@ -62,11 +66,11 @@ KNOWN = (
     _goal("FrozenLake-v1", 1, 50, name="FrozenLake 4x4, dry", is_slippery=False),
     _goal("FrozenLake-v1", 1, 90, name="FrozenLake 8x8, dry", is_slippery=False, map_name="8x8"),
     _goal("Taxi-v4", 7.7, 400),
-    _goal("InvertedPendulum-v5", 990, 120, most=3000, lowest=900),
+    _goal("InvertedPendulum-v5", 990, 120, max_steps=3000, lowest=900),
     _goal("InvertedDoublePendulum-v5", None, 1000),
     _goal("Reacher-v5", None, 1000),
 )
-"""Environments that everybody knows."""
+"""Well-known environments."""
 
 OBJECTS = (
     _goal("MiniGrid-Empty-5x5-v0", 0.9, 60),
@@ -77,23 +81,23 @@ OBJECTS = (
     _goal("Sokoban-v0", 9.2, 500),
     _goal("Sokoban-Teleport-v0", 9.2, 1000),
 )
-"""Rooms with objects: nine tenths of what the shortest ways return, which is 1 and 10.2."""
+"""Rooms with objects: the goal is 90 % of the return of the shortest solution (1 and 10.2)."""
 
 HELD_OUT = tuple(
-    _goal(f"benchmarks.{package}:{name}-v0", None, 1500, most=1500)
+    _goal(f"benchmarks.{package}:{name}-v0", None, 1500, max_steps=1500)
     for package, names in {
         "unseen": "Culture Spike Ferry Satellite Cascade Coldroom Orchard Tram",
         "novel": "LightsOut VendingMachine TwoTanks BouncingBall",
     }.items()
     for name in names.split()
 )
-"""Systems that nobody looked at while the agent was made."""
+"""Systems that were not used during the development of the agent."""
 
 SUITES = {"known": KNOWN, "objects": OBJECTS, "held-out": HELD_OUT}
 
 
 def threshold(goal: Goal, folder: Path) -> float:
-    """Return what is to be reached; what the oracle returns is measured once and kept."""
+    """Return the return to reach; the oracle is measured once, and its result is stored."""
     if goal.returned is not None:
         return goal.returned
     file = folder / "oracles.jsonl"
@@ -104,11 +108,11 @@ def threshold(goal: Goal, folder: Path) -> float:
         with file.open("a") as out:
             out.write(json.dumps({"name": goal.name} | known[goal.name]) + "\n")
     oracle, random = known[goal.name]["oracle"], known[goal.name]["random"]
-    return float(random + SHARE * (oracle - random))
+    return float(random + ORACLE_FRACTION * (oracle - random))
 
 
 def _oracle(goal: Goal, folder: Path) -> dict[str, float]:
-    """Plan in the environment itself."""
+    """Return the mean returns of planning in the environment itself, and of random actions."""
     played = cwm_cli.plan(
         env=goal.env,
         env_args=goal.args,
@@ -121,11 +125,13 @@ def _oracle(goal: Goal, folder: Path) -> dict[str, float]:
 
 
 def exists(goal: Goal) -> bool:
-    """Whether the environment can be made here."""
-    code = f"from benchmarks.learning.goals import made; made({goal.env!r}, {goal.args!r})"
+    """Return whether the environment can be made on this machine."""
+    code = (
+        f"from benchmarks.learning.goals import make_once; make_once({goal.env!r}, {goal.args!r})"
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
-def made(env: str, args: dict[str, Any]) -> None:
-    """Make an environment once."""
+def make_once(env: str, args: dict[str, Any]) -> None:
+    """Make and close an environment."""
     environment(env).make(**args).close()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.cases import file_of, kept_cases
-from benchmarks.learning.__main__ import baselines, kept
+from benchmarks.learning.__main__ import load_baselines, load_results
 from benchmarks.learning.ours import Case
 from processes import wait_until
 
@@ -63,14 +63,14 @@ def test_cases_of_learning_are_measured_by_the_executor_that_is_named(tmp_path):
         start(tmp_path, "benchmarks.learning", "CliffWalking-v1", *here, "--seeds", "10")
     )
     assert "CliffWalking-v1 10: " in out and "1 of 1" in out
-    ours = kept(tmp_path)
+    ours = load_results(tmp_path)
     assert list(ours) == [Case("CliffWalking-v1", 10)]
     assert ours[Case("CliffWalking-v1", 10)]["returned"] == -13.0
 
     # stable-baselines3 need not be there for a table
     words = ("baseline", "FrozenLake 4x4, dry", "tabular Q", "77", "1.0")
     finished(start(tmp_path, "benchmarks.learning", "--one", *words))
-    rows = [row for row in baselines(tmp_path) if row["seed"] == "77"]
+    rows = [row for row in load_baselines(tmp_path) if row["seed"] == "77"]
     assert [(row["name"], row["algorithm"], row["best"]) for row in rows] == [
         ("FrozenLake 4x4, dry", "tabular Q", "1.0")
     ]
