@@ -47,7 +47,7 @@ RETURNS = [
 ]
 
 
-def episode(steps: int, returned: float, aim: str, wrong: int = 0) -> EpisodeRecord:
+def episode(steps: int, returned: float, aim: str, mismatched: int = 0) -> EpisodeRecord:
     return EpisodeRecord(
         number=steps,
         steps=steps,
@@ -55,12 +55,12 @@ def episode(steps: int, returned: float, aim: str, wrong: int = 0) -> EpisodeRec
         length=20,
         aims={aim: 20},
         promised=-13.0,
-        mismatched=wrong,
+        mismatched=mismatched,
     )
 
 
 def events():
-    """The events of an agent in order."""
+    """Yield the events of a learner in order."""
     row = Transition(HOSTILE, 0, HOSTILE, -1.0, False)
     yield ProgramRecord(number=1, steps=10, rows=10, origin="induction", lines=38, unexplained=2)
     yield RecordedQuestion(source="gaps", text="a lesser question")
@@ -93,16 +93,16 @@ def picture(console: Console) -> list[str]:
     return ESCAPES.sub("", other.file.getvalue()).rstrip("\n").split("\n")
 
 
-def test_one_can_see_it_learn() -> None:
+def test_picture_shows_the_state_of_learning() -> None:
     lines = picture(terminal())
-    told = {line.split("  ")[0].strip(): line for line in lines}
-    assert "3: 0 steps, return 0 so far; last -13, best -13" in told["episode"]
-    assert told["aim"].endswith("exploit: by the plan (planned return -13)")
-    assert "500.0 ms per step" in told["planning"]
-    assert "reward at step 40" in told["mismatch"]
+    labelled = {line.split("  ")[0].strip(): line for line in lines}
+    assert "3: 0 steps, return 0 so far; last -13, best -13" in labelled["episode"]
+    assert labelled["aim"].endswith("exploit: by the plan (planned return -13)")
+    assert "500.0 ms per step" in labelled["planning"]
+    assert "reward at step 40" in labelled["mismatch"]
     assert "program   1, 38 lines by induction, from 10 rows, 2 rows unexplained" in lines
-    assert told["open"].startswith("open      2 questions; ")
-    assert "evil" in told["open"]  # it weighs more
+    assert labelled["open"].startswith("open      2 questions; ")
+    assert "evil" in labelled["open"]  # the question with the larger weight
     assert any("certified" in line for line in lines)
     assert " 60/300 steps · " in lines[-1]
     plot = [line for line in lines if "\u2502" in line]
@@ -111,14 +111,14 @@ def test_one_can_see_it_learn() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)])
-def test_the_picture_fits_any_terminal_whatever_texts_say(width, height) -> None:
+def test_picture_fits_any_terminal_with_any_texts(width, height) -> None:
     lines = picture(terminal(width, height))
     assert len(lines) <= max(height - 1, 1)
     assert all(cell_len(line) <= width for line in lines)
     assert not set("".join(lines)) & set("\x1b\x07\u202e")
 
 
-def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
+def test_each_episode_is_a_plain_line_without_a_terminal() -> None:
     console = Console(file=StringIO(), width=40)
     view = learning_view(console, steps=300)
     view.begins(object())
@@ -131,7 +131,7 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
     assert last.startswith("certified: no mismatch in 20 steps (1 episodes) of play")
 
 
-def test_views_name_the_model_that_has_not_answered_yet(monkeypatch) -> None:
+def test_views_name_the_model_during_a_request(monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("cwm_cli.views.lines.QUIET_SECONDS", 0.01)
     in_flight, answered = InFlight(), Event()
@@ -165,7 +165,7 @@ def wait_until(holds) -> None:
         time.sleep(0.01)
 
 
-def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:
+def test_report_shows_certificate_and_open_questions() -> None:
     questions = [RecordedQuestion(source="gaps", text=f"question {n}", weight=n) for n in range(6)]
     questions.append(RecordedQuestion(source="gaps", text="known", state="answered", answer="yes"))
     result = LearningResult(
@@ -203,7 +203,7 @@ def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:
     assert str(last).split() == ["Next:", "cwm", "runs", "show", "r"]
 
 
-def test_a_curve_is_a_picture_and_data(tmp_path) -> None:
+def test_curve_is_saved_as_picture_and_data(tmp_path) -> None:
     files = save_curve("a<b", RETURNS, tmp_path)
     rows = list(csv.DictReader((tmp_path / "curve.csv").open()))
     assert [float(row["return"]) for row in rows] == [-120.0, -13.0, -12.5]
@@ -216,7 +216,7 @@ def test_a_curve_is_a_picture_and_data(tmp_path) -> None:
     assert save_curve("nothing was played", [], tmp_path)
 
 
-def test_axes_have_round_numbers_and_hold_every_value() -> None:
+def test_axes_have_round_marks_and_contain_all_values() -> None:
     wrong = {}
     for values in ([0.0], [-13.0, -120.0], [0.46, 500.0], [1e-6, 2e-6], [7.7, 7.7], [-1e6, 1e6]):
         axis = Axis.of(values)
@@ -230,7 +230,7 @@ def test_axes_have_round_numbers_and_hold_every_value() -> None:
     assert "100,000" in chart.svg()
 
 
-def test_a_plot_in_a_terminal_keeps_to_its_room() -> None:
+def test_terminal_plot_has_the_requested_size() -> None:
     for width, height in ((80, 12), (21, 3), (30, 5)):
         lines = learning_chart("", RETURNS).dots(width, height)
         assert len(lines) == height
@@ -238,7 +238,7 @@ def test_a_plot_in_a_terminal_keeps_to_its_room() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_learns_and_says_how_to_go_on(cwm) -> None:
+def test_command_prints_result_and_next_command(cwm) -> None:
     lake = ("--env", "FrozenLake-v1", "--env-arg", "is_slippery=false")
     done = cwm("learn", *lake, "--steps", "120", "--json")
     assert done.returncode == 0, done.stderr
@@ -255,7 +255,7 @@ def test_the_command_learns_and_says_how_to_go_on(cwm) -> None:
     assert re.search(r"^step \d+  \w+: return ", done.stderr, re.MULTILINE)
 
 
-def test_mistakes_are_named_in_one_line(cwm) -> None:
+def test_invalid_arguments_are_errors_in_one_line(cwm) -> None:
     wrong = {}
     for arguments, words in (
         (("--env", "CartPol-v1"), "did you mean CartPole-v1?"),
@@ -273,7 +273,7 @@ def test_mistakes_are_named_in_one_line(cwm) -> None:
 
 
 @pytest.mark.slow
-def test_on_a_real_terminal_the_picture_stays_above_the_report(tmp_path) -> None:
+def test_picture_stays_above_the_report_on_a_terminal(tmp_path) -> None:
     child, descriptor = pty.fork()
     if child == 0:
         time.sleep(0.1)  # until the terminal has its size

@@ -1,4 +1,4 @@
-"""Learning while acting: the loop, its run, certificates and questions."""
+"""The learning loop, its run, certificates and questions."""
 
 import ast
 import json
@@ -55,83 +55,85 @@ class Backward(gym.ActionWrapper):
 gym.register("Backward-v0", entry_point=Backward)
 
 
-def episode(number: int, length: int = 100, **told: object) -> EpisodeRecord:
-    facts = {"returned": 1.0, "promised": 1.0, "aims": {"exploit": length}} | told
+def episode(number: int, length: int = 100, **changes: object) -> EpisodeRecord:
+    facts = {"returned": 1.0, "promised": 1.0, "aims": {"exploit": length}} | changes
     return EpisodeRecord(number=number, steps=(number + 1) * length, length=length, **facts)
 
 
-def test_a_certificate_needs_clean_play_and_says_how_far_it_goes() -> None:
-    watched = Verification()
-    assert watched.certify() is None
+def test_certificate_requires_clean_play_and_bounds_mismatches() -> None:
+    verification = Verification()
+    assert verification.certify() is None
     for number in range(14):
-        watched.add(episode(number))
-    found = watched.certify(["action 3"])
-    assert watched.is_sufficient
+        verification.add(episode(number))
+    found = verification.certify(["action 3"])
+    assert verification.is_sufficient
     assert found.steps == 1400
     assert found.episodes == 14
     assert 1 - 0.025 ** (1 / 1400) <= found.bound < 0.004
     assert found.untried == ("action 3",)
-    watched.add(episode(14, mismatched=1))
-    assert not watched.is_sufficient
-    assert (watched.attempt, watched.changed) == (2, 1500)
+    verification.add(episode(14, mismatched=1))
+    assert not verification.is_sufficient
+    assert (verification.attempt, verification.changed) == (2, 1500)
 
 
 @pytest.mark.parametrize(
-    "told", [{"returned": 0.5}, {"promised": None}, {"mismatched": 2}], ids=str
+    "changes", [{"returned": 0.5}, {"promised": None}, {"mismatched": 2}], ids=str
 )
-def test_play_below_its_promise_certifies_nothing(told: dict[str, object]) -> None:
-    watched = Verification()
+def test_episode_below_its_promise_prevents_a_certificate(changes: dict[str, object]) -> None:
+    verification = Verification()
     for number in range(40):
-        watched.add(episode(number))
-    watched.add(episode(40, **told))
-    assert not watched.is_sufficient
+        verification.add(episode(number))
+    verification.add(episode(40, **changes))
+    assert not verification.is_sufficient
 
 
-def test_episodes_for_the_unknown_are_no_play() -> None:
-    watched = Verification()
+def test_episodes_with_exploration_do_not_count_as_play() -> None:
+    verification = Verification()
     for number in range(40):
-        watched.add(episode(number, aims={"explore": 1, "exploit": 99}))
-    assert watched.episodes == 0
+        verification.add(episode(number, aims={"explore": 1, "exploit": 99}))
+    assert verification.episodes == 0
 
 
 @pytest.mark.parametrize("bad", ["any step", "a start"])
-def test_few_bounds_are_exceeded_whether_steps_or_starts_go_wrong(bad: str) -> None:
-    """Worlds of any share of mismatches: those certified at all keep their bound in 95 of 100."""
-    rng, told, broken = np.random.default_rng(0), 0, 0
+def test_certificates_keep_their_bound_for_wrong_steps_and_wrong_starts(bad: str) -> None:
+    """Certified bounds hold in 95 of 100 environments with random mismatch rates."""
+    rng, certified, exceeded = np.random.default_rng(0), 0, 0
     for _ in range(300):
-        share = 10 ** rng.uniform(-4, -0.3)
+        rate = 10 ** rng.uniform(-4, -0.3)
 
-        def play(share: float = share) -> tuple[int, bool]:
+        def play(rate: float = rate) -> tuple[int, bool]:
             if bad == "a start":
-                wrong = rng.random() < share
+                wrong = rng.random() < rate
                 return (1 if wrong else 50), wrong
-            first = int(rng.geometric(share))
+            first = int(rng.geometric(rate))
             return min(first, 50), first <= 50
 
-        watched, steps = Verification(), 0
-        while steps < 5000 and not watched.is_sufficient:
+        verification, steps = Verification(), 0
+        while steps < 5000 and not verification.is_sufficient:
             length, wrong = play()
             steps += length
-            watched.add(episode(0, length, mismatched=int(wrong)))
-        if not watched.is_sufficient:
+            verification.add(episode(0, length, mismatched=int(wrong)))
+        if not verification.is_sufficient:
             continue
         further = [play() for _ in range(400)]
-        met = sum(wrong for _, wrong in further)
-        told += 1
-        broken += not watched.certify().holds(met, sum(length for length, _ in further))
-    assert told > 60
-    assert broken <= 0.05 * told
+        mismatches = sum(wrong for _, wrong in further)
+        certified += 1
+        exceeded += not verification.certify().holds(
+            mismatches, sum(length for length, _ in further)
+        )
+    assert certified > 60
+    assert exceeded <= 0.05 * certified
 
 
-def test_what_came_out_otherwise_again_is_chance_and_the_usual_outcome_the_rule() -> None:
-    seen, chance = OutcomeCounts(), set()
+def test_most_common_of_contradicting_outcomes_is_the_rule() -> None:
+    counts, chance = OutcomeCounts(), set()
     rows = [Transition(0, 1, after, 0.0, False) for after in (1, 2, 2, 1, 2)]
-    assert [seen.add(n, row, chance) for n, row in enumerate(rows)] == [False, *[True] * 4]
+    assert [counts.add(n, row, chance) for n, row in enumerate(rows)] == [False, *[True] * 4]
     assert chance == {0, 3}
-    assert seen.contradicted == 1
+    assert counts.contradicted == 1
 
 
-def test_questions_are_answered_when_nobody_asks_them_any_more() -> None:
+def test_question_is_answered_when_its_source_asks_it_no_more() -> None:
     known = Questions()
     limit = OpenQuestion("where is the limit?", weight=2.0)
     action = OpenQuestion("action 3 was never tried", action=np.int64(3), weight=5.0)
@@ -147,7 +149,7 @@ def test_questions_are_answered_when_nobody_asks_them_any_more() -> None:
     assert (changed.state, changed.asked) == ("open", 30)
 
 
-def test_rows_come_back_from_a_journal_as_they_were(tmp_path: Path) -> None:
+def test_journal_stores_rows_exactly(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     points = rng.normal(size=(21, 2)).astype(np.float32)
     points[3] = np.nan, np.inf
@@ -164,7 +166,7 @@ def test_rows_come_back_from_a_journal_as_they_were(tmp_path: Path) -> None:
     assert "exploit" in str(again.grids())
 
 
-def test_what_a_program_is_worth_is_said_at_its_head() -> None:
+def test_facts_on_a_program_become_its_docstring() -> None:
     text = with_docstring("class Environment:\n    pass\n", ['It has """quotes""".', "- and\\more"])
     exec(compile(text, "best.py", "exec"), space := {})
     assert space["Environment"]
@@ -174,54 +176,57 @@ def test_what_a_program_is_worth_is_said_at_its_head() -> None:
 # --- environments
 
 
-def lake(**told: object) -> LearningResult:
-    return learn("FrozenLake-v1", **{"env_args": {"is_slippery": False}, "seed": 0} | told)
+def learn_lake(**arguments: object) -> LearningResult:
+    return learn("FrozenLake-v1", **{"env_args": {"is_slippery": False}, "seed": 0} | arguments)
 
 
 @pytest.fixture(scope="module")
-def dry(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
-    return lake(run=tmp_path_factory.mktemp("dry") / "r")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
+    return learn_lake(run=tmp_path_factory.mktemp("learned") / "r")
 
 
-def test_a_dry_lake_is_learned_certified_and_played(dry: LearningResult) -> None:
-    found = dry.certificate
-    assert dry.stopped == "certified"
-    assert dry.changed <= 90
+def test_dry_lake_is_learned_certified_and_planned(learned: LearningResult) -> None:
+    found = learned.certificate
+    assert learned.stopped == "certified"
+    assert learned.changed <= 90
     assert found.steps >= 300
     assert found.bound < 0.03
     assert found.untried
-    assert {each["return"] for each in dry.returns[-14:]} == {1.0}
-    head = ast.get_docstring(ast.parse(dry.program.read_text()))
+    assert {each["return"] for each in learned.returns[-14:]} == {1.0}
+    head = ast.get_docstring(ast.parse(learned.program.read_text()))
     assert "It predicts all" in head
     assert "Certified: " in head
     assert "Not covered by the data:" in head
-    assert plan(dry.run, episodes=2).mean == 1.0
-    assert evaluate(dry.run, dataset=LearnRun.load(dry.run).dataset()).scores.train.exact == 1.0
+    assert plan(learned.run, episodes=2).mean == 1.0
+    assert (
+        evaluate(learned.run, dataset=LearnRun.load(learned.run).dataset()).scores.train.exact
+        == 1.0
+    )
 
 
 @pytest.mark.long
-def test_another_run_goes_on_from_what_one_has_learned(dry: LearningResult, tmp_path: Path) -> None:
-    again = lake(start=dry.run, run=tmp_path / "r")
+def test_run_starts_from_another_run_or_its_rows(learned: LearningResult, tmp_path: Path) -> None:
+    again = learn_lake(start=learned.run, run=tmp_path / "r")
     assert again.stopped == "certified"
     assert again.changed == 0
     assert again.refits == 1
-    rows = LearnRun.load(dry.run).dataset()
+    rows = LearnRun.load(learned.run).dataset()
     rows.save(tmp_path / "rows.npz")
-    assert lake(start=tmp_path / "rows.npz", run=tmp_path / "s", steps=20).steps == 20
+    assert learn_lake(start=tmp_path / "rows.npz", run=tmp_path / "s", steps=20).steps == 20
 
 
-def test_a_run_of_other_choices_is_refused_and_an_end_is_an_end(
-    dry: LearningResult,
+def test_run_with_another_seed_is_refused_and_finished_run_stays_finished(
+    learned: LearningResult,
 ) -> None:
     with pytest.raises(CwmError, match="seed"):
-        lake(seed=1, run=dry.run)
-    same = lake(run=dry.run)
-    assert (same.steps, same.stopped) == (dry.steps, "certified")
+        learn_lake(seed=1, run=learned.run)
+    same = learn_lake(run=learned.run)
+    assert (same.steps, same.stopped) == (learned.steps, "certified")
 
 
 @pytest.mark.slow
-def test_its_play_is_measured_without_learning_from_it(dry: LearningResult, tmp_path: Path) -> None:
-    measured = []
+def test_play_adds_no_rows(learned: LearningResult, tmp_path: Path) -> None:
+    measured: list[PlayedEpisode] = []
 
     class Measuring(Observer):
         def begins(self, work: Learner) -> None:
@@ -233,12 +238,12 @@ def test_its_play_is_measured_without_learning_from_it(dry: LearningResult, tmp_
                 measured.extend(self.learner.play([7, 8]))
                 assert len(self.learner.known.rows) == rows
 
-    done = lake(start=dry.run, run=tmp_path / "r", steps=12, observer=Measuring())
+    done = learn_lake(start=learned.run, run=tmp_path / "r", steps=12, observer=Measuring())
     assert done.steps == 12
     assert set(measured) == {PlayedEpisode(1.0, 6, None)}
 
 
-def test_objects_of_one_schema_are_written_as_those_of_another() -> None:
+def test_objects_are_converted_to_another_schema() -> None:
     old = ObjectSchema(("free", "agent", "box"), (ObjectField("x"), ObjectField("hue", ("a", "b"))))
     fields = (ObjectField("hue", ("none", "b", "a")), ObjectField("x"))
     new = ObjectSchema(("free", "box", "agent"), fields)
@@ -251,25 +256,25 @@ def test_objects_of_one_schema_are_written_as_those_of_another() -> None:
 
 
 @pytest.mark.long
-def test_a_curriculum_carries_rows_and_program_to_a_larger_table(tmp_path: Path) -> None:
-    told = {"curriculum": ["Sokoban-v0"], "seed": 1, "run": tmp_path / "r"}
-    assert learn("Sokoban-Teleport-v0", steps=14, **told).steps == 14
+def test_curriculum_converts_rows_to_a_larger_object_table(tmp_path: Path) -> None:
+    arguments = {"curriculum": ["Sokoban-v0"], "seed": 1, "run": tmp_path / "r"}
+    assert learn("Sokoban-Teleport-v0", steps=14, **arguments).steps == 14
     run = LearnRun.load(tmp_path / "r")
     before = LearnRun.load(tmp_path / "r-1-Sokoban-v0").dataset()
     earlier = run.earlier()
     assert len(earlier) == len(before) == len(run.dataset()) == 14
     assert earlier.observation_space != before.observation_space
     assert np.array_equal(earlier.columns["rewards"], before.columns["rewards"])
-    assert learn("Sokoban-Teleport-v0", steps=16, **told).steps == 16
+    assert learn("Sokoban-Teleport-v0", steps=16, **arguments).steps == 16
 
 
 @pytest.mark.long
-def test_rows_of_another_environment_are_left_out_once_they_contradict_it(
-    dry: LearningResult, tmp_path: Path
+def test_contradicting_rows_of_another_environment_are_dropped(
+    learned: LearningResult, tmp_path: Path
 ) -> None:
     notes: list[str] = []
-    told = {"run": tmp_path / "r", "steps": 30, "observer": Telling(notes)}
-    done = learn("Backward-v0", start=dry.run, **told)
+    observer = NoteRecorder(notes)
+    done = learn("Backward-v0", start=learned.run, run=tmp_path / "r", steps=30, observer=observer)
     assert done.steps == 30
     assert [note for note in notes if "contradict this one" in note]
     rows = LearnRun.load(done.run).dataset()
@@ -279,25 +284,27 @@ def test_rows_of_another_environment_are_left_out_once_they_contradict_it(
 
 
 @pytest.mark.slow
-def test_budgets_end_it(dry: LearningResult, tmp_path: Path) -> None:
-    for number, (told, why, most) in enumerate(
+def test_steps_seconds_or_return_stop_learning(learned: LearningResult, tmp_path: Path) -> None:
+    for number, (arguments, reason, max_steps) in enumerate(
         [
             ({"steps": 7}, "steps", 7),
             ({"seconds": 0.0}, "seconds", 0),
-            ({"stop": "return=1.0", "start": dry.run}, "return", 200),
+            ({"stop": "return=1.0", "start": learned.run}, "return", 200),
         ]
     ):
-        done = lake(run=tmp_path / str(number), **told)
-        assert (done.stopped, done.certificate) == (why, None)
-        assert done.steps <= most
+        done = learn_lake(run=tmp_path / str(number), **arguments)
+        assert (done.stopped, done.certificate) == (reason, None)
+        assert done.steps <= max_steps
     with pytest.raises(CwmError, match="unknown --stop sometime"):
-        lake(stop="sometime")
+        learn_lake(stop="sometime")
 
 
 @pytest.mark.slow
-def test_what_chance_decides_is_said_and_not_written_anew_for_ever(tmp_path: Path) -> None:
+def test_randomness_is_reported_once_and_causes_few_rewrites(tmp_path: Path) -> None:
     notes: list[str] = []
-    done = learn("FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=Telling(notes))
+    done = learn(
+        "FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=NoteRecorder(notes)
+    )
     assert done.stopped == "steps"
     assert sum("outcomes are random" in note for note in notes) == 1
     assert "gives a positive probability to" in done.program.read_text()
@@ -305,7 +312,7 @@ def test_what_chance_decides_is_said_and_not_written_anew_for_ever(tmp_path: Pat
     assert done.refits < 40
 
 
-class Telling(Observer):
+class NoteRecorder(Observer):
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
 
@@ -325,7 +332,7 @@ cwm_cli.learn("FrozenLake-v1", env_args={"is_slippery": False}, run=sys.argv[1],
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_and_loses_few_steps(tmp_path: Path) -> None:
+def test_killed_run_continues_and_loses_few_steps(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "r")], check=False)
     assert killed.returncode == -signal.SIGKILL
     kept = LearnRun.load(tmp_path / "r")
@@ -334,7 +341,7 @@ def test_a_run_that_is_killed_goes_on_and_loses_few_steps(tmp_path: Path) -> Non
     programs = len(list((kept.folder / "programs").iterdir()))
     assert programs
     notes: list[str] = []
-    done = lake(run=kept.folder, observer=Telling(notes))
+    done = learn_lake(run=kept.folder, observer=NoteRecorder(notes))
     assert any(f"continues after {rows} steps" in note for note in notes)
     assert done.stopped == "certified"
     whole = LearnRun.load(kept.folder).dataset()
@@ -343,18 +350,20 @@ def test_a_run_that_is_killed_goes_on_and_loses_few_steps(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_another_goal_is_played_at_once_with_what_was_learned(
-    dry: LearningResult, tmp_path: Path
+def test_run_with_a_goal_needs_no_exploration_after_another_run(
+    learned: LearningResult, tmp_path: Path
 ) -> None:
-    done = lake(start=dry.run, goal="observation == 9", run=tmp_path / "r", stop="return=1.0")
+    done = learn_lake(
+        start=learned.run, goal="observation == 9", run=tmp_path / "r", stop="return=1.0"
+    )
     assert (done.stopped, done.changed) == ("return", 0)
     assert {each["aim"] for each in done.returns} <= {"exploit", "probe", "verify"}  # no "explore"
     with pytest.raises(CwmError, match="not a Python condition"):
-        lake(start=dry.run, goal="go west", run=tmp_path / "s")
+        learn_lake(start=learned.run, goal="go west", run=tmp_path / "s")
 
 
 @pytest.mark.long
-def test_language_models_are_asked_in_turn_where_rules_leave_rows_over(
+def test_language_models_take_turns_on_unexplained_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -372,7 +381,7 @@ def test_language_models_are_asked_in_turn_where_rules_leave_rows_over(
     assert LearnRun.load(done.run).summary().completions == 2
 
 
-WANDERER = """
+STRATEGY = """
 from contextlib import closing
 from dataclasses import dataclass
 from cwm_cli import hookimpl
@@ -380,49 +389,49 @@ from cwm_learn.strategy import LearningStrategy
 from cwm_cli.data.dataset import Transition
 
 @dataclass
-class Wanderer(LearningStrategy):
-    way: int = 2
+class OneAction(LearningStrategy):
+    action: int = 2
 
     def learn(self, session):
         while not session.over:
             for each in session.tasks:
                 with closing(each.task.make()) as env:
-                    here, _ = env.reset(seed=session.seed)
-                    there, reward, terminated, truncated, _ = env.step(self.way)
-                    row = Transition(here, self.way, there, reward, terminated, truncated)
+                    before, _ = env.reset(seed=session.seed)
+                    after, reward, terminated, truncated, _ = env.step(self.action)
+                    row = Transition(before, self.action, after, reward, terminated, truncated)
                     session.stepped(row, aim="explore")
                     session.ended(float(reward), aim="explore")
-        session.wrote("class Environment:\\n    pass\\n", "it wandered")
+        session.wrote("class Environment:\\n    pass\\n", "a note")
 
 @hookimpl
 def cwm_learning_strategies():
-    return {"wander": Wanderer}
+    return {"one-action": OneAction}
 """
 
 
-def test_another_loop_learns_in_its_own_way_and_its_run_is_like_any(cwm: Shell) -> None:
-    cwm.install("wandering", WANDERER)
-    told = ["--strategy", "wander", "-o", "way=1", "--steps", "4", "--curriculum", "FrozenLake-v1"]
-    made = ["learn", "--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--json"]
-    done = cwm.inside(*made, *told, "--run", "r")
+def test_strategy_of_a_plugin_learns_and_writes_a_run(cwm: Shell) -> None:
+    cwm.install("one_action", STRATEGY)
+    command = ["learn", "--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--json"]
+    options = ["--strategy", "one-action", "-o", "action=1", "--curriculum", "FrozenLake-v1"]
+    done = cwm.inside(*command, *options, "--steps", "4", "--run", "r")
     found = json.loads(done.stdout)
     assert (found["steps"], found["episodes"], found["stopped"]) == (4, 4, "steps")
     run = LearnRun.load(cwm.folder / "r")
-    assert run.config.options["strategy"] == {"way": 1}
+    assert run.config.options["strategy"] == {"action": 1}
     assert run.best_program() == "class Environment:\n    pass\n"
     assert set(run.dataset().columns["actions"].tolist()) == {1}
     assert "4 steps" in cwm.inside("runs", "list", "r").stdout
 
 
 @pytest.mark.slow
-def test_without_a_folder_the_newest_run_goes_on_that_is_not_over(
+def test_newest_unfinished_run_continues_without_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = lake(steps=3)
-    assert lake(steps=3).run != first.run  # a finished run is not continued
-    newest = lake(steps=3, new=True).run
-    further = lake(steps=6)
+    first = learn_lake(steps=3)
+    assert learn_lake(steps=3).run != first.run  # a finished run is not continued
+    newest = learn_lake(steps=3, new=True).run
+    further = learn_lake(steps=6)
     assert (further.run, further.steps) == (newest, 6)
 
 
@@ -431,7 +440,7 @@ def test_without_a_folder_the_newest_run_goes_on_that_is_not_over(
     ("env", "returned", "within"),
     [("CartPole-v1", 500.0, 1500), ("CliffWalking-v1", -13.0, 250), ("Taxi-v4", 7.0, 700)],
 )
-def test_known_worlds_are_mastered_and_certified(
+def test_known_environments_are_solved_and_certified(
     env: str, returned: float, within: int, tmp_path: Path
 ) -> None:
     done = learn(env, seed=3, run=tmp_path / "r")
@@ -441,7 +450,7 @@ def test_known_worlds_are_mastered_and_certified(
     assert done.certificate.bound < 0.03
 
 
-def test_play_that_a_budget_cuts_off_is_no_return_of_its_play():
+def test_play_that_a_budget_interrupts_is_cut():
     cut = EpisodeRecord(number=1, steps=9, returned=9.0, length=9, aims={"exploit": 9}, whole=False)
     assert cut.is_cut
     assert not cut.model_copy(update={"whole": True}).is_cut
@@ -467,7 +476,7 @@ gym.register("Broken-v0", Broken, max_episode_steps=10)
 """
 
 
-def test_an_observation_that_is_no_number_ends_learning_in_one_line(cwm: Shell) -> None:
+def test_nan_observation_is_an_error_in_one_line(cwm: Shell) -> None:
     cwm.install("broken", BROKEN)
     done = cwm.inside("learn", "--env", "broken:Broken-v0", "--steps", "5", "--run", "r")
     assert done.returncode == 1

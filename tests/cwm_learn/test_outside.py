@@ -1,4 +1,4 @@
-"""`cwm learn` as a third-party package: it uses only hooks that every plugin has."""
+"""`cwm learn` as a third-party package, which uses public hooks only."""
 
 import json
 import re
@@ -13,13 +13,13 @@ import cwm_learn
 
 pytestmark = pytest.mark.slow  # several commands, each a process
 
-BUILT_IN = Path(cwm_learn.__file__).parent
+PACKAGE = Path(cwm_learn.__file__).parent
 
 
-def install_outside(packages: Path) -> None:
+def install_as_third_party(packages: Path) -> None:
     """Install a copy of the plugin under another name, and hide the built-in one."""
-    for file in BUILT_IN.rglob("*"):
-        copy = packages / "outside" / file.relative_to(BUILT_IN)
+    for file in PACKAGE.rglob("*"):
+        copy = packages / "outside" / file.relative_to(PACKAGE)
         if file.suffix in {".py", ".template"}:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(re.sub(r"\bcwm_learn\b", "outside", file.read_text()))
@@ -36,15 +36,16 @@ def install_outside(packages: Path) -> None:
 
 
 def test_learn_works_as_a_plugin_of_another_package(cwm):
-    install_outside(cwm.packages)
+    install_as_third_party(cwm.packages)
     lake = ("FrozenLake-v1", "--env-arg", "is_slippery=False")
-    learned = cwm("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
+    command = ("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
+    learned = cwm(*command)
     assert learned.returncode == 0, learned.stderr
     found = json.loads(learned.stdout)
     assert found["steps"] <= 60
     assert found["program"] == "lake/best.py"
 
-    again = cwm("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
+    again = cwm(*command)
     assert {**json.loads(again.stdout), "seconds": 0} == {**found, "seconds": 0}
     (listed,) = json.loads(cwm("runs", "list", ".", "--json").stdout)["runs"]
     assert (listed["kind"], listed["environment"]) == ("learn", "FrozenLake-v1")
@@ -54,7 +55,7 @@ def test_learn_works_as_a_plugin_of_another_package(cwm):
 
 
 def test_function_of_another_package_is_part_of_the_python_api(cwm):
-    install_outside(cwm.packages)
+    install_as_third_party(cwm.packages)
     lines = (
         "import cwm_cli as cwm, sys",
         "result = cwm.learn('CliffWalking-v1', steps=20)",

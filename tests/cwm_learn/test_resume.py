@@ -1,4 +1,4 @@
-"""Runs of learning that are killed and continued, finished and repeated, or damaged."""
+"""Learning runs that are killed and continued, finished and repeated, or damaged."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
     return learn(**LAKE, run=tmp_path_factory.mktemp("whole") / "r")
 
 
-def crashed(asked: dict[str, Any], run: Path, number: int) -> bool:
+def crash_after(asked: dict[str, Any], run: Path, number: int) -> bool:
     """Learn until `number` further lines of the journal are written; return if it crashed."""
     write, written = LearnRun._write, []
 
@@ -86,11 +86,11 @@ def crashed(asked: dict[str, Any], run: Path, number: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_crash_after_any_line_of_the_journal_changes_nothing(
+def test_crash_after_any_journal_line_changes_nothing(
     whole: LearningResult, tmp_path: Path
 ) -> None:
     crashes = 0
-    while crashed(LAKE, tmp_path / "r", 3):
+    while crash_after(LAKE, tmp_path / "r", 3):
         crashes += 1
     assert crashes > 5
     assert lines(tmp_path / "r") == lines(whole.run)
@@ -108,13 +108,13 @@ def test_a_crash_after_any_line_of_the_journal_changes_nothing(
     ],
     ids=lambda asked: asked["env"],
 )
-def test_a_crash_between_any_two_lines_changes_nothing_in_other_environments(
+def test_crash_between_journal_lines_changes_nothing_in_other_environments(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
     learn(**asked, run=tmp_path / "whole")
     count = len(lines(tmp_path / "whole"))
     for number in (count // 4, count // 3):
-        assert crashed(asked, tmp_path / "r", number)
+        assert crash_after(asked, tmp_path / "r", number)
     learn(**asked, run=tmp_path / "r")
     assert lines(tmp_path / "r") == lines(tmp_path / "whole")
     assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
@@ -134,13 +134,13 @@ class Unrepeatable(gym.Env[int, int]):
 
 
 @pytest.mark.slow
-def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
+def test_diverging_environment_loses_its_episode_but_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = EnvSpec("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
     monkeypatch.setitem(gym.registry, spec.id, spec)
     asked, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
-    assert crashed(asked, tmp_path / "r", 1)
+    assert crash_after(asked, tmp_path / "r", 1)
     before = LearnRun.load(tmp_path / "r").dataset()
     done = learn(**asked, run=tmp_path / "r", observer=notes)
     rows = LearnRun.load(tmp_path / "r").dataset()
@@ -151,7 +151,7 @@ def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
 
 
 @pytest.mark.slow
-def test_a_killed_run_with_a_model_ends_the_same_and_asks_nothing_twice(
+def test_killed_run_with_a_model_ends_the_same_and_repeats_no_request(
     cwm: Shell, tmp_path: Path
 ) -> None:
     cwm.environment["OPENAI_API_KEY"] = "none"
@@ -207,7 +207,7 @@ def cwm_learning_strategies():
 """
 
 
-def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: Shell) -> None:
+def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> None:
     cwm.install("asking", ASKING)
     cwm.environment["OPENAI_API_KEY"] = "none"
     with OpenAIServer(lambda body: str(len(server.requests) % 4)) as server:
@@ -234,7 +234,7 @@ def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: She
     assert {name: after[name] for name in before} == before
 
 
-def test_the_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:
+def test_repeated_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:
     before, notes = contents(whole.run), Notes()
     again = learn(**LAKE, run=whole.run, observer=notes)
     assert again == whole
@@ -263,7 +263,7 @@ def test_more_steps_continue_a_finished_run(tmp_path: Path) -> None:
         (b'"values":[0,', b'"values":[[0],'),
     ],
 )
-def test_a_line_of_steps_with_a_damaged_column_is_left_out(
+def test_steps_with_a_damaged_column_are_left_out(
     whole: LearningResult, cwm: Shell, before: bytes, after: bytes
 ) -> None:
     run = cwm.folder / "r"
@@ -288,7 +288,7 @@ def test_a_line_of_steps_with_a_damaged_column_is_left_out(
     assert "1 of the" in line
 
 
-class Counting(Backend):
+class CountingBackend(Backend):
     count = 0
 
     def complete(self, request: Request) -> Completion:
@@ -296,8 +296,8 @@ class Counting(Backend):
         return Completion(f"answer {self.count}")
 
 
-def test_recorded_answers_are_returned_once_each_and_survive_a_cut_line(tmp_path: Path) -> None:
-    file, inner = tmp_path / ANSWERS, Counting()
+def test_recorded_answers_are_returned_once_and_survive_a_cut_line(tmp_path: Path) -> None:
+    file, inner = tmp_path / ANSWERS, CountingBackend()
     request = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
     assert RecordedAnswers(inner, file).complete(request).text == "answer 1"
     with file.open("ab") as stream:

@@ -1,4 +1,4 @@
-"""Programs that an agent writes while it acts: they replay every row and report table lookups."""
+"""Programs for the rows of an agent: they replay every row, and count table lookups."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 
 
-def acted(env, count, seed=0):
-    """Return the rows of random steps, as an agent would begin."""
+def random_rows(env, count, seed=0):
+    """Return the rows of random steps."""
     env.action_space.seed(seed)
     rows, episode = [], 0
     observation, _ = env.reset(seed=seed)
@@ -37,10 +37,6 @@ def acted(env, count, seed=0):
         if terminated or truncated:
             episode += 1
             observation, _ = env.reset()
-    return of(rows, env)
-
-
-def of(rows, env):
     return Dataset.of(
         rows,
         observation_space=space_of(env.observation_space),
@@ -48,13 +44,9 @@ def of(rows, env):
     )
 
 
-def first(rows, count):
-    return rows[np.arange(len(rows)) < count]
-
-
-def test_a_program_is_kept_while_it_replays_every_row_and_written_anew_when_it_does_not(sandbox):
-    rows, writer = acted(gym.make("CartPole-v1"), 120), ProgramWriter(sandbox)
-    early = writer.write(first(rows, 60))
+def test_program_is_kept_while_it_replays_every_row(sandbox):
+    rows, writer = random_rows(gym.make("CartPole-v1"), 120), ProgramWriter(sandbox)
+    early = writer.write(rows[np.arange(len(rows)) < 60])
     assert early.is_exact and not early.unexplained.any()
     later = writer.write(rows, [early.program])
     assert later.origin == KEPT and later.program == early.program
@@ -64,9 +56,9 @@ def test_a_program_is_kept_while_it_replays_every_row_and_written_anew_when_it_d
     assert other.origin != KEPT and other.is_exact
 
 
-def test_rows_that_no_rule_gives_are_looked_up_and_counted(sandbox):
+def test_unexplained_rows_are_looked_up_and_counted(sandbox):
     env = gym.make("FrozenLake-v1", is_slippery=False)
-    rows = acted(env, 600)
+    rows = random_rows(env, 600)
     rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=600)
     _, alone = np.unique(rows.situations(), return_index=True)
     rows = rows[np.sort(alone)]
@@ -95,7 +87,7 @@ class Environment:
 """
 
 
-def test_exceptions_are_looked_up_in_observations_of_any_form(sandbox):
+def test_lookup_works_for_nested_observations(sandbox):
     def observed(number):
         board, reals = np.full((2, 2), number), np.array([0.1 * number, -1e9], np.float32)
         return {"mission": f"go {number}", "board": board, "place": (number, reals)}
@@ -116,16 +108,16 @@ def test_exceptions_are_looked_up_in_observations_of_any_form(sandbox):
     assert "2 recorded transitions" in text
 
 
-def test_of_real_numbers_nothing_is_looked_up_as_no_row_is_met_again(sandbox):
-    rows = acted(gym.make("MountainCar-v0"), 60)
+def test_real_valued_rows_are_not_looked_up(sandbox):
+    rows = random_rows(gym.make("MountainCar-v0"), 60)
     rows.columns["next_observations"][7] += 0.01
     written = ProgramWriter(sandbox).write(rows)
     assert np.flatnonzero(written.unexplained).tolist() == [7]
     assert written.program == written.rules and not written.is_exact
 
 
-def test_rows_that_contradict_each_other_are_named(sandbox):
-    rows = acted(gym.make("CliffWalking-v1"), 12)
+def test_contradicting_rows_are_reported_as_wrong(sandbox):
+    rows = random_rows(gym.make("CliffWalking-v1"), 12)
     twice = rows.concatenate(rows)
     twice.columns["rewards"][12] = 5.0
     written = ProgramWriter(sandbox).write(twice)
@@ -147,16 +139,16 @@ class Environment:
 """
 
 
-def folds(count):
-    """Return rows of a world whose law no inducer looks for."""
+def folded_rows(count):
+    """Return rows of an environment with a law that induction does not search for."""
     rng, rows = np.random.default_rng(0), []
     space, names = gym.spaces.Box(0, 1, (1,), np.float64), {}
-    exec(FOLDS, names)  # the law itself
-    world = names["Environment"]()
+    exec(FOLDS, names)
+    program = names["Environment"]()
     for observation in rng.random((count, 1)):
         action = int(rng.integers(3))
-        world.set_state(observation)
-        rows.append(Transition(observation, action, *world.step(action)))
+        program.set_state(observation)
+        rows.append(Transition(observation, action, *program.step(action)))
     return Dataset.of(
         rows,
         observation_space=space_of(space),
@@ -165,11 +157,9 @@ def folds(count):
 
 
 @pytest.mark.slow
-def test_a_language_model_is_asked_where_data_are_not_enough_within_its_budget(
-    sandbox, monkeypatch
-):
+def test_language_model_explains_rows_within_its_budget(sandbox, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    rows = folds(60)
+    rows = folded_rows(60)
     with OpenAIServer([answer(f"```python\n{FOLDS}```")]) as server:
         backend = LiteLLM("openai/gpt-4o-mini", api_base=server.url)
         model = AskedModel(backend, find("strategy", default("strategy")), completions=1)
