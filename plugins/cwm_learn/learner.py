@@ -560,7 +560,9 @@ class Learner:
 
     def _detect_randomness(self) -> None:
         """Switch to stochastic programs if the rows are random and an actor supports them."""
-        can_switch = self.writer.contract == "plain" and self._deterministic_actor.stochastic_variant()
+        can_switch = (
+            self.writer.contract == "plain" and self._deterministic_actor.stochastic_variant()
+        )
         if self.known.random_rows and can_switch:
             found = find_contract(self.run.dataset_of(self.known.rows))
             if found.contract == "chance":
