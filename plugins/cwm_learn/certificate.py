@@ -36,7 +36,7 @@ MIN_CLEAN_EPISODES = 3
 """Episodes of play without a mismatch before the learner probes the program."""
 
 MIN_PASSED_PROBES = 5
-"""Probes that the program must pass before it is certified, if that many are possible."""
+"""Probes that the program must pass before it is certified, unless fewer are possible."""
 
 
 MEAN_EPISODES = 10
@@ -46,18 +46,16 @@ MEAN_EPISODES = 10
 class Certificate(BaseModel):
     """A bound on the mismatches in further play, from play without a mismatch.
 
+    `steps` and `episodes` count the play since the last change, which was after `changed`
+    environment steps. `mean` is its mean return, and `promised` the mean predicted return.
+
     Attributes:
-        steps: Number of steps of play since the last change, all without a mismatch.
-        episodes: Number of episodes of play since the last change.
         bound: Maximum fraction of further steps with a mismatch.
         episodes_bound: Maximum fraction of further episodes that have a mismatch or return less
             than promised.
         confidence: Probability of each bound.
         attempt: Number of the attempt to certify. Later attempts have a higher confidence each,
             so that all attempts together keep `confidence`.
-        changed: Environment steps at the last change.
-        mean: Mean return.
-        promised: Mean return that the program predicted.
         untried: Questions that were never tried and that the certificate does not cover.
     """
 
@@ -94,14 +92,12 @@ class EpisodeRecord(BaseModel):
     """A journal line: a finished episode.
 
     Attributes:
-        number: Number of the episode.
         steps: Environment steps up to the end of the episode.
         returned: Return of the episode.
         length: Number of steps.
         aims: Number of steps by aim.
         promised: Return that the program predicted at the start; None if it predicted none.
         mismatched: Number of wrong predictions.
-        terminated: Whether the environment terminated the episode.
         whole: Whether the episode ran to its end; False if the learner stopped it early.
         chance: Whether the environment is stochastic, so that `promised` is a mean.
     """
@@ -198,6 +194,16 @@ class Verification:
     def is_clean(self) -> bool:
         """Whether there was enough play without a mismatch to start probes."""
         return self.episodes >= MIN_CLEAN_EPISODES
+
+    @property
+    def is_newly_clean(self) -> bool:
+        """Whether the last episode of play was the last one before probes."""
+        return self.episodes == MIN_CLEAN_EPISODES
+
+    @property
+    def passed_enough_probes(self) -> bool:
+        """Whether no further probe is necessary."""
+        return self.passed_probes >= MIN_PASSED_PROBES
 
     @property
     def next_aim(self) -> Aim | None:

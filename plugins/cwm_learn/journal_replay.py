@@ -72,7 +72,7 @@ class LearnerJournal:
         return found
 
     def add_step(self, row: Transition) -> None:
-        """Add a step that was taken now, not repeated."""
+        """Add a new step, one that is not repeated."""
         self._unsaved.append(row)
         if len(self._unsaved) >= MAX_UNSAVED_STEPS:
             self.save_steps()

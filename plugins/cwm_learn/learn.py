@@ -97,7 +97,7 @@ def learn(
         env_args: Arguments of the environment.
         steps: Maximum number of environment steps.
         start: Rows and program to start with: the folder of a run, a file, or a dataset. Rows of
-            another environment are used as long as they do not contradict this one.
+            another environment are used until they contradict this one.
         model: Language models, for rows that induction does not explain.
         backend: Backend that answers; the default depends on `model`.
         api_base: Address of the API of the backend.
@@ -122,6 +122,7 @@ def learn(
     Raises:
         CwmError: An argument is invalid, or the environment is not supported.
     """
+    arguments = dict(locals())
     check_access(tools, allow_gap)
     budget = _read_budget(steps, seconds, stop)
     flags = {"api_base": api_base, "temperature": temperature}
@@ -132,26 +133,7 @@ def learn(
     folder = None if run is None else placed(run)
     if curriculum and strategy is None:
         folder = folder or fresh_folder(env, "learn", str(seed))
-        start = _learn_curriculum(
-            curriculum,
-            folder,
-            start,
-            steps=steps,
-            backend=backend,
-            model=model,
-            api_base=api_base,
-            temperature=temperature,
-            stop=stop,
-            seconds=seconds,
-            completions=completions,
-            max_cost=max_cost,
-            cache=cache,
-            options=options,
-            seed=seed,
-            tools=tools,
-            allow_gap=allow_gap,
-            observer=observer,
-        )
+        start = _learn_curriculum(curriculum, folder, start, arguments)
     point = StartingPoint.read(start).for_environment(env)
     with protected(
         chosen.limits,
@@ -210,12 +192,15 @@ def learn(
 
 
 def _learn_curriculum(
-    curriculum: Sequence[str], folder: Path, start: RunOrRows | None, **arguments: Any
+    curriculum: Sequence[str], folder: Path, start: RunOrRows | None, arguments: Mapping[str, Any]
 ) -> RunOrRows | None:
     """Learn the environments of a curriculum; return the starting point for the last environment.
 
-    The runs are beside the folder of the last environment.
+    The runs are beside the folder of the last environment. They have its arguments, except those
+    that apply to the last environment only.
     """
+    last_only = ("env_args", "curriculum", "strategy", "goal", "new")
+    shared = {name: value for name, value in arguments.items() if name not in last_only}
     folders = [
         *(
             placed(folder.with_name(f"{folder.name}-{n}-{folder_word(env)}"))
@@ -224,10 +209,10 @@ def _learn_curriculum(
         folder,
     ]
     for env, own, following in zip(curriculum, folders, folders[1:], strict=False):
-        if (following / HEADER).exists():  # the following run started from this one as it is now
+        if (following / HEADER).exists():  # the following run started from this run already
             start = own
         else:
-            result = learn(env, start=start, run=own, **arguments)
+            result = learn(**shared | {"env": env, "start": start, "run": own})
             start = result.run if result.program else None
     return start
 
@@ -570,6 +555,6 @@ def _program_facts(learner: Learner, result: LearningResult) -> list[str]:
 
 
 def with_docstring(program: str, lines: Sequence[str]) -> str:
-    """Return a program with a module docstring of these lines."""
+    """Return a program with the lines as its module docstring."""
     text = "\n".join(line.replace("\\", "/").replace('"""', "'''") for line in lines)
     return f'"""{text}\n"""\n\n{program.lstrip()}'

@@ -17,28 +17,22 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import total
 from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.certificate import (
-    MIN_CLEAN_EPISODES,
-    MIN_PASSED_PROBES,
-    Certificate,
-    EpisodeRecord,
-    Verification,
-)
+from cwm_learn.certificate import Certificate, EpisodeRecord, Verification
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.journal_replay import LearnerJournal
 from cwm_learn.outcomes import MismatchEvent, OutcomeCounts, StepEvent, wrong_parts
 from cwm_learn.question_collector import QuestionCollector
 from cwm_learn.questions import Questions
 from cwm_learn.records import ProgramRecord
+from cwm_learn.rewriting import ProgramRewriter
 from cwm_learn.runs import Budget, LearnRun, dataset_value
-from cwm_learn.writing import EXCEPTIONS, JournaledWriter
+from cwm_learn.writing import EXCEPTIONS
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -48,21 +42,6 @@ if TYPE_CHECKING:
     from cwm_learn.doubting import UnsureModel
     from cwm_learn.optimism import Optimist
     from cwm_learn.writing import ProgramWriter, WrittenProgram
-
-NEW_ROWS_FRACTION = 0.1
-"""Rewrite the program in mid-episode after this fraction of new rows, so that the total writing
-time grows linearly with the number of rows. Between episodes, rewrite after any mismatch."""
-
-REPLAYING_NEW_ROWS_FRACTION = 0.25
-"""The fraction, also between episodes, for actors that override the program with observed rows:
-rules from few more rows mislead them more often than they help."""
-
-WRONG_NEW_ROWS_FRACTION = 0.3
-"""The minimum fraction for a program that mispredicts all rows, and proportionally less for others:
-such a program lacks rows, and takes longest to write. With 1, a two-link arm took 27 more steps."""
-
-STOCHASTIC_NEW_ROWS_FRACTION = 0.5
-"""The fraction in stochastic environments: only many rows show that probabilities are wrong."""
 
 MAX_IDLE_EPISODES = 50
 """Stop after this many consecutive episodes without a target and without a mismatch."""
@@ -86,15 +65,22 @@ class PlayedEpisode(NamedTuple):
 
 @dataclass
 class _Episode:
-    """The running episode: statistics for its record."""
+    """Statistics of the running episode.
+
+    `is_random` is set if a step was random because the actor had no target.
+    """
 
     promised: float | None = None
     aims: Counter[str] = field(default_factory=Counter)
     returned: float = 0.0
     mismatched: int = 0
     is_random: bool = False
-    """Whether a step was random because the actor had no target."""
     last: Transition | None = None
+
+    @property
+    def had_target(self) -> bool:
+        """Whether the actor had a target for every step so far."""
+        return bool(self.aims) and not self.is_random
 
 
 @dataclass
@@ -137,32 +123,27 @@ class Learner:
     writing_seconds: float = field(default=0.0, init=False)
     learning_seconds: float = field(default=0.0, init=False)
     """Time of the actor to process new programs."""
-    _outcomes: OutcomeCounts = field(default_factory=OutcomeCounts, init=False, repr=False)
-    _unrecorded_completions: int = field(default=0, init=False, repr=False)
-    """Completions that led to no program."""
-    _new_mismatches: int = field(default=0, init=False, repr=False)
-    """Mismatches since the program was written, without those by chance."""
-    _rows_at_writing: int = field(default=0, init=False, repr=False)
-    _wrong_fraction: float = field(default=0.0, init=False, repr=False)
-    """Fraction of rows that the program mispredicts."""
-    _idle_episodes: int = field(default=0, init=False, repr=False)
-    _programs_compared: int = field(default=0, init=False, repr=False)
-    _noted: set[str] = field(default_factory=set, init=False, repr=False)
-    _has_diverged: bool = field(default=False, init=False, repr=False)
-    """Whether the environment deviated from the observations of a repeated episode."""
-    _episode_number: int = field(default=-1, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._deterministic_actor = type(self.actor)
-        self.env = self.task.make()
-        self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
+        self._outcomes = OutcomeCounts()
+        self._completions_without_program = 0
+        self._idle_episodes = 0
+        self._programs_compared = 0
+        self._noted: set[str] = set()
+        self._has_diverged = False  # whether the environment deviates from a repeated episode
+        self._episode_number = -1
         for row in self.run.initial_rows:
             if row.episode != self._episode_number:
                 self.known.starts.append(row.observation)
             self._episode_number = max(self._episode_number, row.episode)
             self._add_row(row)
+        self.env = self.task.make()
+        self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
         self.journal = LearnerJournal(self.run, self.observer, self)
-        self._journaled_writer = JournaledWriter(self.writer, self.journal)
+        self._rewriter = ProgramRewriter(
+            self.known, self._deterministic_actor, self.writer, self.journal
+        )
         self._collector = QuestionCollector(
             self.known, self.writer, self.journal, self.env.action_space, self.questioner
         )
@@ -231,7 +212,9 @@ class Learner:
         """Number of completions and their cost in US dollars, None if unknown."""
         costs = [record.cost for record in self.programs]
         known = [cost for cost in costs if cost is not None]
-        count = sum(record.completions for record in self.programs) + self._unrecorded_completions
+        count = (
+            sum(record.completions for record in self.programs) + self._completions_without_program
+        )
         return count, sum(known) if len(known) == len(costs) else None
 
     @property
@@ -262,22 +245,19 @@ class Learner:
         """Act until the episode ends, no target is left in it, or a budget is spent."""
         number = self._episode_number = self.journal.replay.begin_episode(self._episode_number + 1)
         self._has_diverged = False
-        observation = self._observation(
-            self.env.reset(seed=seeds_of(self.known.seed, number)[0])[0]
-        )
+        seed, _ = seeds_of(self.known.seed, number)
+        observation = self._observation(self.env.reset(seed=seed)[0])
         self.known.starts.append(observation)
         self._invent_rules(observation)
         aim, episode = self.verification.next_aim, _Episode()
         for left in range(self.known.limit, 0, -1):
             intent = self._decide(observation, left, aim)
             if intent is None and aim is not None and not episode.aims:
-                self.verification.passed_probes += (
-                    aim == "probe"
-                )  # this start has no target for a probe
+                if aim == "probe":  # no probe is possible from this start
+                    self.verification.passed_probes += 1
                 aim = "verify" if aim == "probe" else None
-                intent = self._decide(observation, left, aim) or self._decide(
-                    observation, left, None
-                )
+                intent = self._decide(observation, left, aim)
+                intent = intent or self._decide(observation, left, None)
             if self._is_abandoned(episode, intent):
                 break
             if intent is None:
@@ -287,10 +267,9 @@ class Learner:
             observation = row.next_observation
             if row.terminated or row.truncated or self._is_budget_spent:
                 break
-            if self._is_rewrite_due(NEW_ROWS_FRACTION):
+            if self._rewriter.is_due(self.actor, is_mid_episode=True):
                 self._write_program()
-        had_target = bool(episode.aims) and not episode.is_random
-        is_idle = not episode.mismatched and not had_target
+        is_idle = not episode.mismatched and not episode.had_target
         self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
         replay = self.journal.replay
         is_dropped = replay.leaves(number) and not replay.has_end(number)
@@ -305,10 +284,9 @@ class Learner:
         """
         replay, number = self.journal.replay, self._episode_number
         is_recorded = replay.has_row(number)
-        if intent is None and not is_recorded:
-            had_target = bool(episode.aims) and not episode.is_random
-            if had_target or self._idle_episodes < MAX_EMPTY_EPISODES:
-                return True
+        may_end = episode.had_target or self._idle_episodes < MAX_EMPTY_EPISODES
+        if intent is None and not is_recorded and may_end:
+            return True
         return replay.leaves(number) or (self._has_diverged and not is_recorded)
 
     def _decide(self, observation: Any, left: int, aim: Aim | None) -> Intent | None:
@@ -401,7 +379,7 @@ class Learner:
         return self._guard(lambda: self.actor.predict(observation, action), None)
 
     def _step_env(self, env: gym.Env[Any, Any], observation: Any, action: Any) -> Transition:
-        """Take a step in an environment."""
+        """Return the transition of a step in an environment."""
         found, reward, terminated, truncated, _ = env.step(deepcopy(action))
         return Transition(
             observation,
@@ -426,7 +404,7 @@ class Learner:
         """Count a wrong prediction; one by chance does not cause a rewrite of the program."""
         parts = wrong_parts(predicted, row)
         self.mismatches.update(parts)
-        self._new_mismatches += not by_chance
+        self._rewriter.new_mismatches += not by_chance
         if by_chance and "chance" not in self._noted and self.writer.contract == "plain":
             self._noted.add("chance")
             self.journal.note(
@@ -454,9 +432,9 @@ class Learner:
         self.episodes.append(record)
         self.verification.add(record)
         self.journal.report(record)
-        if self._is_rewrite_due(0.0):
+        if self._rewriter.is_due(self.actor, is_mid_episode=False):
             self._write_program()
-        elif self.verification.episodes == MIN_CLEAN_EPISODES and record.is_play:
+        elif self.verification.is_newly_clean and record.is_play:
             self._find_disputes()
         self._update_actor_questions()
         self._collector.ask_about_disputes(self.steps)
@@ -467,14 +445,14 @@ class Learner:
 
     def _has_no_doubts(self) -> bool:
         """Return whether the program passed enough probes, or no probe is left."""
-        if self.verification.passed_probes >= MIN_PASSED_PROBES:
+        if self.verification.passed_enough_probes:
             return True
         settled = self._guard(lambda: self.actor.is_settled, default=False)
         return settled and not self.known.disputed and not self.known.targets
 
     def _find_disputes(self) -> None:
         """Compare a deterministic program without mismatches with rivals, once per program."""
-        if self._new_mismatches or self._programs_compared == len(self.programs):
+        if self._rewriter.new_mismatches or self._programs_compared == len(self.programs):
             return
         self._programs_compared = len(self.programs)
         if not self._is_stochastic:
@@ -495,7 +473,7 @@ class Learner:
 
     @property
     def _is_certifiable(self) -> bool:
-        return not self._new_mismatches and self.verification.is_certifiable
+        return not self._rewriter.new_mismatches and self.verification.is_certifiable
 
     @property
     def _is_budget_spent(self) -> bool:
@@ -522,24 +500,12 @@ class Learner:
 
     # --- the program
 
-    def _is_rewrite_due(self, fraction: float) -> bool:
-        """Return whether there are enough new rows, as a fraction of the rows at the last writing.
-
-        A program that mispredicts more rows needs more new rows.
-        """
-        new_rows = len(self.known.rows) - self._rows_at_writing
-        if self.known.random_rows and self._deterministic_actor.stochastic_variant():
-            return new_rows >= STOCHASTIC_NEW_ROWS_FRACTION * self._rows_at_writing
-        fraction = REPLAYING_NEW_ROWS_FRACTION if self.actor.OVERRIDES_PROGRAM else fraction
-        fraction = max(fraction, WRONG_NEW_ROWS_FRACTION * self._wrong_fraction)
-        return self._new_mismatches > 0 and new_rows >= fraction * self._rows_at_writing
-
     def _write_program(self) -> None:
         """Write a program for all rows, ask questions about it, and act on it from now on."""
-        self._detect_randomness()
+        self._rewriter.detect_randomness()
         completions, rows = self._used_completions, self.rows_to_explain
         program = self.known.program or self.initial_program
-        written, seconds = self._journaled_writer.write(rows, [program] if program else [])
+        written, seconds = self._rewriter.write(rows, [program] if program else [])
         began = time.perf_counter()
         is_new, named = written.program != self.known.program, list[OpenQuestion]()
         self._collector.ask_about_rows(written, rows, self._outcomes.contradicted, self.steps)
@@ -550,34 +516,22 @@ class Learner:
             written = written._replace(usage=total([written.usage, usage]))
         seconds += time.perf_counter() - began
         self.writing_seconds += seconds
-        self._rows_at_writing, self._new_mismatches = len(self.known.rows), 0
-        self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
+        self._rewriter.restart(written)
         if is_new:
             self._adopt(written, rows, seconds, self._used_completions - completions)
         if not self.known.rows[-1].terminated:
             self._invent_rules(self.known.rows[-1].next_observation)
         self._collector.pursue(named, self.steps)
 
-    def _detect_randomness(self) -> None:
-        """Switch to stochastic programs if the rows are random and an actor supports them."""
-        can_switch = (
-            self.writer.contract == "plain" and self._deterministic_actor.stochastic_variant()
-        )
-        if self.known.random_rows and can_switch:
-            found = find_contract(self.run.dataset_of(self.known.rows))
-            if found.contract == "chance":
-                self.writer.contract = "chance"
-                self.journal.note(f"outcomes are random: {found.words(self.known.names)}")
-
     def _invent_rules(self, observation: Any) -> None:
-        """Add invented rules to a program in which a mission without any reward is impossible."""
-        if self.optimist is None or not self.known.program or self._new_mismatches:
+        """Add invented rules to the program if they make a mission without any reward possible."""
+        if self.optimist is None or not self.known.program or self._rewriter.new_mismatches:
             return
         began, rows, used = time.perf_counter(), self.rows_to_explain, self._used_completions
         written = self.optimist.invent(self.known.program, rows, observation)
         completions = self._used_completions - used
         if written is None:
-            self._unrecorded_completions += completions
+            self._completions_without_program += completions
         else:
             seconds = time.perf_counter() - began
             self.writing_seconds += seconds
@@ -596,10 +550,10 @@ class Learner:
             unexplained=int(written.unexplained.sum()),
             wrong=int(written.wrong.sum()),
             seconds=round(seconds, 3),
-            completions=completions + self._unrecorded_completions,
+            completions=completions + self._completions_without_program,
             cost=written.usage.cost,
         )
-        self._unrecorded_completions = 0
+        self._completions_without_program = 0
         if self.journal.replay.is_over:
             self.run.save_program(record, written.program)
         record = self.journal.append(record)
@@ -640,7 +594,7 @@ class Learner:
 
     def _record_failure(self, failure: Failure) -> None:
         """Count a failure of the program as a mismatch, and report each message once."""
-        self._new_mismatches += 1
+        self._rewriter.new_mismatches += 1
         words = printable(failure.message.splitlines()[0], 200)
         if words not in self._noted:
             self._noted.add(words)

@@ -1,4 +1,4 @@
-"""Collect what a learner does not know, from all sources, and record the answers."""
+"""Collect the open questions of a learner from all sources, and record the answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_RIVAL_PROGRAMS = 1
 """Programs to compare with the current one; each takes as long to write as the first."""
 
 MAX_COMPARED_STATES, MAX_DISPUTES = 300, 20
-"""States in which programs are compared, and differences between them that are probed."""
+"""Maximum number of states to compare programs in, and of differences to probe."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class QuestionCollector:
     def find_disputes(self, rows: Dataset, steps: int) -> float:
         """Compare the program with rivals that replay every row; return the seconds taken.
 
-        The untried actions for which their predictions differ become `known.disputed`.
+        Untried actions with different predictions become `known.disputed`.
         """
         began, program, seed = time.perf_counter(), self.known.program, self.known.seed
         recorded = self.journal.recorded(ComparisonRecord)
@@ -106,7 +106,7 @@ class QuestionCollector:
         return time.perf_counter() - began
 
     def ask_about_disputes(self, steps: int) -> None:
-        """Ask about predictions on which programs disagree."""
+        """Ask about the disputed predictions."""
         disputes = [(self.known.describe(o), action) for o, action in self.known.disputed]
         asked = [
             OpenQuestion(

@@ -57,17 +57,9 @@ class StepsTaken(BaseModel):
 class ProgramRecord(BaseModel):
     """A journal line: a new program.
 
-    Attributes:
-        number: Number of the program, from 1.
-        steps: Environment steps before the program.
-        rows: Number of rows that it was written from.
-        origin: Source of the program.
-        lines: Number of lines.
-        unexplained: Number of rows that its rules mispredict.
-        wrong: Number of rows that the whole program mispredicts.
-        seconds: Duration of writing.
-        completions: Completions of the language model.
-        cost: Cost of the completions in US dollars, None if unknown.
+    `origin` is its source, and `rows` the number of rows that it was written from. Its rules
+    mispredict `unexplained` rows, and the whole program `wrong` rows. `cost` is in US dollars, None
+    if unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,16 +92,13 @@ class WritingRecord(BaseModel):
 
     Attributes:
         origin: Source of the program.
-        rules: The program without recorded transitions; None if it is the program before.
+        rules: The program without its lookup table; None if the program did not change.
         looks_up: Whether the program looks up the rows that its rules mispredict.
         unexplained: Numbers of the rows that the rules mispredict.
         wrong: Numbers of the rows that the whole program mispredicts.
-        usage: Tokens and money of the language model.
         in_vain: Number of rows at the last attempt that did not help, by source.
         induced: Whether a program was induced from the rows.
-        completions: Completions of the language model.
         spent: Cost of the completions in US dollars.
-        seconds: Duration.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -59,7 +59,7 @@ class Budget(NamedTuple):
 
 
 class LearnConfig(BaseModel):
-    """The choices that identify a run; its budget is not one of them.
+    """The choices that identify a run, without its budget.
 
     `begins` is the digest of the initial transitions and the initial program. `strategy` is empty
     for the default learning loop.
@@ -161,7 +161,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         return replace(self.initial_rows, columns=taken.arrays())
 
     def dataset(self) -> Dataset:
-        """Return the initial transitions and those of the steps."""
+        """Return all transitions: the initial ones and the steps."""
         taken = [each.arrays() for each in self.records() if isinstance(each, StepsTaken)]
         if not taken:
             return Dataset.load(self.folder / DATASET)  # a copy, which callers may change
@@ -302,20 +302,13 @@ class LearningResult(
     Attributes:
         run: Folder of the run.
         program: File of the program.
-        steps: Number of environment steps.
-        episodes: Number of episodes.
         returns: For each episode the environment steps up to its end, its return and its aim.
-        certificate: The certificate, if there is one.
         questions: All questions, open and answered.
-        completions: Completions of the language model.
-        cost: Cost in US dollars, None if unknown.
-        seconds: Duration of the run.
+        cost: Cost of the completions in US dollars, None if unknown.
         stopped: Reason to stop.
         changed: Environment steps at the last change of the program or its play.
         refits: Number of programs.
         mismatches: Number of wrong predictions by part of the transition.
-        writing_seconds: Duration of writing programs.
-        planning_seconds: Duration of decisions.
         gaps: Situations that the data do not cover.
         trained: Trainer of the model, if the result is a trained model instead of a program.
         has_simulator: Whether commands such as `cwm plan` can act in the environment.

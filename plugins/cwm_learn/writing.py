@@ -51,34 +51,33 @@ from cwm_learn.records import WritingRecord
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
-    from cwm_learn.journal_replay import LearnerJournal
 
 KEPT, MODEL = "kept", "model"
 """Origins: a program that existed before, and one by a language model. Other origins are names of
 backends or refiners."""
 
 MIN_REPAIR_ROWS = 3
-"""Repair a program if it mispredicts this many rows; fewer do not show what they share."""
+"""Minimum number of mispredicted rows for a repair; fewer rows have no visible pattern."""
 
 MAX_REPAIR_FRACTION = 0.5
 """Do not repair a program that mispredicts this fraction of the rows: few rules are right."""
 
 CALIBRATION = "calibrate"
-"""The refiner that fits constants; induction has already fitted those of its own programs."""
+"""The refiner that fits constants; it skips programs of induction, which are already fitted."""
 
 INDUCTION_GROWTH, REPAIR_GROWTH = 1.1, 1.5
 """Retry a source that did not help after the rows grew by this factor: induction, and refiners or
 a language model, which take longer."""
 
 MIN_REFINER_SECONDS, REFINER_TIME_FRACTION = 0.2, 0.5
-"""Start no refiner with less time left, and give each this fraction of the time that is left,
+"""Start no refiner with less time left, and give each refiner this fraction of the remaining time,
 because refiners exceed their time limits."""
 
 SHOWN = 24_000
 """Maximum number of characters of a program in a prompt."""
 
 DRAWS = 64
-"""Samples of a program that only samples: an outcome in none of them counts as impossible."""
+"""Samples of a program without probabilities: an outcome in no sample counts as impossible."""
 
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
 """Start of the lookup table in the text of a program."""
@@ -188,7 +187,7 @@ class ProgramWriter:
         seconds: Time limit for induction, and for repairs. More time helps an agent less than
             more steps.
         model: Language model for rows that data do not explain.
-        contract: The kind of program that the rows require, as far as known.
+        contract: The kind of program that the rows require, according to the rows so far.
     """
 
     sandbox: Sandbox
@@ -418,62 +417,14 @@ class ProgramWriter:
     def _with_lookup(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
         """Add a lookup table of the unexplained rows to a program.
 
-        With real-valued observations no row occurs again, and a table would prevent predictions
-        for many observations at once, so the program stays unchanged.
+        With real-valued observations no row occurs again, and a table would prevent vectorised
+        predictions, so the program stays unchanged.
         """
         leaves = problem.dataset.observation_space.leaves("observations")
         if not best.unexplained.any() or any(leaf.space.is_float for leaf in leaves):
             return best
         text = with_exceptions(best.rules, problem.dataset[best.unexplained])
         return best._replace(program=text, wrong=self.wrong(text, problem.dataset))
-
-
-class JournaledWriter:
-    """Writes programs for a learner, or repeats the recorded ones during a replay.
-
-    Programs also explain the rows of an earlier environment, as long as these do not contradict
-    the rows of this environment.
-    """
-
-    def __init__(self, writer: ProgramWriter, journal: LearnerJournal) -> None:
-        self._writer, self._journal = writer, journal
-        self._earlier = list(journal.run.earlier_rows() or ())
-        self._earlier_writer = replace(writer, model=None)
-
-    def write(self, rows: Dataset, programs: Sequence[str]) -> tuple[WrittenProgram, float]:
-        """Return a program for the rows, and the seconds that it took.
-
-        Earlier rows are dropped as soon as a program without them explains more of the rows.
-        """
-        if not self._earlier:
-            return self._write(self._writer, rows, programs)
-        self._earlier_writer.contract = self._writer.contract
-        first, count = 1 + max(row.episode for row in self._earlier), len(self._earlier)
-        earlier = [row._replace(episode=row.episode - first) for row in self._earlier]
-        combined = self._journal.run.dataset_of([*earlier, *rows])
-        written, seconds = self._write(self._earlier_writer, combined, programs)
-        written = written._replace(
-            unexplained=written.unexplained[count:], wrong=written.wrong[count:]
-        )
-        if not written.unexplained.any():
-            return written, seconds
-        alone, more_seconds = self._write(self._writer, rows, programs)
-        if alone.unexplained.sum() < written.unexplained.sum():
-            self._earlier.clear()
-            words = "rows of the previous environment contradict this one and are left out"
-            self._journal.note(words)
-            written = alone
-        return written, seconds + more_seconds
-
-    def _write(
-        self, writer: ProgramWriter, rows: Dataset, programs: Sequence[str]
-    ) -> tuple[WrittenProgram, float]:
-        record = self._journal.recorded(WritingRecord)
-        if record is not None:
-            return writer.repeat(record, rows, programs), record.seconds
-        written, record = writer.write_and_record(rows, programs)
-        self._journal.append(record)
-        return written, record.seconds
 
 
 def mispredicted(answers: Predictions, rows: Dataset) -> np.ndarray:
