@@ -14,7 +14,7 @@ from cwm_learn.actors.base import Knowledge
 from cwm_learn.actors.stochastic import StochasticActor
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.writing import impossible
+from cwm_learn.writing import mispredicted
 
 PLACES = Space("discrete", low=(0,), high=(3,))
 ACTIONS = Space("discrete", low=(0,), high=(1,))
@@ -93,7 +93,7 @@ def test_any_possible_outcome_matches(walker: StochasticActor) -> None:
     assert not walker.matches(predicted, impossible_row)
 
 
-def test_impossible_marks_rows_without_predicted_outcome(sandbox: Sandbox) -> None:
+def test_mispredicted_marks_rows_without_predicted_outcome(sandbox: Sandbox) -> None:
     rows = [
         Transition(2, 1, 3, 1.0, terminated=True),
         Transition(2, 1, 0, 0.5, terminated=True),
