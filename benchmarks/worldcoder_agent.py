@@ -21,7 +21,7 @@ from cwm_cli.planning.model import Model, Step
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_learn.missions import StateView, WorldProgram
-from cwm_learn.search.missions import seek
+from cwm_learn.search.missions import find_plans
 from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import TaskLearner, WorldCoderAgent
 
@@ -156,7 +156,7 @@ def planner(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, An
         model = Copying(names["Environment"](), actions, copying)
         began, nodes = time.perf_counter(), 0
         while time.perf_counter() - began < 1.0:
-            found = seek(
+            found = find_plans(
                 model, space.pack("observations", [start]), space=space.to_json(), budget=500
             )
             nodes += int(found["nodes"][0])

@@ -59,7 +59,7 @@ from cwm_learn.writing import AskedModel, ProgramWriter
 
 ACTORS = (
     "cwm_learn.actors.tabular:TabularActor",
-    "cwm_learn.actors.continuous:Real",
+    "cwm_learn.actors.continuous:ContinuousActor",
 )
 """Actor classes; the first one that supports the spaces of an environment is used."""
 

@@ -131,7 +131,7 @@ class Optimist:
         try:
             with self._imagination(program, rows) as imagination:
                 said = imagination.ask(
-                    "missions:answers",
+                    "missions:predict_rows",
                     rows.select("observations", "actions"),
                     space=rows.observation_space.to_json(),
                 )
@@ -152,7 +152,7 @@ class Optimist:
             try:
                 with self._imagination(program, rows) as imagination:
                     found = imagination.ask(
-                        "missions:seek",
+                        "missions:find_plans",
                         rows.observation_space.pack("observations", [start]),
                         space=rows.observation_space.to_json(),
                         words=telling_words(self.view.mission(start)),

@@ -95,7 +95,7 @@ class WorldEvaluator:
             return FoundPlan((), reached=False)
         try:
             found = self._imagination(program, self.view.space).ask(
-                "missions:seek",
+                "missions:find_plans",
                 self.view.space.pack("observations", [start]),
                 space=self.view.space.to_json(),
                 words=telling_words(mission),
@@ -127,7 +127,7 @@ class WorldEvaluator:
             arrays |= self.action_space.pack("actions", [row.action for row in asked])
             try:
                 said = self._imagination(program, space).ask(
-                    "missions:answers", arrays, space=space.to_json()
+                    "missions:predict_rows", arrays, space=space.to_json()
                 )
                 answers = [
                     Answered(

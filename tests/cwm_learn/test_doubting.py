@@ -13,7 +13,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usage
 from cwm_learn.actors.base import Knowledge, OpenQuestion
-from cwm_learn.actors.continuous import Real
+from cwm_learn.actors.continuous import ContinuousActor
 from cwm_learn.doubting import UnsureModel, box_of
 from cwm_learn.records import StepsTaken
 from cwm_learn.runs import LearnRun
@@ -55,7 +55,7 @@ def test_a_question_of_real_numbers_is_tried_where_it_lies() -> None:
     assert questioner.pursued(asked._replace(region="at the wall")) is None
     assert questioner.pursued(asked._replace(action="jump")) is None
     known.targets.append(found)
-    intent = Real(known).choose(np.array([1.6, 0.0]), 10, "probe")
+    intent = ContinuousActor(known).choose(np.array([1.6, 0.0]), 10, "probe")
     assert (intent.action, intent.aim, intent.reason) == (2, "probe", "does it bounce?")
 
 

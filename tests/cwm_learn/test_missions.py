@@ -59,7 +59,7 @@ def test_a_way_to_the_mission_is_found_and_played_in_the_program(sandbox) -> Non
     for rewards in ({MISSION: PAYS}, {}):
         program = WorldProgram(DYNAMICS, rewards).text(view_of(rows))
         with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
-            found = imagination.ask("missions:seek", arrays, budget=600, **asked)
+            found = imagination.ask("missions:find_plans", arrays, budget=600, **asked)
         reached.append(bool(found["reached"][0]))
     assert reached == [True, False]  # shaping alone is no success
     env = Corridor()
@@ -67,7 +67,7 @@ def test_a_way_to_the_mission_is_found_and_played_in_the_program(sandbox) -> Non
     with SearchImagination(
         sandbox, WorldProgram(DYNAMICS, {MISSION: PAYS}).text(view_of(rows)), rows
     ) as imagination:
-        found = imagination.ask("missions:seek", arrays, budget=600, **asked)
+        found = imagination.ask("missions:find_plans", arrays, budget=600, **asked)
     plan = found["plans"][0, : found["lengths"][0]].tolist()
     assert [env.step(action)[1:3] for action in plan][-1] == (1.0, True)
 
@@ -78,7 +78,7 @@ def test_every_row_is_answered_although_the_program_fails_on_some(sandbox) -> No
     program = WorldProgram(broken, {MISSION: PAYS}).text(view_of(rows))
     with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
         found = imagination.ask(
-            "missions:answers",
+            "missions:predict_rows",
             rows.select("observations", "actions"),
             space=rows.observation_space.to_json(),
         )

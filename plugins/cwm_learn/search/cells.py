@@ -1,8 +1,8 @@
-"""Plans for observations of real numbers: a search to the end of the episode, and what betters it.
+"""Plans for continuous observations: a forward search over cells, then local improvement.
 
-Forward from a start, all actions at once; of two ways into a cell of the space the one that
-returned more goes on. What is found is bettered by noise on its actions. `plan` looks for the
-return, `reach` for places.
+Each step of the search tries all actions in all cells. If two trajectories reach the same cell,
+the search continues the one with the higher return. `plan` maximises the return, and `reach`
+targets unvisited observations or given boxes.
 """
 
 from __future__ import annotations
@@ -15,43 +15,52 @@ import numpy as np
 from cwm_cli.planning.model import Model
 from cwm_learn.search.policies import act
 from cwm_learn.search.polishing import polish
-from cwm_learn.search.rollouts import ImaginedLanes, doubted, strayed
-from cwm_learn.search.trajectories import NO_WAY, ImaginedWay, played
+from cwm_learn.search.rollouts import LaneSimulator, discount_outside_data, distance_to_data
+from cwm_learn.search.trajectories import EMPTY, ImaginedTrajectory, simulate, simulate_plan
 
 SPARSE = ((1.0, False), (2.0, False), (4.0, False))
 DENSE = (2.0, True)
-"""How fine cells are, and whether they are entered again in every step, until something is found:
-coarse ones are quicker, and hide narrow ways; where most steps pay alike the way to what pays
-otherwise is the shortest, where all pay differently staying counts."""
+"""Resolution of cells, and whether each step may enter cells again, tried until a plan is found.
 
-BEAM = 1500
-"""Cells that the search goes on from, at most."""
+Coarse cells are faster but hide narrow passages. If most steps have the same reward, the shortest
+path to another reward is best, and no cell is needed twice. If all rewards differ, staying in a
+cell can be best.
+"""
 
-SHARE_OF_BEST = 0.25
-"""Share of them that returned most, the others are drawn: alone, those that paid early crowd out
-those that pay later (swing-ups of a pendulum cost 340 that way, 120 this way)."""
+MAX_BEAM = 1500
+"""Maximum number of cells that a step of the search keeps."""
 
-NEWS = 0.02
-"""How much farther out, in spreads of the data, is worth a longer way."""
+BEST_SHARE = 0.25
+"""Share of the kept cells that have the highest returns; the rest are drawn at random.
 
-FEW = 10_000
-"""A search of fewer steps did not get out of its first cells, where it started slowly: finer ones
-are tried."""
+Without random cells, early rewards exclude late ones: swing-ups of a pendulum returned -340, but
+-120 with random cells.
+"""
 
-CHEAP = 20
-"""Finer cells are tried, too, where all so far took less than the work by this."""
+MIN_SCORE_GAIN = 0.02
+"""Minimum gain of a score, in spreads of the data, that justifies a longer plan."""
 
-KNOWN = 0.98
-"""Share of the return that has to be sure so that a perfect policy is played unsearched."""
+MIN_WORK = 10_000
+"""`reach` tries finer cells if a search took at most this many steps: it did not leave its first
+cells, because it started slowly."""
 
-SOON = 200
-"""Steps after which something new is worth half of what it is at once: they are real ones."""
+CHEAP_DIVISOR = 20
+"""`plan` also tries finer cells while the work is at most the budget divided by this."""
+
+CERTAIN_SHARE = 0.98
+"""A policy with the maximum return needs no search if this share of the return is certain."""
+
+HALF_SCORE_STEPS = 200
+"""Steps after which a score counts half, since these steps are taken in the environment."""
 
 _PRIMES = np.array([2654435761, 2246822519, 3266489917, 668265263, 374761393], np.uint64)
 
+Score = Callable[[np.ndarray], np.ndarray]
+"""Scores the observations (components, lanes) to reach."""
 
-class Layer(NamedTuple):
-    """Where a search stands after a step, and how it came there."""
+
+class CellLayer(NamedTuple):
+    """All lanes after one step, with the lane and action in the previous layer."""
 
     observations: np.ndarray
     returns: np.ndarray
@@ -60,7 +69,7 @@ class Layer(NamedTuple):
 
 
 class CellLeaf(NamedTuple):
-    """A way's last step: a choice in a lane of the layer before."""
+    """The last action of a plan: a choice in a lane of the layer at `depth`."""
 
     value: float
     depth: int
@@ -68,76 +77,89 @@ class CellLeaf(NamedTuple):
     choice: int
 
 
-NOWHERE = CellLeaf(-np.inf, 0, 0, 0)
-
-Score = Callable[[np.ndarray], np.ndarray]
-"""How good places (components, lanes) are to reach."""
+NO_LEAF = CellLeaf(-np.inf, 0, 0, 0)
 
 
 class CellSearch:
-    """A search forward from one start."""
+    """A forward search from one start.
+
+    Afterwards `ended`, `surviving` and `reached` are the best plan that ends the episode, the best
+    plan that lasts until the horizon, and the plan with the best score.
+    """
 
     def __init__(
         self,
-        lanes: ImaginedLanes,
+        simulator: LaneSimulator,
         arrays: Mapping[str, np.ndarray],
         *,
         horizon: int,
         beam: int,
         seed: int,
     ) -> None:
-        self._lanes, self._options, self._cell = lanes, arrays["options"], arrays["cell"]
-        self._arrays = arrays
-        self._start, self._horizon, self._beam = arrays["start"].ravel(), horizon, beam
+        self._simulator, self._arrays = simulator, arrays
+        self._options, self._cell = arrays["options"], arrays["cell"]
+        self._horizon, self._beam = horizon, beam
         self._rng = np.random.default_rng(seed)
-        self._layers: list[Layer] = []
-        self.ended, self.lasting, self.reached = NOWHERE, NOWHERE, NOWHERE
-        self.alike = True
-        """Whether all that lasted returned the same."""
+        self._layers: list[CellLayer] = []
+        self.ended, self.surviving, self.reached = NO_LEAF, NO_LEAF, NO_LEAF
 
     def run(
-        self, fine: float, best: float, score: Score | None = None, *, again: bool = False
+        self,
+        resolution: float,
+        max_reward: float,
+        score: Score | None = None,
+        *,
+        revisit: bool = False,
     ) -> None:
-        """Search to the end of the episode; `best` is the greatest reward of a step.
+        """Search until the horizon, or until no plan can be better.
 
-        A cell that was reached is entered once more only with a higher return, or `again` in
-        every step: where each step costs, staying would not be found otherwise.
+        Args:
+            resolution: Divides the size of the cells.
+            max_reward: Largest reward of a step.
+            score: Scores observations to reach; without it only the return counts.
+            revisit: Whether a cell may be entered again in every step. Otherwise only a higher
+                return allows that.
         """
-        now = Layer(self._start[:, None], np.zeros(1), np.zeros(1, int), np.zeros(1, int))
-        known: dict[int, float] = {}
-        self._layers = [now]
+        start = self._arrays["start"].ravel()
+        layer = CellLayer(start[:, None], np.zeros(1), np.zeros(1, int), np.zeros(1, int))
+        best_in_cell: dict[int, float] = {}
+        self._layers = [layer]
         count = len(self._options)
         for depth in range(self._horizon):
-            lanes = np.repeat(np.arange(len(now.returns)), count)
-            choices = np.tile(np.arange(count), len(now.returns))
+            lanes = np.repeat(np.arange(len(layer.returns)), count)
+            choices = np.tile(np.arange(count), len(layer.returns))
             actions = np.moveaxis(self._options[choices], 0, -1)
-            after, rewards, ends, lost = self._lanes.step(now.observations[:, lanes], actions)
-            total = now.returns[lanes] + doubted(rewards, after, self._arrays)
-            self.ended = self._better(self.ended, np.where(ends, total, -np.inf), depth, count)
+            after, rewards, ends, diverged = self._simulator.step(
+                layer.observations[:, lanes], actions
+            )
+            total = layer.returns[lanes] + discount_outside_data(rewards, after, self._arrays)
+            self.ended = self._better(self.ended, np.where(ends, total, -np.inf), depth)
             if score is not None:
-                worth = score(after)
-                worth = np.where(worth > 0, worth * SOON / (SOON + depth), worth)
-                worth = np.where(lost, -np.inf, worth)
-                self.reached = self._better(self.reached, worth, depth, count, NEWS)
-            live = np.flatnonzero(~(ends | lost))
-            known = {} if again else known
-            picked = live[self._picked(after[:, live], total[live], known, fine)]
-            if not len(picked):
+                values = score(after)
+                sooner = values * HALF_SCORE_STEPS / (HALF_SCORE_STEPS + depth)
+                values = np.where(values > 0, sooner, values)
+                values = np.where(diverged, -np.inf, values)
+                self.reached = self._better(self.reached, values, depth, MIN_SCORE_GAIN)
+            alive = np.flatnonzero(~(ends | diverged))
+            if revisit:
+                best_in_cell = {}
+            kept = alive[self._select(after[:, alive], total[alive], best_in_cell, resolution)]
+            if not len(kept):
                 return
-            now = Layer(after[:, picked], total[picked], lanes[picked], choices[picked])
-            self._layers.append(now)
-            hoped = now.returns.max() + max(best, 0.0) * (self._horizon - depth - 1)
-            if score is None and self.ended.value >= hoped:
+            layer = CellLayer(after[:, kept], total[kept], lanes[kept], choices[kept])
+            self._layers.append(layer)
+            bound = layer.returns.max() + max(max_reward, 0.0) * (self._horizon - depth - 1)
+            if score is None and self.ended.value >= bound:
                 return
-        self.alike = bool(np.ptp(now.returns) < 1e-9)
-        lane = int(now.returns.argmax())
-        if self.alike:  # the one in the middle is farthest from what was not looked at
-            off = now.observations - np.median(now.observations, 1)[:, None]
-            lane = int(np.square(off / self._cell[:, None]).sum(0).argmin())
-        value, parent, choice = now.returns[lane], now.parents[lane], now.choices[lane]
-        self.lasting = CellLeaf(float(value), self._horizon - 1, int(parent), int(choice))
+        lane = int(layer.returns.argmax())
+        if np.ptp(layer.returns) < 1e-9:
+            # of equal returns the lane in the middle is farthest from unexplored observations
+            offset = layer.observations - np.median(layer.observations, 1)[:, None]
+            lane = int(np.square(offset / self._cell[:, None]).sum(0).argmin())
+        value, parent, choice = layer.returns[lane], layer.parents[lane], layer.choices[lane]
+        self.surviving = CellLeaf(float(value), self._horizon - 1, int(parent), int(choice))
 
-    def way(self, leaf: CellLeaf) -> np.ndarray:
+    def actions_to(self, leaf: CellLeaf) -> np.ndarray:
         """Return the actions that lead to a leaf."""
         choices, lane = [leaf.choice], leaf.lane
         for layer in self._layers[leaf.depth : 0 : -1]:
@@ -147,85 +169,107 @@ class CellSearch:
         return actions
 
     def _better(
-        self, leaf: CellLeaf, values: np.ndarray, depth: int, count: int, more: float = 0.0
+        self, leaf: CellLeaf, values: np.ndarray, depth: int, min_gain: float = 0.0
     ) -> CellLeaf:
         """Return the better of a leaf and the best lane of a step."""
-        lane = int(values.argmax())
-        if values[lane] > leaf.value + more:
-            return CellLeaf(float(values[lane]), depth, lane // count, lane % count)
+        best = int(values.argmax())
+        if values[best] > leaf.value + min_gain:
+            return CellLeaf(float(values[best]), depth, *divmod(best, len(self._options)))
         return leaf
 
-    def _picked(
-        self, after: np.ndarray, total: np.ndarray, known: dict[int, float], fine: float
+    def _select(
+        self,
+        after: np.ndarray,
+        total: np.ndarray,
+        best_in_cell: dict[int, float],
+        resolution: float,
     ) -> np.ndarray:
-        """Return lanes in cells that were never reached with so high a return."""
-        cells = np.floor(after * (fine / self._cell[:, None])).astype(np.int64).astype(np.uint64)
+        """Return at most `beam` lanes, each with the highest return so far in its cell."""
+        cells = np.floor(after * (resolution / self._cell[:, None]))
+        cells = cells.astype(np.int64).astype(np.uint64)
         primes = np.resize(_PRIMES, len(cells)) * np.arange(1, 2 * len(cells), 2, dtype=np.uint64)
-        mixed = (cells * primes[:, None] ** np.uint64(3)).sum(0)
+        hashes = (cells * primes[:, None] ** np.uint64(3)).sum(0)
         noise = self._rng.random(len(total))
-        order = np.lexsort((noise, -total, mixed))
-        first = order[np.r_[True, np.diff(mixed[order]) != 0]] if len(order) else order
-        names, gains = mixed[first].tolist(), total[first].tolist()
-        fresh = [
+        order = np.lexsort((noise, -total, hashes))
+        first = order[np.r_[True, np.diff(hashes[order]) != 0]] if len(order) else order
+        names, returns = hashes[first].tolist(), total[first].tolist()
+        improved = [
             place
-            for place, (name, gain) in enumerate(zip(names, gains, strict=True))
-            if gain > known.get(name, -np.inf) + 1e-9
+            for place, (name, value) in enumerate(zip(names, returns, strict=True))
+            if value > best_in_cell.get(name, -np.inf) + 1e-9
         ]
-        known.update((names[place], gains[place]) for place in fresh)
-        picked: np.ndarray = first[fresh]
-        if len(picked) > self._beam:
-            best = np.lexsort((noise[picked], -total[picked].round(9)))
-            kept = int(SHARE_OF_BEST * self._beam)
-            rest = self._rng.choice(best[kept:], self._beam - kept, replace=False)
-            picked = picked[np.r_[best[:kept], rest]]
-        return picked
+        best_in_cell.update((names[place], returns[place]) for place in improved)
+        selected: np.ndarray = first[improved]
+        if len(selected) > self._beam:
+            ranked = np.lexsort((noise[selected], -total[selected].round(9)))
+            best = int(BEST_SHARE * self._beam)
+            drawn = self._rng.choice(ranked[best:], self._beam - best, replace=False)
+            selected = selected[np.r_[ranked[:best], drawn]]
+        return selected
 
 
-def plan(  # options that are plain data
+def plan(
     model: Model,
     arrays: Mapping[str, np.ndarray],
     *,
     horizon: int,
-    best: float,
-    usual: float | None,
-    most: int,
+    max_reward: float,
+    usual_reward: float | None,
+    budget: int,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Return the way from `start` that returns most: a policy's, a search's, or a bettered one.
+    """Return the plan with the highest return, from a policy or a search and then polished.
 
-    `arrays` also has `shape`, `options`, `cell`, and with `weights` a policy. `best` is the
-    greatest reward that was seen, `usual` the one that can be had for ever, if there is one, `most`
-    bounds the work. `flat` says that no plan is worth more than `usual` for ever.
+    Args:
+        model: The model.
+        arrays: `start`, `shape`, `options`, `cell`, `low`, `high` and `spread`. `weights`, with
+            `centre` and `scale`, is a policy. `previous` are the remaining actions of an earlier
+            plan, and `previous_value` is their return.
+        horizon: Steps until the end of the episode.
+        max_reward: Largest observed reward.
+        usual_reward: The reward that is available in every step, if there is one.
+        budget: Maximum work, in simulated steps.
+        seed: Seed of the search.
+
+    Returns:
+        The plan (see `_pack`). `flat` is whether no plan exceeds `usual_reward` in every step.
     """
-    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
-    start, enough = arrays["start"].ravel(), best * horizon - 1e-6 * abs(best * horizon)
-    lasting = -np.inf if usual is None else usual * horizon + 1e-6 * abs(usual * horizon)
-    if "before" in arrays and "worth" in arrays:
-        way = played(lanes, start, arrays["before"])
-        if way.value >= arrays["worth"] - 0.01 * abs(arrays["worth"]):
-            return _told(way, lanes, flat=way.value <= lasting, how="search")
-    way, how = NO_WAY, "nothing"
+    simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
+    start, bound = arrays["start"].ravel(), max_reward * horizon - 1e-6 * abs(max_reward * horizon)
+    usual = -np.inf
+    if usual_reward is not None:
+        usual = usual_reward * horizon + 1e-6 * abs(usual_reward * horizon)
+    if "previous" in arrays and "previous_value" in arrays:
+        value, best = arrays["previous_value"], simulate_plan(simulator, start, arrays["previous"])
+        if best.value >= value - 0.01 * abs(value):
+            return _pack(best, simulator, flat=best.value <= usual, source="search")
+    best, source = EMPTY, "nothing"
     if "weights" in arrays:
-        way, how = _followed(lanes, arrays, start, horizon), "policy"
-    flat = way.value <= lasting
-    if best > 0 and way.value >= enough and way.sure(arrays) >= KNOWN * enough:
-        return _told(way, lanes, flat=flat, how=how)
-    beam = int(np.clip(most / (2 * horizon * len(arrays["options"])), 50, BEAM))
-    for fine, again in (*SPARSE, DENSE) if usual is not None else (DENSE, *SPARSE):
-        search = CellSearch(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
-        search.run(fine, best, again=again)
-        leaf = max(search.ended, search.lasting, key=lambda leaf: leaf.value)
+        weights, source = arrays["weights"][None], "policy"
+        best = simulate(
+            simulator, start, lambda _, now: act(weights, now[:, None], arrays)[..., 0, :], horizon
+        )
+    flat = best.value <= usual
+    certain = best.cautious_value(arrays) >= CERTAIN_SHARE * bound
+    if max_reward > 0 and best.value >= bound and certain:
+        return _pack(best, simulator, flat=flat, source=source)
+    beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), 50, MAX_BEAM))
+    for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
+        search = CellSearch(simulator, arrays, horizon=horizon, beam=beam, seed=seed)
+        search.run(resolution, max_reward, revisit=revisit)
+        leaf = max(search.ended, search.surviving, key=lambda leaf: leaf.value)
         if leaf.value > -np.inf:
-            found = played(lanes, start, search.way(leaf))
-            flat &= not found.ended and found.value <= lasting
-            if found.sure(arrays) > way.sure(arrays):
-                way, how = found, "search"
-        if (way is not NO_WAY and not flat and lanes.work > most / CHEAP) or lanes.is_over(most):
+            found = simulate_plan(simulator, start, search.actions_to(leaf))
+            flat &= not found.ended and found.value <= usual
+            if found.cautious_value(arrays) > best.cautious_value(arrays):
+                best, source = found, "search"
+        thorough = simulator.work > budget / CHEAP_DIVISOR
+        if (best is not EMPTY and not flat and thorough) or simulator.is_exhausted(budget):
             break
-    bettered = polish(lanes, arrays, start, way, most)
-    if bettered.value > way.value + 1e-9 * abs(way.value):
-        way, how = bettered, "search"
-    return _told(way, lanes, flat=flat, how=how)
+    polished = polish(simulator, arrays, start, best, budget)
+    if polished.value > best.value + 1e-9 * abs(best.value):
+        best, source = polished, "search"
+    return _pack(best, simulator, flat=flat, source=source)
 
 
 def reach(
@@ -233,84 +277,64 @@ def reach(
     arrays: Mapping[str, np.ndarray],
     *,
     horizon: int,
-    most: int,
+    budget: int,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Return the way from `start` that leads farthest out of what was visited, or to a place.
+    """Return the plan that leads farthest out of the visited range, or into a box.
 
-    Out of `low` and `high`, in `spread`; with `places` (places, 2, components) it leads into
-    one of these boxes, whose sides may be infinite. `value` is how far out, or how far from the
-    box with the opposite sign.
+    Args:
+        model: The model.
+        arrays: As in `plan`, and optionally `boxes` (boxes, 2, components) with lower and upper
+            bounds, which may be infinite.
+        horizon: Steps until the end of the episode.
+        budget: Determines the number of cells that a step of the search keeps.
+        seed: Seed of the search.
+
+    Returns:
+        The plan (see `_pack`). `value` is the distance from the visited range, or minus the
+        distance from the nearest box, in spreads of the data.
     """
-    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
-    spread = arrays["spread"][:, None]
-    if "places" in arrays:
-        score = _nearness(arrays["places"], spread)
-    else:
-
-        def score(after: np.ndarray) -> np.ndarray:
-            return strayed(after, arrays)
-
-    beam = int(np.clip(most / (horizon * len(arrays["options"])), 50, BEAM))
-    farthest, way = -np.inf, NO_WAY
-    for fine, again in (*SPARSE, DENSE):
-        begun = lanes.work
-        search = CellSearch(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
-        search.run(fine, 0.0, score, again=again)
-        if search.reached.value > farthest:
-            farthest = search.reached.value
-            way = played(lanes, arrays["start"].ravel(), search.way(search.reached))
-        if lanes.work - begun > FEW:
-            break
-    told = _told(way, lanes, flat=False, how="search")
-    return told | {"value": np.array(farthest)}
-
-
-def _nearness(places: np.ndarray, spread: np.ndarray) -> Score:
-    """Return how near a place is to the nearest box: 0 within."""
+    simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
 
     def score(after: np.ndarray) -> np.ndarray:
-        far = [
+        if "boxes" not in arrays:
+            return distance_to_data(after, arrays)
+        spread = arrays["spread"][:, None]
+        distances = [
             (np.maximum(np.maximum(low[:, None] - after, after - high[:, None]), 0) / spread).max(0)
-            for low, high in places
+            for low, high in arrays["boxes"]
         ]
-        nearest: np.ndarray = -np.min(far, axis=0)
+        nearest: np.ndarray = -np.min(distances, axis=0)
         return nearest
 
-    return score
-
-
-def _followed(
-    lanes: ImaginedLanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, horizon: int
-) -> ImaginedWay:
-    """Return the way that a policy takes."""
-    now, ended = start[:, None], False
-    seen: list[np.ndarray] = []
-    rewards: list[float] = []
-    taken: list[np.ndarray] = []
-    weights = arrays["weights"][None]
-    while len(seen) < horizon and not ended:
-        action = act(weights, now[:, None], arrays)[..., 0, :]
-        after, reward, ends, lost = lanes.step(now, action)
-        if lost[0]:
+    beam = int(np.clip(budget / (horizon * len(arrays["options"])), 50, MAX_BEAM))
+    best_score, best = -np.inf, EMPTY
+    for resolution, revisit in (*SPARSE, DENSE):
+        work_before = simulator.work
+        search = CellSearch(simulator, arrays, horizon=horizon, beam=beam, seed=seed)
+        search.run(resolution, 0.0, score, revisit=revisit)
+        if search.reached.value > best_score:
+            best_score = search.reached.value
+            actions = search.actions_to(search.reached)
+            best = simulate_plan(simulator, arrays["start"].ravel(), actions)
+        if simulator.work - work_before > MIN_WORK:
             break
-        now, ended = after, bool(ends[0])
-        seen.append(now[:, 0])
-        rewards.append(float(reward[0]))
-        taken.append(action[..., 0])
-    return ImaginedWay(np.array(taken), np.array(seen), np.array(rewards), ended)
+    packed = _pack(best, simulator, flat=False, source="search")
+    return packed | {"value": np.array(best_score)}
 
 
-def _told(way: ImaginedWay, lanes: ImaginedLanes, *, flat: bool, how: str) -> dict[str, np.ndarray]:
-    """Return a way as named arrays."""
-    gains = {} if way.gains is None else {"gains": way.gains}
+def _pack(
+    plan: ImaginedTrajectory, simulator: LaneSimulator, *, flat: bool, source: str
+) -> dict[str, np.ndarray]:
+    """Return a plan as named arrays; `source` is "policy", "search" or "nothing"."""
+    gains = {} if plan.gains is None else {"gains": plan.gains}
     return gains | {
-        "actions": way.actions,
-        "observations": way.observations,
-        "rewards": way.rewards,
-        "ended": np.array(way.ended),
-        "value": np.array(way.value),
+        "actions": plan.actions,
+        "observations": plan.observations,
+        "rewards": plan.rewards,
+        "ended": np.array(plan.ended),
+        "value": np.array(plan.value),
         "flat": np.array(flat),
-        "how": np.array(how),
-        "work": np.array(lanes.work),
+        "source": np.array(source),
+        "work": np.array(simulator.work),
     }

@@ -1,7 +1,7 @@
-"""Ways to a mission in words: a tree search that shaping leads by the words of the mission.
+"""Search for plans that fulfil a mission in words, guided by the words of the mission.
 
-The search is that of Tang, Key and Ellis (2024) with one thing put right: it succeeds where the
-model pays and ends, never where shaping alone does.
+The tree search and its shaping follow Tang, Key and Ellis (2024), with one correction: a plan
+succeeds only if the model returns a reward and ends the episode, never because of shaping alone.
 """
 
 from __future__ import annotations
@@ -18,41 +18,43 @@ from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model, name
 
-PAYS = 1e-6
-"""A reward above this is one."""
+MIN_REWARD = 1e-6
+"""Smaller rewards count as zero during the search."""
 
 K1, B = 1.5, 0.75
 """The usual constants of BM25."""
 
-LONGEST_ERROR = 300
-"""Characters of what an error says that are kept."""
+MAX_ERROR_LENGTH = 300
+"""Maximum length of an error message, in characters."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 
 
-def answers(model: Model, arrays: Mapping[str, np.ndarray], *, space: Any) -> dict[str, np.ndarray]:
-    """Return what the model says to each row, and what it raised where it did.
+def predict_rows(
+    model: Model, arrays: Mapping[str, np.ndarray], *, space: Any
+) -> dict[str, np.ndarray]:
+    """Return the predictions for rows, and the error message of each row, "" without an error.
 
-    `arrays` are columns of `observations` and `actions`; `errors` are "" where there was none.
+    `arrays` has the columns of `observations` and `actions`; `space` is the space of observations.
     """
     observations, actions = Space.from_json(space), model.action_space
     count = len(next(iter(arrays.values())))
-    rewards, ends, errors, seen = np.zeros(count), np.zeros(count, bool), [""] * count, []
+    rewards, ends, errors, after = np.zeros(count), np.zeros(count, bool), [""] * count, []
     for row in range(count):
         observation = observations.unpack("observations", arrays, row)
         try:
             model.stand(observation)
             step = model.step(actions.unpack("actions", arrays, row))
             rewards[row], ends[row] = step.reward, step.terminated
-            seen.append(step.observation)
-        except Exception as error:  # noqa: BLE001  # whatever a stranger's program raises
-            errors[row] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
-            seen.append(observation)
-    found = observations.pack("next_observations", seen)
-    return {**found, "rewards": rewards, "terminations": ends, "errors": np.array(errors, np.str_)}
+            after.append(step.observation)
+        except Exception as error:  # noqa: BLE001  # a program may raise any exception
+            errors[row] = f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]
+            after.append(observation)
+    packed = observations.pack("next_observations", after)
+    return {**packed, "rewards": rewards, "terminations": ends, "errors": np.array(errors, np.str_)}
 
 
-def seek(  # what a search takes, by keyword
+def find_plans(
     model: Model,
     arrays: Mapping[str, np.ndarray],
     *,
@@ -64,100 +66,106 @@ def seek(  # what a search takes, by keyword
     depth: int = 30,
     exploration: float = 1.0,
 ) -> dict[str, np.ndarray]:
-    """Search a way to be paid and done from each start; `arrays` are columns of `observations`.
+    """Search for a plan from each start that gets a reward and ends the episode.
 
-    `words` are those of the mission, `actions` the names of actions. Returns `plans` (starts,
-    depth), of which `lengths` count, whether each has `reached` its end when it is played in the
-    model anew, and how many `nodes` each search made. A plan that does not reach it is the last
-    that was tried.
+    Args:
+        model: The model.
+        arrays: Columns of `observations`, the starts.
+        space: The space of observations.
+        words: The words of the mission.
+        actions: The names of the actions, from the first one.
+        schema: The schema of objects, if observations have objects.
+        budget: Maximum number of nodes per start.
+        depth: Maximum length of a plan.
+        exploration: Weight of the exploration bonus of UCT.
+
+    Returns:
+        `plans` (starts, depth) with the number of valid actions in `lengths`; whether each plan
+        `reached` its goal in a second simulation; the number of `nodes` per start. Without
+        success the plan is the last one that the search tried.
     """
     observations = Space.from_json(space)
     count = len(next(iter(arrays.values())))
-    found = {
-        "plans": np.zeros((count, depth), np.int64),
-        "lengths": np.zeros(count, np.int64),
-        "reached": np.zeros(count, bool),
-        "nodes": np.zeros(count, np.int64),
-    }
-    texts = _Texts(words, actions, ObjectSchema.from_json(schema) if schema else None)
+    plans, lengths = np.zeros((count, depth), np.int64), np.zeros(count, np.int64)
+    reached, nodes = np.zeros(count, bool), np.zeros(count, np.int64)
+    texts = _StepTexts(words, actions, ObjectSchema.from_json(schema) if schema else None)
     for row in range(count):
         start = observations.unpack("observations", arrays, row)
         search = MissionSearch(model, texts, depth=depth, exploration=exploration)
         plan = search.plan(start, budget)
-        found["plans"][row, : len(plan)] = plan
-        found["lengths"][row], found["nodes"][row] = len(plan), search.nodes
-        found["reached"][row] = _reaches(model, start, plan)
-    return found
+        plans[row, : len(plan)] = plan
+        lengths[row], nodes[row] = len(plan), search.nodes
+        reached[row] = _reaches_goal(model, start, plan)
+    return {"plans": plans, "lengths": lengths, "reached": reached, "nodes": nodes}
 
 
-def _reaches(model: Model, start: Any, plan: Sequence[int]) -> bool:
-    """Whether a plan is paid and done at once, as the model has it; an end without pay is none."""
+def _reaches_goal(model: Model, start: Any, plan: Sequence[int]) -> bool:
+    """Return whether the model ends a plan with a reward above 0."""
     try:
         model.stand(start)
         for action in plan:
             step = model.step(action)
             if step.terminated:
                 return step.reward > 0
-    except Exception:  # noqa: BLE001  # whatever a stranger's program raises
+    except Exception:  # noqa: BLE001  # a program may raise any exception
         return False
     return False
 
 
-class _Texts:
-    """What steps are called in words, of which those of the mission count."""
+class _StepTexts:
+    """Words of actions and of changed objects, and the `words` of the mission."""
 
     def __init__(
         self, words: Sequence[str], actions: Sequence[str], schema: ObjectSchema | None
     ) -> None:
         self.words = [word.lower() for word in words]
-        self.actions = [_WORD.findall(each.lower()) for each in actions]
+        self._actions = [_WORD.findall(each.lower()) for each in actions]
         self._schema = schema
-        self._rows: dict[tuple[int, ...], list[str]] = {}
+        self._objects: dict[tuple[int, ...], list[str]] = {}
 
-    def action(self, place: int) -> list[str]:
+    def action(self, index: int) -> list[str]:
         """Return the words of an action."""
-        return self.actions[place] if place < len(self.actions) else []
+        return self._actions[index] if index < len(self._actions) else []
 
-    def step(self, place: int, before: Any, after: Any) -> list[str]:
-        """Return the words of an action and of what it changed."""
-        said = list(self.action(place))
+    def step(self, index: int, before: Any, after: Any) -> list[str]:
+        """Return the words of an action, and of objects before and after they changed."""
+        words = list(self.action(index))
         if self._schema is None:
-            return said
+            return words
         changed = np.flatnonzero((before[OBJECTS] != after[OBJECTS]).any(axis=1))
         for table in (before[OBJECTS], after[OBJECTS]):
             for row in map(tuple, table[changed].tolist()):
-                said += self._said(row)
-        return said
-
-    def _said(self, row: tuple[int, ...]) -> list[str]:
-        """Return the words of a thing."""
-        if row not in self._rows and self._schema and row[0]:
-            table = np.array([row])
-            [thing] = self._schema.decode(table)
-            said = f"{thing.kind} {' '.join(map(str, thing.properties.values()))}"
-            self._rows[row] = _WORD.findall(said.lower())
-        return self._rows.get(row, [])
+                if row not in self._objects and row[0]:
+                    [thing] = self._schema.decode(np.array([row]))
+                    text = f"{thing.kind} {' '.join(map(str, thing.properties.values()))}"
+                    self._objects[row] = _WORD.findall(text.lower())
+                words += self._objects.get(row, [])
+        return words
 
 
 class _Node:
-    """A situation in the tree; `terminal` where nothing follows, or what follows is elsewhere."""
+    """A state in the tree; it is `done` if all its continuations have been tried.
 
-    __slots__ = ("action", "children", "counts", "depth", "done", "length", "n", "parent", "q",
-                 "state", "terminal", "untried")  # fmt: skip
+    `counts` are how often the words of the mission occur in the text of the plan, and `length` is
+    the number of words of that text.
+    """
+
+    __slots__ = ("action", "children", "counts", "depth", "done", "length", "parent", "state",
+                 "untried", "value_sum", "visits")  # fmt: skip
 
     def __init__(self, parent: _Node | None, action: int, state: Any) -> None:
         self.parent, self.action, self.state = parent, action, state
         self.depth: int = parent.depth + 1 if parent else 0
-        self.q, self.n = 0.0, 1
+        self.value_sum, self.visits = 0.0, 1
         self.children: list[_Node] = []
         self.untried: list[int] = []
         self.counts: Counter[str] = Counter()
         self.length = 0
-        self.terminal = self.done = False
+        self.done = False
 
     @property
-    def path(self) -> list[int]:
-        """The actions that lead here."""
+    def plan(self) -> list[int]:
+        """The actions from the root."""
         node, actions = self, []
         while node.parent is not None:
             actions.append(node.action)
@@ -166,15 +174,15 @@ class _Node:
 
 
 class MissionSearch:
-    """A tree over situations, each of which is in it once; `nodes` counts them.
+    """A tree search (UCT) that contains each state once; `nodes` is the number of nodes.
 
-    A new situation is worth what the model pays for it plus how well the text of the way to it
-    fits the mission (BM25, with the frequencies of the ways so far). Actions are tried in
-    the order of how many words of the mission they have.
+    The value of a new node is its reward plus the BM25 score of the text of its plan for the words
+    of the mission. Document frequencies count all plans so far. Actions with more words of the
+    mission are tried first.
     """
 
     def __init__(
-        self, model: Model, texts: _Texts, *, depth: int = 30, exploration: float = 1.0
+        self, model: Model, texts: _StepTexts, *, depth: int = 30, exploration: float = 1.0
     ) -> None:
         self.nodes = 0
         self._model, self._texts = model, texts
@@ -186,80 +194,77 @@ class MissionSearch:
             range(low, high + 1), key=lambda a: -sum(w in wanted for w in texts.action(a - low))
         )
         self._visited: set[Any] = set()
-        self._ways, self._ways_with, self._lengths = 0, Counter[str](), 0
+        self._plans, self._plans_with, self._total_length = 0, Counter[str](), 0
 
     def plan(self, start: Any, budget: int) -> list[int]:
-        """Return the actions of a way that is paid and done, or of the last way that was tried."""
-        root = _Node(None, 0, start)
+        """Return a plan that gets a reward and ends the episode, or the last plan tried."""
+        root = last = _Node(None, 0, start)
         root.untried = self._actions[::-1]
         self._visited = {name(start)}
-        last = root
         while self.nodes < budget and not root.done:
-            node = self._descend(root)
-            last = child = self._expand(node)
-            value, ended = self._entered(node, child)
-            if ended:
-                return child.path
+            node = self._select(root)
+            last = child = _Node(node, node.untried.pop(), None)
+            node.children.append(child)
+            self.nodes += 1
+            value, is_goal = self._step(node, child)
+            if is_goal:
+                return child.plan
             value += self._shaping(child)
-            self._close(child)
-            above: _Node | None = child
-            while above is not None:
-                above.q, above.n = above.q + value, above.n + 1
-                above = above.parent
-        return last.path
+            ancestor: _Node | None = child
+            while ancestor is not None and not ancestor.untried:
+                if not all(each.done for each in ancestor.children):
+                    break
+                ancestor.done = True
+                ancestor = ancestor.parent
+            ancestor = child
+            while ancestor is not None:
+                ancestor.value_sum, ancestor.visits = (
+                    ancestor.value_sum + value,
+                    ancestor.visits + 1,
+                )
+                ancestor = ancestor.parent
+        return last.plan
 
-    def _descend(self, node: _Node) -> _Node:
-        """Go to a situation in which something was not tried; where all was, none is done."""
+    def _select(self, node: _Node) -> _Node:
+        """Descend by upper confidence bounds to a node with an untried action."""
         while not node.untried:
-            total = log(node.n)
+            total = log(node.visits)
             node = max(
                 (child for child in node.children if not child.done),
-                key=lambda c: c.q / c.n + self._exploration * sqrt(2 * total / c.n),
+                key=lambda each: (
+                    each.value_sum / each.visits + self._exploration * sqrt(2 * total / each.visits)
+                ),
             )
         return node
 
-    def _expand(self, node: _Node) -> _Node:
-        """Add what follows the next action."""
-        self.nodes += 1
-        child = _Node(node, node.untried.pop(), None)
-        node.children.append(child)
-        return child
-
-    def _entered(self, node: _Node, child: _Node) -> tuple[float, bool]:
-        """Step to a situation; return what the model pays, and whether that is the end wanted."""
+    def _step(self, node: _Node, child: _Node) -> tuple[float, bool]:
+        """Simulate the step to a child; return the reward, and whether it reaches the goal."""
         try:
             self._model.stand(node.state)
             step = self._model.step(child.action)
-        except Exception:  # noqa: BLE001  # whatever a stranger's program raises
-            child.terminal = True
+        except Exception:  # noqa: BLE001  # a program may raise any exception
             return 0.0, False
         child.state, reward = step.observation, float(step.reward)
-        said = self._texts.step(child.action - self._first, node.state, child.state)
-        child.counts = node.counts + Counter(w for w in said if w in self._texts.words)
-        child.length = node.length + len(said)
-        known = name(child.state)
-        child.terminal = step.terminated or known in self._visited or child.depth >= self._depth
-        self._visited.add(known)
-        child.untried = [] if child.terminal else self._actions[::-1]
-        return reward, step.terminated and reward > PAYS
+        words = self._texts.step(child.action - self._first, node.state, child.state)
+        child.counts = node.counts + Counter(w for w in words if w in self._texts.words)
+        child.length = node.length + len(words)
+        key = name(child.state)
+        if not (step.terminated or key in self._visited or child.depth >= self._depth):
+            child.untried = self._actions[::-1]
+        self._visited.add(key)
+        return reward, step.terminated and reward > MIN_REWARD
 
     def _shaping(self, node: _Node) -> float:
-        """Return how well the text of the way to a situation fits the mission."""
-        self._ways, self._lengths = self._ways + 1, self._lengths + node.length
-        self._ways_with.update(node.counts.keys())
+        """Return the BM25 score of the text of a plan for the mission, per word of the mission."""
+        self._plans, self._total_length = self._plans + 1, self._total_length + node.length
+        self._plans_with.update(node.counts.keys())
         if not self._texts.words or not node.length:
             return 0.0
-        usual = self._lengths / self._ways
-        total = 0.0
-        for word, times in node.counts.items():
-            having = self._ways_with[word]
-            rarity = log((self._ways - having + 0.5) / (having + 0.5) + 1)
-            total += rarity * times * (K1 + 1) / (times + K1 * (1 - B + B * node.length / usual))
-        return total / len(self._texts.words)
-
-    def _close(self, node: _Node) -> None:
-        """Note where everything that can follow was tried."""
-        above: _Node | None = node
-        while above is not None and not above.untried and all(c.done for c in above.children):
-            above.done = True
-            above = above.parent
+        mean_length = self._total_length / self._plans
+        score = 0.0
+        for word, count in node.counts.items():
+            frequency = self._plans_with[word]
+            rarity = log((self._plans - frequency + 0.5) / (frequency + 0.5) + 1)
+            normaliser = count + K1 * (1 - B + B * node.length / mean_length)
+            score += rarity * count * (K1 + 1) / normaliser
+        return score / len(self._texts.words)

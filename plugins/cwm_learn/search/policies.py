@@ -1,4 +1,4 @@
-"""Policies found in imagination: an action follows from a few sums over the observation."""
+"""Linear policies, optimised in the model: each action is a weighted sum of features."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_learn.search.rollouts import FARTHEST, ImaginedLanes, doubted
+from cwm_learn.search.rollouts import DIVERGED, LaneSimulator, discount_outside_data
 
 POPULATION, ELITES, ROUNDS = 96, 14, 20
-"""Policies of a round of the cross-entropy method, those that the next is drawn from, rounds."""
+"""Policies per round of the cross-entropy method, policies that the next round is fitted to, and
+the maximum number of rounds."""
 
 STARTS = 16
-"""Starts that every policy is tried from: a quarter are those of episodes, the others places that
-were visited, as a policy that was perfect from narrow starts fell from fresh ones."""
+"""Number of starts for each policy: a quarter are starts of episodes, and the rest are visited
+observations. Policies that were perfect from a narrow range of starts failed from new starts."""
 
-WORST = 0.5
-"""Weight of the worst return beside the mean: it is the episode that fails which tells policies."""
+WORST_WEIGHT = 0.5
+"""Weight of the worst return; the mean has the rest. A failed episode distinguishes policies."""
 
-LEAST = 0.05
-"""Deviation that is kept up, as a cross-entropy method that has settled finds nothing more."""
+MIN_DEVIATION = 0.05
+"""Added to the deviation after each round, so that the method does not stop exploring."""
 
-ENOUGH = 1e-3
-"""Share of the return that counts as nothing."""
+TOLERANCE = 1e-3
+"""Relative difference of returns that does not count."""
 
-SQUARES = 0.2
-"""Deviation of the weights of squares at first: they take over far from the middle."""
+SQUARE_DEVIATION = 0.2
+"""Initial deviation of the weights of squares, which dominate far from the centre."""
 
-STALE = 8
-"""Rounds that may pass without a better policy."""
-
-
-def features(observations: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return one, the components in units of the data, and their signed squares, before all."""
-    shape = (len(centre), *[1] * (observations.ndim - 1))
-    z = (observations - centre.reshape(shape)) / scale.reshape(shape)
-    return np.concatenate([np.ones_like(z[:1]), z, z * np.abs(z)])
+PATIENCE = 8
+"""Rounds without a better policy after which the search stops."""
 
 
 def act(
     weights: np.ndarray, observations: np.ndarray, arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return what policies (policies, outputs, features) do at (components, policies, lanes).
+    """Return the actions of policies at observations.
 
-    Where actions are numbered the output that is greatest names one; else outputs are actions, -1
-    and 1 being their bounds.
+    The features are 1, the components in units of the data, and their signed squares. Discrete
+    actions have one output each, and the action with the largest output is chosen. Otherwise an
+    output is a component of the action, scaled so that its bounds are -1 and 1.
+
+    Args:
+        weights: Shape (policies, outputs, features).
+        observations: Shape (components, policies, lanes).
+        arrays: `centre` and `scale` of the components, and `options`, the possible actions.
     """
-    seen = features(observations, arrays["centre"], arrays["scale"])
-    outputs = np.einsum("pof,fpl->opl", weights, seen)
+    centre, scale = arrays["centre"][:, None, None], arrays["scale"][:, None, None]
+    z = (observations - centre) / scale
+    features = np.concatenate([np.ones_like(z[:1]), z, z * np.abs(z)])
+    outputs = np.einsum("pof,fpl->opl", weights, features)
     options = arrays["options"]
     if options.ndim == 1:
         chosen: np.ndarray = options[outputs.argmax(0)]
@@ -59,40 +61,41 @@ def act(
     return actions
 
 
-class TriedPolicy(NamedTuple):
-    """What policies return (policies, starts), and what of that is not in doubt."""
+class PolicyReturns(NamedTuple):
+    """Returns of policies (policies, starts), and scores (policies,) to choose a policy by.
+
+    A score is the weighted mean of the mean and the worst return, with rewards reduced outside the
+    visited range.
+    """
 
     returns: np.ndarray
-    sure: np.ndarray
-
-    @property
-    def score(self) -> np.ndarray:
-        """What policies are chosen by: the mean and the worst of what is sure."""
-        score: np.ndarray = (1 - WORST) * self.sure.mean(1) + WORST * self.sure.min(1)
-        return score
+    scores: np.ndarray
 
 
-def imagined(
-    lanes: ImaginedLanes,
+def evaluate(
+    simulator: LaneSimulator,
     weights: np.ndarray,
     starts: np.ndarray,
     arrays: Mapping[str, np.ndarray],
     horizon: int,
-) -> TriedPolicy:
-    """Try policies from starts (components, starts)."""
+) -> PolicyReturns:
+    """Simulate policies from starts (components, starts)."""
     now = np.repeat(starts[:, None, :], len(weights), 1)
     alive = np.ones(now.shape[1:], np.bool_)
-    total, sure = np.zeros(alive.shape), np.zeros(alive.shape)
+    returns, cautious = np.zeros(alive.shape), np.zeros(alive.shape)
     for _ in range(horizon):
         actions = act(weights, now, arrays)[..., alive]
-        after, rewards, ends, lost = lanes.step(now[:, alive], actions)
-        total[alive] += np.where(lost, -FARTHEST, rewards)
-        sure[alive] += np.where(lost, -FARTHEST, doubted(rewards, after, arrays))
-        now[:, alive] = np.where(ends | lost, now[:, alive], after)
-        alive[alive] = ~(ends | lost)
+        after, rewards, ends, diverged = simulator.step(now[:, alive], actions)
+        reduced = discount_outside_data(rewards, after, arrays)
+        returns[alive] += np.where(diverged, -DIVERGED, rewards)
+        cautious[alive] += np.where(diverged, -DIVERGED, reduced)
+        over = ends | diverged
+        now[:, alive] = np.where(over, now[:, alive], after)
+        alive[alive] = ~over
         if not alive.any():
             break
-    return TriedPolicy(total, sure)
+    scores = (1 - WORST_WEIGHT) * cautious.mean(1) + WORST_WEIGHT * cautious.min(1)
+    return PolicyReturns(returns, scores)
 
 
 def improve(
@@ -101,51 +104,55 @@ def improve(
     *,
     horizon: int,
     bound: float | None,
-    most: int,
+    budget: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Return the `weights` of a policy that does well from where episodes begin, its `returns`.
+    """Optimise a linear policy with the cross-entropy method (Rubinstein, 1999).
 
-    Cross-entropy (Rubinstein, 1999) on linear policies. `arrays` has `starts` (episodes,
-    components), `visited` places, `options`, `centre` and `scale`, and may have the `weights`
-    of a policy that is to be bettered. `bound` is a return that no policy exceeds; `most` bounds
-    the work.
+    Args:
+        model: The model.
+        arrays: `starts` (episodes, components), `visited` observations, `options`, `centre`,
+            `scale`, and optionally `weights` of a policy to improve.
+        horizon: Steps of an episode.
+        bound: An upper bound of the return, at which the search stops.
+        budget: Maximum work, in simulated steps.
+        seed: Seed of the starts and policies.
+
+    Returns:
+        `weights` of the policy, its `returns` and the `work`.
     """
     rng = np.random.default_rng(seed)
-    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
-    starts = _starts(arrays, rng)
+    simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
+    first, visited = arrays["starts"][-STARTS // 4 :], arrays["visited"]
+    later = visited[rng.integers(len(visited), size=STARTS - len(first))]
+    starts = np.concatenate([first, later]).T
     outputs = len(arrays["options"]) if arrays["options"].ndim == 1 else arrays["options"].shape[1]
     shape = (outputs, 2 * len(starts) + 1)
-    widths = np.repeat([1.0, SQUARES], [len(starts) + 1, len(starts)])
+    widths = np.repeat([1.0, SQUARE_DEVIATION], [len(starts) + 1, len(starts)])
     mean, deviation = np.zeros(shape), np.ones(shape) * widths
-    best, value, alike, found = mean, -np.inf, 0, np.zeros(1)
+    best, best_score, returns, rounds_without_gain = mean, -np.inf, np.zeros(1), 0
     if "weights" in arrays:
         best = arrays["weights"]
-        tried = imagined(lanes, best[None], starts, arrays, horizon)
-        value, found = float(tried.score[0]), tried.returns[0]
+        found = evaluate(simulator, best[None], starts, arrays, horizon)
+        best_score, returns = float(found.scores[0]), found.returns[0]
     for _ in range(ROUNDS):
-        if bound is not None and value >= bound - ENOUGH * abs(bound):
+        if bound is not None and best_score >= bound - TOLERANCE * abs(bound):
             break
-        drawn = mean + deviation * rng.normal(size=(POPULATION, *shape))
-        drawn[0] = mean
-        tried = imagined(lanes, drawn, starts, arrays, horizon)
-        score, first = tried.score, int(tried.score.argmax())
-        alike = 0 if score[first] > value + ENOUGH * abs(value) else alike + 1
-        if score[first] > value:
-            best, value, found = drawn[first], float(score[first]), tried.returns[first]
-        elite = drawn[np.argsort(-score, kind="stable")[:ELITES]]
-        mean, deviation = elite.mean(0), elite.std(0) + LEAST
-        if alike >= STALE or lanes.is_over(most):
+        policies = mean + deviation * rng.normal(size=(POPULATION, *shape))
+        policies[0] = mean
+        found = evaluate(simulator, policies, starts, arrays, horizon)
+        top = int(found.scores.argmax())
+        gained = found.scores[top] > best_score + TOLERANCE * abs(best_score)
+        rounds_without_gain = 0 if gained else rounds_without_gain + 1
+        if found.scores[top] > best_score:
+            best, best_score = policies[top], float(found.scores[top])
+            returns = found.returns[top]
+        elite = policies[np.argsort(-found.scores, kind="stable")[:ELITES]]
+        mean, deviation = elite.mean(0), elite.std(0) + MIN_DEVIATION
+        if rounds_without_gain >= PATIENCE or simulator.is_exhausted(budget):
             break
-    # several may be as good: the one in their middle is farther from what ends episodes
-    middle = imagined(lanes, mean[None], starts, arrays, horizon)
-    if middle.score[0] >= value - ENOUGH * abs(value):
-        best, found = mean, middle.returns[0]
-    return {"weights": best, "returns": found, "work": np.array(lanes.work)}
-
-
-def _starts(arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Return starts (components, starts): those seen, and places that were visited later."""
-    seen, visited = arrays["starts"][-STARTS // 4 :], arrays["visited"]
-    later = visited[rng.integers(len(visited), size=STARTS - len(seen))]
-    return np.concatenate([seen, later]).T
+    # if several policies are equally good, their mean is farthest from ending episodes
+    found = evaluate(simulator, mean[None], starts, arrays, horizon)
+    if found.scores[0] >= best_score - TOLERANCE * abs(best_score):
+        best, returns = mean, found.returns[0]
+    return {"weights": best, "returns": returns, "work": np.array(simulator.work)}

@@ -1,7 +1,7 @@
-"""Bettering a plan of continuous actions: the iterative linear-quadratic regulator.
+"""Improve a plan of continuous actions with the iterative linear-quadratic regulator (iLQR).
 
 Li and Todorov, "Iterative linear quadratic regulator design for nonlinear biological movement
-systems", 2004. Derivatives are differences of steps of the model, all steps of a way at once.
+systems", 2004. Derivatives are finite differences, computed for all steps of a plan in one call.
 """
 
 from __future__ import annotations
@@ -12,159 +12,169 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_learn.search.rollouts import ImaginedLanes
-from cwm_learn.search.trajectories import ImaginedWay, played
+from cwm_learn.search.rollouts import LaneSimulator
+from cwm_learn.search.trajectories import ImaginedTrajectory, simulate_plan
 
 ROUNDS = 30
-"""Rounds at most; few ways gain after 20."""
+"""Maximum iterations; few plans improve after 20."""
 
-APART = 1e-3
-"""How far apart steps are taken for derivatives, in spreads of the data: kinks smooth out."""
+DIFFERENCE = 1e-3
+"""Step of the finite differences, in spreads of the data: large enough to smooth out kinks."""
 
-SHARES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.01])
-"""Shares of a change that are tried."""
+STEP_SIZES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.01])
+"""Shares of a change of the actions that the line search tries."""
 
-STIFF = 1e4
-"""Stiffness, relative to the curvature, from which on no change will help."""
+MAX_DAMPING = 1e4
+"""Damping, relative to the curvature, above which no change can improve the plan."""
 
-GAIN = 1e-5
-"""Share of the return that counts as nothing."""
+MIN_GAIN = 1e-5
+"""The iteration stops if the return improves by less than this share."""
 
 
-class Curves(NamedTuple):
-    """How steps depend on observation and action at each step of a way.
+class Expansion(NamedTuple):
+    """Derivatives at each step of a plan; inputs are the observation and then the action.
 
-    `jacobian` (steps, components, inputs), `slope` (steps, inputs) and `bend` (steps, inputs,
-    inputs) of the rewards.
+    `jacobian` (steps, components, inputs) is the derivative of the next observation, `slope`
+    (steps, inputs) and `curvature` (steps, inputs, inputs) are those for the reward.
     """
 
     jacobian: np.ndarray
     slope: np.ndarray
-    bend: np.ndarray
+    curvature: np.ndarray
 
 
-class Controls(NamedTuple):
-    """What would better a way: another action, and how it depends on what is observed."""
+class PlanChange(NamedTuple):
+    """A change of each action, and its feedback gains (steps, action, components)."""
 
     actions: np.ndarray
     gains: np.ndarray
 
 
 def polish(
-    lanes: ImaginedLanes,
+    simulator: LaneSimulator,
     arrays: Mapping[str, np.ndarray],
     start: np.ndarray,
-    way: ImaginedWay,
-    most: int,
-) -> ImaginedWay:
-    """Return a way that returns at least as much, with gains; `most` bounds the work."""
+    plan: ImaginedTrajectory,
+    budget: int,
+) -> ImaginedTrajectory:
+    """Return a plan with at least the same return, and with gains if it was improved.
+
+    Plans of discrete actions and plans that end the episode are returned unchanged.
+    """
     options = arrays["options"]
-    if options.ndim == 1 or way.ended or not len(way.actions):
-        return way
+    if options.ndim == 1 or plan.ended or not len(plan.actions):
+        return plan
     low, high = options.min(0), options.max(0)
-    stiffness, curves = 1e-3, None
+    damping, expansion = 1e-3, None
     for _ in range(ROUNDS):
-        if lanes.is_over(most) or stiffness > STIFF:
+        if simulator.is_exhausted(budget) or damping > MAX_DAMPING:
             break
-        if curves is None:
-            curves = _curves(lanes, way, start, np.concatenate([arrays["spread"], high - low]))
-        change = _change(way, curves, low, high, stiffness)
-        value, actions = _tried(lanes, start, way, change, low, high)
-        if value > way.value:
-            gained, before = value - way.value, way
-            way = played(lanes, start, actions)._replace(gains=change.gains)
-            curves, stiffness = None, stiffness / 4
-            if way.value < before.value or len(way.actions) < len(before.actions):
-                return before
-            if gained < GAIN * abs(way.value):
+        if expansion is None:
+            scale = np.concatenate([arrays["spread"], high - low])
+            expansion = _expand(simulator, plan, start, scale)
+        change = _compute_change(plan, expansion, low, high, damping)
+        value, actions = _search_step_size(simulator, start, plan, change, low, high)
+        if value > plan.value:
+            improved = simulate_plan(simulator, start, actions)._replace(gains=change.gains)
+            if improved.value < plan.value or len(improved.actions) < len(plan.actions):
+                return plan
+            gain, plan = value - plan.value, improved
+            expansion, damping = None, damping / 4
+            if gain < MIN_GAIN * abs(plan.value):
                 break
         else:
-            stiffness *= 10
-    return way
+            damping *= 10
+    return plan
 
 
-def _curves(lanes: ImaginedLanes, way: ImaginedWay, start: np.ndarray, scale: np.ndarray) -> Curves:
-    """Take steps around all of a way at once."""
-    before = np.concatenate([start[None], way.observations[:-1]])
-    inputs = np.concatenate([before, way.actions], 1).T  # (inputs, steps)
-    size, count = len(inputs), inputs.shape[1]
-    apart = APART * scale
-    units = np.diag(apart)
+def _expand(
+    simulator: LaneSimulator, plan: ImaginedTrajectory, start: np.ndarray, scale: np.ndarray
+) -> Expansion:
+    """Expand the model around all steps of a plan; `scale` has a unit for each input."""
+    before = np.concatenate([start[None], plan.observations[:-1]])
+    inputs = np.concatenate([before, plan.actions], 1).T  # (inputs, steps)
+    size, count = inputs.shape
+    delta = DIFFERENCE * scale
+    units = np.diag(delta)
     pairs = list(combinations(range(size), 2))
+    # the order of the results below: no change, +1 and -1 in each input, +1 in each pair of inputs
     moves = [np.zeros(size), *units, *-units, *(units[i] + units[j] for i, j in pairs)]
-    wide = (inputs[:, None, :] + np.array(moves).T[:, :, None]).reshape(size, -1)
-    after, rewards, _, lost = lanes.step(wide[: before.shape[1]], wide[before.shape[1] :])
-    rewards = np.where(lost, 0.0, rewards).reshape(len(moves), count)
-    after = np.where(lost, 0.0, after).reshape(-1, len(moves), count)
+    lanes = (inputs[:, None, :] + np.array(moves).T[:, :, None]).reshape(size, -1)
+    after, rewards, _, diverged = simulator.step(lanes[: before.shape[1]], lanes[before.shape[1] :])
+    rewards = np.where(diverged, 0.0, rewards).reshape(len(moves), count)
+    after = np.where(diverged, 0.0, after).reshape(-1, len(moves), count)
     up, down = slice(1, size + 1), slice(size + 1, 2 * size + 1)
-    jacobian = (after[:, up] - after[:, down]) / (2 * apart[:, None])
-    bend = np.zeros((count, size, size))
-    for place in range(size):
-        twice = rewards[1 + place] - 2 * rewards[0] + rewards[1 + size + place]
-        bend[:, place, place] = twice / apart[place] ** 2
+    jacobian = (after[:, up] - after[:, down]) / (2 * delta[:, None])
+    curvature = np.zeros((count, size, size))
+    for i in range(size):
+        difference = rewards[1 + i] - 2 * rewards[0] + rewards[1 + size + i]
+        curvature[:, i, i] = difference / delta[i] ** 2
     for (i, j), both in zip(pairs, rewards[2 * size + 1 :], strict=True):
-        mixed = both - rewards[1 + i] - rewards[1 + j] + rewards[0]
-        bend[:, i, j] = bend[:, j, i] = mixed / (apart[i] * apart[j])
-    slope = (rewards[up] - rewards[down]) / (2 * apart[:, None])
-    return Curves(jacobian.transpose(2, 0, 1), slope.T, _falling(bend))
+        difference = both - rewards[1 + i] - rewards[1 + j] + rewards[0]
+        curvature[:, i, j] = curvature[:, j, i] = difference / (delta[i] * delta[j])
+    slope = (rewards[up] - rewards[down]) / (2 * delta[:, None])
+    # without upward curvature, since a step to its optimum would be infinite
+    values, vectors = np.linalg.eigh(curvature)
+    curvature = (vectors * np.minimum(values, 0)[:, None]) @ vectors.transpose(0, 2, 1)
+    return Expansion(jacobian.transpose(2, 0, 1), slope.T, curvature)
 
 
-def _falling(bend: np.ndarray) -> np.ndarray:
-    """Return curvatures without those upwards: a step to their top would never end."""
-    values, vectors = np.linalg.eigh(bend)
-    lowered: np.ndarray = (vectors * np.minimum(values, 0)[:, None]) @ vectors.transpose(0, 2, 1)
-    return lowered
+def _compute_change(
+    plan: ImaginedTrajectory,
+    expansion: Expansion,
+    low: np.ndarray,
+    high: np.ndarray,
+    damping: float,
+) -> PlanChange:
+    """Optimise the actions backwards through the plan, as if the model were quadratic.
 
-
-def _change(
-    way: ImaginedWay, curves: Curves, low: np.ndarray, high: np.ndarray, stiffness: float
-) -> Controls:
-    """Go back through a way: which actions would better what follows, if it were quadratic."""
-    count, size = way.observations.shape
-    free = np.zeros_like(way.actions)
+    An action at a bound stays there if the gradient points beyond the bound.
+    """
+    count, size = plan.observations.shape
+    change = np.zeros_like(plan.actions)
     gains = np.zeros((count, len(low), size))
-    rise, bend = np.zeros(size), np.zeros((size, size))
+    slope, curvature = np.zeros(size), np.zeros((size, size))  # derivatives of the later return
     for step in range(count - 1, -1, -1):
-        jacobian = curves.jacobian[step]
-        slope = curves.slope[step] + jacobian.T @ rise
-        whole = curves.bend[step] + jacobian.T @ bend @ jacobian
-        by_action = whole[size:, size:]
-        ground = np.abs(np.diag(by_action)).max() + 1e-9
-        by_action = by_action - (stiffness * ground + 1e-9) * np.eye(len(low))
-        action, gradient = way.actions[step], slope[size:]
-        held = ((action >= high) & (gradient > 0)) | ((action <= low) & (gradient < 0))
-        open_ = np.flatnonzero(~held)
-        if len(open_):
-            part = by_action[np.ix_(open_, open_)]
-            solved = np.linalg.solve(part, np.c_[gradient[open_], whole[size:, :size][open_]])
-            free[step, open_], gains[step][open_] = -solved[:, 0], -solved[:, 1:]
+        jacobian = expansion.jacobian[step]
+        gradient = expansion.slope[step] + jacobian.T @ slope
+        hessian = expansion.curvature[step] + jacobian.T @ curvature @ jacobian
+        by_action = hessian[size:, size:]
+        largest = np.abs(np.diag(by_action)).max() + 1e-9
+        by_action = by_action - (damping * largest + 1e-9) * np.eye(len(low))
+        action, by = plan.actions[step], gradient[size:]
+        fixed = ((action >= high) & (by > 0)) | ((action <= low) & (by < 0))
+        free = np.flatnonzero(~fixed)
+        if len(free):
+            right = np.c_[by[free], hessian[size:, :size][free]]
+            solved = np.linalg.solve(by_action[np.ix_(free, free)], right)
+            change[step, free], gains[step][free] = -solved[:, 0], -solved[:, 1:]
         gain = gains[step]
-        rise = slope[:size] + gain.T @ (gradient + whole[size:, size:] @ free[step])
-        rise = rise + whole[:size, size:] @ free[step]
-        cross = whole[:size, size:] @ gain
-        bend = whole[:size, :size] + cross + cross.T + gain.T @ whole[size:, size:] @ gain
-        bend = (bend + bend.T) / 2
-    return Controls(free, gains)
+        slope = gradient[:size] + gain.T @ (by + hessian[size:, size:] @ change[step])
+        slope = slope + hessian[:size, size:] @ change[step]
+        cross = hessian[:size, size:] @ gain
+        curvature = hessian[:size, :size] + cross + cross.T + gain.T @ hessian[size:, size:] @ gain
+        curvature = (curvature + curvature.T) / 2
+    return PlanChange(change, gains)
 
 
-def _tried(
-    lanes: ImaginedLanes,
+def _search_step_size(
+    simulator: LaneSimulator,
     start: np.ndarray,
-    way: ImaginedWay,
-    change: Controls,
+    plan: ImaginedTrajectory,
+    change: PlanChange,
     low: np.ndarray,
     high: np.ndarray,
 ) -> tuple[float, np.ndarray]:
-    """Return the best return of shares of a change, and its actions."""
-    now = np.repeat(start[:, None], len(SHARES), 1)
-    before = np.concatenate([start[None], way.observations[:-1]])
-    total, actions = np.zeros(len(SHARES)), []
-    for step, action in enumerate(way.actions):
-        moved = change.gains[step] @ (now - before[step][:, None])
-        moved = action[:, None] + SHARES * change.actions[step][:, None] + moved
+    """Simulate all step sizes of a change; return the best return and its actions."""
+    now = np.repeat(start[:, None], len(STEP_SIZES), 1)
+    before = np.concatenate([start[None], plan.observations[:-1]])
+    total, actions = np.zeros(len(STEP_SIZES)), []
+    for step, action in enumerate(plan.actions):
+        feedback = change.gains[step] @ (now - before[step][:, None])
+        moved = action[:, None] + STEP_SIZES * change.actions[step][:, None] + feedback
         actions.append(np.clip(moved, low[:, None], high[:, None]))
-        now, rewards, ends, lost = lanes.step(now, actions[-1])
-        total += np.where(lost | ends, -np.inf, rewards)
-        now = np.where(lost, before[step][:, None], now)
+        now, rewards, ends, diverged = simulator.step(now, actions[-1])
+        total += np.where(diverged | ends, -np.inf, rewards)
+        now = np.where(diverged, before[step][:, None], now)
     best = int(np.argmax(np.nan_to_num(total, nan=-np.inf)))
     return float(total[best]), np.array(actions)[:, :, best]

@@ -1,20 +1,20 @@
-"""Ways through a model: actions, and what is due after each of them."""
+"""Trajectories through a model: actions, and the predicted observations and rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_learn.search.rollouts import ImaginedLanes, doubted
+from cwm_learn.search.rollouts import LaneSimulator, discount_outside_data
 
 
-class ImaginedWay(NamedTuple):
-    """Actions (steps, ...), the observations (steps, components) due after them, the rewards.
+class ImaginedTrajectory(NamedTuple):
+    """Actions (steps, ...), and the observations (steps, components) and rewards that follow.
 
-    `ended` is whether the episode ends there. `gains` (steps, action, components) say how an
-    action changes with what was observed before it, where that is known.
+    `ended` is whether the episode ends with the last action. `gains` (steps, action, components)
+    are feedback gains: the change of an action per deviation of the observation before it.
     """
 
     actions: np.ndarray
@@ -25,29 +25,51 @@ class ImaginedWay(NamedTuple):
 
     @property
     def value(self) -> float:
-        """What it returns."""
+        """The return; minus infinity without steps."""
         return float(self.rewards.sum()) if len(self.rewards) else -np.inf
 
-    def sure(self, arrays: Mapping[str, np.ndarray]) -> float:
-        """Return what it returns, less a share beyond all that was visited."""
+    def cautious_value(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """Compute the return with rewards reduced outside the visited range."""
         if not len(self.rewards):
             return -np.inf
-        return float(doubted(self.rewards, self.observations.T, arrays).sum())
+        return float(discount_outside_data(self.rewards, self.observations.T, arrays).sum())
 
 
-NO_WAY = ImaginedWay(np.empty(0), np.empty(0), np.empty(0), ended=False)
+EMPTY = ImaginedTrajectory(np.empty(0), np.empty(0), np.empty(0), ended=False)
 
 
-def played(lanes: ImaginedLanes, start: np.ndarray, actions: np.ndarray) -> ImaginedWay:
-    """Return the way that actions lead, up to the end of the episode."""
-    now, seen, rewards, ended = start[:, None], [], [], False
-    for action in actions:
-        now, reward, ends, lost = lanes.step(now, np.moveaxis(action[None], 0, -1))
-        if lost[0]:
+def simulate(
+    simulator: LaneSimulator,
+    start: np.ndarray,
+    choose: Callable[[int, np.ndarray], np.ndarray],
+    horizon: int,
+) -> ImaginedTrajectory:
+    """Simulate one lane until the episode ends, the program diverges or the horizon is reached.
+
+    Args:
+        simulator: The model.
+        start: The first observation (components,).
+        choose: Returns the action (..., 1) for a step number and an observation (components, 1).
+        horizon: Maximum number of steps.
+    """
+    now, ended = start[:, None], False
+    actions: list[np.ndarray] = []
+    observations: list[np.ndarray] = []
+    rewards: list[float] = []
+    while len(actions) < horizon and not ended:
+        action = choose(len(actions), now)
+        now, reward, ends, diverged = simulator.step(now, action)
+        if diverged[0]:
             break
-        seen.append(now[:, 0])
+        actions.append(action[..., 0])
+        observations.append(now[:, 0])
         rewards.append(float(reward[0]))
-        if ends[0]:
-            ended = True
-            break
-    return ImaginedWay(actions[: len(seen)], np.array(seen), np.array(rewards), ended)
+        ended = bool(ends[0])
+    return ImaginedTrajectory(np.array(actions), np.array(observations), np.array(rewards), ended)
+
+
+def simulate_plan(
+    simulator: LaneSimulator, start: np.ndarray, actions: np.ndarray
+) -> ImaginedTrajectory:
+    """Simulate given actions (steps, ...)."""
+    return simulate(simulator, start, lambda step, _: actions[step][..., None], len(actions))

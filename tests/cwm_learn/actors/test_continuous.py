@@ -11,7 +11,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
 from cwm_learn.actors.base import Knowledge
-from cwm_learn.actors.continuous import Real
+from cwm_learn.actors.continuous import ContinuousActor
 from cwm_learn.imagination import SearchImagination
 
 PENDULUM = """
@@ -52,28 +52,30 @@ class Environment:
 """
 
 
-def known_of(
+def knowledge_of(
     name: str, program: str, sandbox: Sandbox, *, steps: int = 60
 ) -> tuple[Knowledge, gym.Env[Any, Any]]:
-    """Know a program of an environment, and some random steps."""
+    """Return the knowledge after random steps with a program, and the environment."""
     env = gym.make(name)
     limit = env.spec.max_episode_steps if env.spec and env.spec.max_episode_steps else 200
     known = Knowledge(
         space_of(env.observation_space), space_of(env.action_space, "actions"), min(limit, 1000)
     )
     env.action_space.seed(0)
-    over, episode, seen = True, -1, None
+    over, episode, observation = True, -1, None
     for _ in range(steps):
         if over:
             episode += 1
-            seen, _ = env.reset(seed=episode)
-            known.starts.append(seen)
+            observation, _ = env.reset(seed=episode)
+            known.starts.append(observation)
         action = env.action_space.sample()
-        after, reward, ended, cut, _ = env.step(action)
+        after, reward, terminated, truncated, _ = env.step(action)
         known.rows.append(
-            Transition(seen, action, after, float(reward), ended, cut, episode=episode)
+            Transition(
+                observation, action, after, float(reward), terminated, truncated, episode=episode
+            )
         )
-        seen, over = after, ended or cut
+        observation, over = after, terminated or truncated
     known.program = program
     data = Dataset.of(
         known.rows, observation_space=known.observation_space, action_space=known.action_space
@@ -82,41 +84,41 @@ def known_of(
     return known, env
 
 
-def returned(actor: Real, env: gym.Env[Any, Any], seed: int) -> tuple[float, float]:
-    """Play an episode; return the promised and the actual return."""
-    seen, _ = env.reset(seed=seed)
-    total, promised = 0.0, actor.promised_return(seen, actor.known.limit)
+def play_episode(actor: ContinuousActor, env: gym.Env[Any, Any], seed: int) -> tuple[float, float]:
+    """Play an episode; return the predicted and the actual return."""
+    observation, _ = env.reset(seed=seed)
+    total, promised = 0.0, actor.promised_return(observation, actor.known.limit)
     for left in range(actor.known.limit, 0, -1):
-        intent = actor.choose(seen, left, "exploit")
+        intent = actor.choose(observation, left, "exploit")
         assert intent is not None
-        seen, reward, ended, _, _ = env.step(intent.action)
+        observation, reward, terminated, _, _ = env.step(intent.action)
         total += float(reward)
-        if ended:
+        if terminated:
             break
     assert promised is not None
     return promised, total
 
 
 @pytest.mark.slow
-def test_a_swing_up_is_planned_to_the_end_and_comes_about_as_promised(sandbox: Sandbox) -> None:
-    known, env = known_of("Pendulum-v1", PENDULUM, sandbox)
-    actor = Real(known)
+def test_pendulum_swing_up_has_the_predicted_return(sandbox: Sandbox) -> None:
+    known, env = knowledge_of("Pendulum-v1", PENDULUM, sandbox)
+    actor = ContinuousActor(known)
     with known.imagination or pytest.fail():
-        promised, came = returned(actor, env, seed=100)
-        assert came == pytest.approx(promised, abs=0.5)
-        assert came > -140  # a search that lets early pay crowd out late pay gets -340
+        promised, total = play_episode(actor, env, seed=100)
+        assert total == pytest.approx(promised, abs=0.5)
+        assert total > -140  # -340 if the beam has only the cells with the highest returns
         assert actor.work < 6_000_000
 
 
 @pytest.mark.slow
-def test_the_frontier_leads_out_of_what_was_visited_and_then_the_way_is_played(
-    sandbox: Sandbox,
-) -> None:
-    known, env = known_of("MountainCar-v0", CAR, sandbox)
-    actor = Real(known)
+def test_exploration_leaves_the_visited_range(sandbox: Sandbox) -> None:
+    known, env = knowledge_of("MountainCar-v0", CAR, sandbox)
+    actor = ContinuousActor(known)
     with known.imagination or pytest.fail():
         start, _ = env.reset(seed=5)
-        assert actor.promised_return(start, 200) is None  # rewards never vary and no end was seen
+        assert (
+            actor.promised_return(start, 200) is None
+        )  # all rewards are equal and no end was recorded
         intent = actor.choose(start, 200)
         assert intent is not None
         assert intent.aim == "explore"
@@ -125,39 +127,39 @@ def test_the_frontier_leads_out_of_what_was_visited_and_then_the_way_is_played(
             intent = actor.choose(start, left)
             if intent is None:
                 break
-            after, reward, ended, _, _ = env.step(intent.action)
-            row = Transition(start, intent.action, after, float(reward), ended, False)
+            after, reward, terminated, _, _ = env.step(intent.action)
+            row = Transition(start, intent.action, after, float(reward), terminated, False)
             predicted = actor.predict(start, intent.action)
             assert predicted is not None
             assert actor.matches(predicted, row)
             known.rows.append(row)
             start = after
-            if ended or after[0] > farthest + 0.2:
+            if terminated or after[0] > farthest + 0.2:
                 break
         assert max(float(row.next_observation[0]) for row in known.rows) > farthest + 0.2
 
 
-def test_what_limits_and_bounds_leave_open_is_asked() -> None:
-    ends = Space("box", "float64", (2,), (-1.0, -np.inf), (1.0, np.inf))
-    known = Knowledge(ends, Space("discrete", "int64", (), (0.0,), (1.0,)), 10)
-    for place, ended in ((0.1, False), (0.2, False), (0.25, True)):
+def test_unknown_limits_and_unreached_bounds_are_questions() -> None:
+    space = Space("box", "float64", (2,), (-1.0, -np.inf), (1.0, np.inf))
+    known = Knowledge(space, Space("discrete", "int64", (), (0.0,), (1.0,)), 10)
+    for place, terminated in ((0.1, False), (0.2, False), (0.25, True)):
         after = np.array([place, 0.0])
-        known.rows.append(Transition(np.zeros(2), 1, after, 1.0, ended))
-    texts = [question.text for question in Real(known).questions()]
+        known.rows.append(Transition(np.zeros(2), 1, after, 1.0, terminated))
+    texts = [question.text for question in ContinuousActor(known).questions()]
     limit = "the limit of observation[0] is between 0.2 and 0.25; only one such end was seen"
     assert texts[0] == limit
     assert any("observation[0] reached at most 25.0 % of its bound 1" in text for text in texts)
     known.names = "Cart Position", "Cart Velocity"
-    asked = Real(known).questions()
+    asked = ContinuousActor(known).questions()
     assert asked[0].text.startswith("the limit of Cart Position is between 0.2 and 0.25")
     assert asked[0].region == "Cart Position from 0.2 to 0.25"
 
 
-def test_it_serves_real_numbers_with_numbered_or_bounded_actions() -> None:
+def test_continuous_actor_needs_real_observations_and_discrete_or_bounded_actions() -> None:
     real = Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0))
-    free = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
-    numbered = Space("discrete", "int64", (), (0.0,), (1.0,))
-    assert Real.supports(real, numbered)
-    assert Real.supports(real, real)
-    assert not Real.supports(real, free)
-    assert not Real.supports(numbered, numbered)
+    unbounded = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
+    discrete = Space("discrete", "int64", (), (0.0,), (1.0,))
+    assert ContinuousActor.supports(real, discrete)
+    assert ContinuousActor.supports(real, real)
+    assert not ContinuousActor.supports(real, unbounded)
+    assert not ContinuousActor.supports(discrete, discrete)
