@@ -149,7 +149,7 @@ def planner(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, An
         "        agent.x, agent.y = agent.x + x, agent.y + y\n    return state\n"
     )
     names: dict[str, Any] = {}
-    program = WorldProgram(moves).text(StateView(space, task.schema, task.actions))
+    program = WorldProgram(moves).source(StateView(space, task.schema, task.actions))
     exec(compile(program, "world", "exec"), names)
     speeds = {}
     for how, copying in (("frozen", lambda state: None), ("deepcopy", copy.deepcopy)):

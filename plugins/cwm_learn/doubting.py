@@ -1,7 +1,8 @@
-"""What a language model is unsure of in a program: open questions, named as data.
+"""Open questions from a language model about predictions that may be wrong.
 
-A question that says where it is to be asked by bounds of components, `position >= 0.6`, is gone
-for like any other. The rest is written down and shown. A region is read and compared, never run.
+A question has a region, such as `position >= 0.6`. If the region consists of bounds of components,
+the agent can go there and answer the question. Other questions are recorded and shown. A region
+is parsed and compared, never executed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.missions import identifiers
 from cwm_learn.writing import SHOWN, AskedModel
 
-EVERY = 3
-"""Of so many programs one is doubted by the model: writing programs is what completions are for."""
+DOUBT_INTERVAL = 3
+"""Programs per request for questions; most completions are needed to write programs."""
 
-MOST_NAMED, MOST_OPEN = 5, 10
-"""Questions that are taken from an answer, and so many open ones that no more are asked for."""
+MAX_QUESTIONS, MAX_OPEN = 5, 10
+"""Maximum number of questions per answer, and number of open questions that stops requests."""
 
 WEIGHT = 0.5
-"""How much plans depend on such a question: less than on what programs disagree on."""
+"""Weight of a question; a question about a disagreement of programs has weight 1."""
 
-LONGEST = 200
-"""Characters of each text of a question."""
+MAX_TEXT = 200
+"""Maximum length of each text of a question, in characters."""
 
 SYSTEM = (
     "You look for mistakes in a program that predicts an environment. You name, briefly and as "
@@ -42,19 +43,19 @@ SYSTEM = (
 
 
 @dataclass
-class UnsureModel:
-    """Has a language model name what it is unsure of in a program."""
+class DoubtingModel:
+    """A language model that names open questions about a program."""
 
     model: AskedModel
     known: Knowledge
     description: str = ""
     actions: Sequence[str] = ()
-    """What actions are called, the first one first."""
+    """The names of the actions, from the first one."""
 
-    def name(
+    def find_questions(
         self, program: str, replayed: str, recorded: str, asked: Iterable[str]
     ) -> tuple[list[OpenQuestion], Usage]:
-        """Ask for questions about a program.
+        """Request questions about a program.
 
         Args:
             program: The program; the prompt shows its first `SHOWN` characters.
@@ -63,28 +64,27 @@ class UnsureModel:
             asked: Open questions, which the answer should not repeat.
 
         Returns:
-            The questions of the answer, and the tokens and money that the answer took.
+            The questions, and the usage of the request.
         """
         messages = (
             Message(role="system", content=SYSTEM),
-            Message(role="user", content=self._words(program, replayed, recorded, asked)),
+            Message(role="user", content=self._prompt(program, replayed, recorded, asked)),
         )
         completion = self.model.ask(messages, self.known.seed, self)
         return ([*self._read(completion.text)], completion.usage) if completion else ([], Usage())
 
-    def pursued(self, asked: OpenQuestion) -> TargetedQuestion | None:
-        """Return a question that can be gone for, None for one that stays text."""
+    def locate(self, question: OpenQuestion) -> TargetedQuestion | None:
+        """Return a question with the box of its region, None if the agent cannot try it."""
         space = self.known.observation_space
         if space.children or space.kind == "text":
             return None
-        box = box_of(asked.region, identifiers(self.known.names), space.size)
-        action = None if asked.action is None else self._action(asked.action)
-        if box is None or (action is None and (asked.action is not None or not asked.region)):
+        box = parse_region(question.region, identifiers(self.known.names), space.size)
+        action = None if question.action is None else self._parse_action(question.action)
+        if box is None or (action is None and (question.action is not None or not question.region)):
             return None
-        return TargetedQuestion(asked._replace(action=action), box)
+        return TargetedQuestion(question._replace(action=action), box)
 
-    def _words(self, program: str, replayed: str, recorded: str, asked: Iterable[str]) -> str:
-        """Word the prompt."""
+    def _prompt(self, program: str, replayed: str, recorded: str, asked: Iterable[str]) -> str:
         names = [*identifiers(self.known.names)] or ["observation[0]"]
         known = "\n".join(f"- {text}" for text in asked)
         space = self.known.action_space
@@ -93,24 +93,25 @@ class UnsureModel:
             first = int(space.low[0])
             actions = f"a number from {first} to {first + space.count - 1}"
             if self.actions:
-                called = (f"{first + n} {name}" for n, name in enumerate(self.actions))
-                actions += f" ({', '.join(called)})"
+                numbered = (f"{first + n} {name}" for n, name in enumerate(self.actions))
+                actions += f" ({', '.join(numbered)})"
         parts = [
             f"## The environment\n\n{self.description}" if self.description else "",
             recorded,
             f"## The program\n\n{replayed}\n\n```python\n{program[:SHOWN]}\n```",
             f"## Open questions\n\nThese are known already:\n\n{known}" if known else "",
-            f"## Your answer\n\nWrite a JSON list of at most {MOST_NAMED} further questions in a "
-            "```json block, the most important first. Ask only what a step in the environment can "
-            'answer and no recorded step has answered. Each is an object: `{"text": the question, '
-            '"region": where to try it, "action": the action to try there or null, "answers": what '
-            f"each outcome would mean}}`. A region holds bounds of {', '.join(names)}, joined by "
+            f"## Your answer\n\nWrite a JSON list of at most {MAX_QUESTIONS} further questions in "
+            "a ```json block, the most important first. Ask only questions that a step in the "
+            "environment can answer and that no recorded step has answered. Each is an object: "
+            '`{"text": the question, "region": where to try it, "action": the action to try there '
+            'or null, "answers": the meaning of each outcome}`. '
+            f"A region consists of bounds of {', '.join(names)}, joined by "
             f"`and`, such as `{names[0]} >= 0.5`. An action is {actions}.",
         ]
         return "\n\n".join(part for part in parts if part)
 
     def _read(self, text: str) -> Iterable[OpenQuestion]:
-        """Read the questions of an answer; what is none is left out."""
+        """Parse the questions of an answer, and skip malformed ones."""
         found: list[Any] = []
         for block in [*blocks(text), text]:
             try:
@@ -118,38 +119,44 @@ class UnsureModel:
             except (ValueError, RecursionError):
                 continue
             break
-        for each in found[:MOST_NAMED] if isinstance(found, list) else []:
+        for each in found[:MAX_QUESTIONS] if isinstance(found, list) else []:
             if not isinstance(each, dict) or not each.get("text"):
                 continue
-            words = {key: _line(each.get(key)) for key in ("text", "region", "answers")}
-            action = each.get("action")
-            if action is not None and (said := self._action(action)) is None:
-                words["region"] = _line(f"{words['region']}, by {action}")  # nobody can try that
-            yield OpenQuestion(action=None if action is None else said, weight=WEIGHT, **words)
+            texts = {key: _clean(each.get(key)) for key in ("text", "region", "answers")}
+            action = None
+            if (given := each.get("action")) is not None:
+                action = self._parse_action(given)
+                if action is None:  # an unknown action stays readable in the region
+                    texts["region"] = _clean(f"{texts['region']}, by {given}")
+            yield OpenQuestion(action=action, weight=WEIGHT, **texts)
 
-    def _action(self, said: Any) -> Any:
-        """Read an action, by number or name, or by its numbers; None for what is none."""
+    def _parse_action(self, given: Any) -> Any:
+        """Return an action from its number, name or list of numbers, None if it is invalid."""
         space = self.known.action_space
         try:
             if space.kind == "discrete":
                 first = int(space.low[0])
-                number = first + self.actions.index(said) if isinstance(said, str) else int(said)
+                named = isinstance(given, str)
+                number = first + self.actions.index(given) if named else int(given)
                 return number if first <= number < first + space.count else None
-            values = np.asarray(said, space.dtype).reshape(space.shape)
+            values = np.asarray(given, space.dtype).reshape(space.shape)
         except (ValueError, TypeError, OverflowError):
             return None
         flat = values.ravel()
         return values if ((flat >= space.low) & (flat <= space.high)).all() else None
 
 
-def box_of(region: str, names: Mapping[str, int], size: int) -> np.ndarray | None:
-    """Return the bounds (2, components) that a region names, None where it is no such condition.
+def parse_region(region: str, names: Mapping[str, int], size: int) -> np.ndarray | None:
+    """Return the box (2, components) of a region, None if the region is not a box.
 
-    Bounds go by the name of a component or `observation[0]`, and are joined by `and`.
+    Args:
+        region: Comparisons of components with numbers, joined by `and`. "" is unbounded.
+        names: Indices of components by name; `observation[0]` is always possible.
+        size: Number of components.
     """
     box = np.repeat([[-inf], [inf]], size, axis=1)
     if not region:
-        return box  # anywhere
+        return box
     try:
         tree = ast.parse(region.strip(), mode="eval").body
         parts = tree.values if isinstance(tree, ast.BoolOp) else [tree]
@@ -174,10 +181,10 @@ _MIRRORED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 def _narrow(
     box: np.ndarray, left: ast.expr, sign: ast.cmpop, right: ast.expr, names: Mapping[str, int]
 ) -> None:
-    """Narrow bounds by one comparison; ValueError where it is none of a component and a number."""
+    """Narrow a box by a comparison; raise `ValueError` if it is not of component and number."""
     kind = type(sign)
     if kind not in _MIRRORED:
-        raise ValueError("this compares otherwise")
+        raise ValueError("unknown comparison")
     place = _component(left, names, box.shape[1])
     if place is None:
         left, right, kind = right, left, _MIRRORED[kind]
@@ -186,22 +193,22 @@ def _narrow(
         raise ValueError("no component is compared")
     value = float(ast.literal_eval(right))
     if kind in (ast.Gt, ast.GtE, ast.Eq):
-        least = np.nextafter(value, inf) if kind is ast.Gt else value
-        box[0, place] = max(box[0, place], least)
+        low = np.nextafter(value, inf) if kind is ast.Gt else value
+        box[0, place] = max(box[0, place], low)
     if kind in (ast.Lt, ast.LtE, ast.Eq):
-        most = np.nextafter(value, -inf) if kind is ast.Lt else value
-        box[1, place] = min(box[1, place], most)
+        high = np.nextafter(value, -inf) if kind is ast.Lt else value
+        box[1, place] = min(box[1, place], high)
 
 
-def _component(said: ast.expr, names: Mapping[str, int], size: int) -> int | None:
-    """Return the place of a component, None for what is none."""
-    if isinstance(said, ast.Subscript) and ast.unparse(said.value) == "observation":
-        place = int(ast.literal_eval(said.slice))
+def _component(node: ast.expr, names: Mapping[str, int], size: int) -> int | None:
+    """Return the index of a component, None if the expression is not a component."""
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "observation":
+        place = int(ast.literal_eval(node.slice))
         return place if 0 <= place < size else None
-    if isinstance(said, ast.Name):
-        return 0 if said.id == "observation" and size == 1 else names.get(said.id)
+    if isinstance(node, ast.Name):
+        return 0 if node.id == "observation" and size == 1 else names.get(node.id)
     return None
 
 
-def _line(said: Any) -> str:
-    return printable(" ".join(str(said or "").split()), LONGEST)
+def _clean(text: Any) -> str:
+    return printable(" ".join(str(text or "").split()), MAX_TEXT)

@@ -14,7 +14,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_learn.missions import condition_of, for_goal
+from cwm_learn.missions import compile_condition, replace_reward
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -34,11 +34,11 @@ class GoalCondition:
     @classmethod
     def parse(cls, text: str, space: Space, description: str) -> Self:
         """Parse a condition such as `position >= 0.6`; raise `CwmError` if it is invalid."""
-        return cls(text, space, description, condition_of(text, space, description))
+        return cls(text, space, description, compile_condition(text, space, description))
 
     def add_to(self, program: str) -> str:
         """Return a program with the rewards and ends of this goal."""
-        return for_goal(program, self.text, self.space, self.description)
+        return replace_reward(program, self.text, self.space, self.description)
 
     def relabel(self, rows: Dataset) -> Dataset:
         """Return rows with the rewards and ends of this goal."""

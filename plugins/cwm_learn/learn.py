@@ -45,12 +45,12 @@ from cwm_cli.search.models import (
     read_models,
 )
 from cwm_learn.actors.base import Actor, Knowledge
-from cwm_learn.doubting import UnsureModel
+from cwm_learn.doubting import DoubtingModel
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
 from cwm_learn.learner import Learner, Stop
 from cwm_learn.missions import StateView
-from cwm_learn.optimism import Optimist
+from cwm_learn.optimism import RuleInventor
 from cwm_learn.runs import EARLIER, Budget, LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_learn.sessions import RecordedSession
 from cwm_learn.starting_point import RunOrRows, StartingPoint, convert_rows
@@ -383,14 +383,14 @@ class _Subject(NamedTuple):
         words = f"{self.description}\n\nThe only reward is 1 for reaching this goal: {text}."
         return self._replace(goal=goal, description=words), StartingPoint(rows, program, earlier)
 
-    def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> Optimist | None:
+    def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> RuleInventor | None:
         """Return the optimist, None without a mission or without a language model."""
         known = self.known
         if asked is None or known.action_space.kind != "discrete":
             return None
         first = int(known.action_space.low[0])
         view = StateView(known.observation_space, known.schema, self.actions, first)
-        return Optimist(asked, sandbox, view, known.seed) if view.has_mission else None
+        return RuleInventor(asked, sandbox, view, known.seed) if view.has_mission else None
 
     @property
     def learning_task(self) -> LearningTask:
@@ -455,7 +455,7 @@ def _make_learner(
     known, task = subject.known, subject.setting.task(subject.spec)
     questioner = None
     if asked is not None:
-        questioner = UnsureModel(asked, known, subject.description, subject.actions)
+        questioner = DoubtingModel(asked, known, subject.description, subject.actions)
     return Learner(
         title=f"{subject.spec.id} · learning",
         task=subject.goal.wrap(task) if subject.goal else task,

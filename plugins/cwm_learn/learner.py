@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from cwm_cli.sandbox import Sandbox
     from cwm_cli.search.models import InFlight
-    from cwm_learn.doubting import UnsureModel
-    from cwm_learn.optimism import Optimist
+    from cwm_learn.doubting import DoubtingModel
+    from cwm_learn.optimism import RuleInventor
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
 MAX_IDLE_EPISODES = 50
@@ -104,9 +104,9 @@ class Learner:
     observer: Observer = SILENT
     initial_program: str = ""
     """Program to start with, "" for none."""
-    optimist: Optimist | None = None
+    optimist: RuleInventor | None = None
     """Invents rules that would make a mission possible; None without a language model."""
-    questioner: UnsureModel | None = None
+    questioner: DoubtingModel | None = None
     """Has a language model name possible mistakes of the program; None without one."""
 
     steps: int = field(default=0, init=False)

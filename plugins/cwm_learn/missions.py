@@ -1,9 +1,9 @@
-"""Missions and goals: a world in two programs, of which one moves and one pays for each mission.
+"""Missions and goals: world models of two programs, and programs with another reward.
 
-What follows an action is the same whatever the mission is, so a transition program that is right is
-kept, and a mission that was never met needs a reward program only: one guessed from those of the
-nearest missions, which data then mend. A goal that a user names is either a mission in words, or a
-condition on what is observed.
+Transitions do not depend on the mission. So a correct transition program is kept, and a new mission
+needs only a reward program: first a guess from the rewards of the most similar missions, which is
+fixed when data contradict it. A user's goal is either a mission in words or a condition on
+observations.
 """
 
 from __future__ import annotations
@@ -28,68 +28,32 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import close
 
 TRANSITION, REWARD, INVENTED = "transition", "reward_func", "invented"
-"""The entry points of the two programs, and of what is invented beyond a program."""
+"""The entry points of transition programs, reward programs and inventions."""
 
-NEAREST = 3
-"""Missions whose rewards are looked at for a new one."""
-
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "get",
-        "go",
-        "has",
-        "have",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "then",
-        "this",
-        "to",
-        "use",
-        "was",
-        "with",
-        "you",
-        "your",
-        "must",
-        "i",
-    ]
-)
-"""Words that say nothing of what a mission is about."""
+STOP_WORDS = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "get", "go", "has", "have",
+    "i", "in", "into", "is", "it", "its", "must", "of", "on", "or", "that", "the", "then", "this",
+    "to", "use", "was", "with", "you", "your",
+})  # fmt: skip
+"""Words without meaning for a mission."""
 
 _WORD = re.compile(r"[^\W_]+")
 
 
-def words_of(mission: str) -> list[str]:
-    """Return the words of a mission, in small letters, without marks."""
-    return _WORD.findall(mission.lower())
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
+    return _WORD.findall(text.lower())
 
 
-def telling_words(mission: str) -> list[str]:
-    """Return the words that tell what a mission is about, each once: no numbers, no fillers."""
-    words = dict.fromkeys(words_of(mission))
-    return [word for word in words if word not in STOP_WORDS and not word.isdigit()]
+def content_words(mission: str) -> list[str]:
+    """Return the distinct words of a mission without numbers and stop words."""
+    distinct = dict.fromkeys(words(mission))
+    return [word for word in distinct if word not in STOP_WORDS and not word.isdigit()]
 
 
 def distance(left: str, right: str) -> float:
-    """Return by how many words two missions differ, as a share of the longer one."""
-    a, b = words_of(left), words_of(right)
+    """Return the edit distance of two missions in words, as a share of the longer mission."""
+    a, b = words(left), words(right)
     row = list(range(len(b) + 1))
     for i, word in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -98,19 +62,19 @@ def distance(left: str, right: str) -> float:
     return row[-1] / max(len(a), len(b), 1)
 
 
-def nearest(mission: str, known: Iterable[str], most: int = NEAREST) -> list[str]:
-    """Return the known missions that are nearest in words, the nearest first."""
-    return sorted(known, key=lambda other: (distance(mission, other), other))[:most]
+def nearest_missions(mission: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the most similar known missions, the most similar first."""
+    return sorted(known, key=lambda other: (distance(mission, other), other))[:count]
 
 
 def class_name(kind: str) -> str:
-    """Return how programs call a class of things."""
+    """Return the class name of a kind of objects in programs."""
     return "".join(word[:1].upper() + word[1:] for word in kind.split())
 
 
 @lru_cache(1024)
 def compiles(code: str) -> bool:
-    """Whether a text is Python."""
+    """Return whether a text is valid Python."""
     try:
         compile(code, "<code>", "exec")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -118,48 +82,49 @@ def compiles(code: str) -> bool:
     return True
 
 
-def merged(*codes: str, entries: Sequence[str] = ()) -> str:
-    """Return code after code, of each name only the last definition.
+def merge_programs(*codes: str, entries: Sequence[str] = ()) -> str:
+    """Join programs; if several define a name, the last definition is kept.
 
-    With `entries` only what these need is kept. Parts that do not compile are left out, and so is
-    what would run by itself: only definitions, imports and assignments stay.
+    Only definitions, imports and assignments are kept, and only from programs that compile. With
+    `entries`, only these names and the names that they need are kept.
     """
-    lasting: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for code in codes:
         if not compiles(code):
             continue
-        for node, own in _statements(code):
-            for name in _defined(node):
-                lasting.pop(name, None)
-                lasting[name] = own
+        for node, text in _statements(code):
+            for name in _defined_names(node):
+                definitions.pop(name, None)
+                definitions[name] = text
     if entries:
         needed, open_ = set[str](), list(entries)
         while open_:
             name = open_.pop()
-            if name in lasting and name not in needed:
+            if name in definitions and name not in needed:
                 needed.add(name)
-                open_ += [
-                    n.id for n in ast.walk(ast.parse(lasting[name])) if isinstance(n, ast.Name)
-                ]
-        lasting = {name: text for name, text in lasting.items() if name in needed}
-    return "\n\n\n".join(dict.fromkeys(lasting.values())) + "\n" if lasting else ""
+                nodes = ast.walk(ast.parse(definitions[name]))
+                open_ += [node.id for node in nodes if isinstance(node, ast.Name)]
+        definitions = {name: text for name, text in definitions.items() if name in needed}
+    return "\n\n\n".join(dict.fromkeys(definitions.values())) + "\n" if definitions else ""
 
 
 @lru_cache(256)
 def _statements(code: str) -> list[tuple[ast.stmt, str]]:
-    """Return what stands at the top of code, each as it was written where it has its own lines."""
+    """Return the top-level statements and their text.
+
+    Statements that share a line and those with decorators have normalised text.
+    """
     body, lines = ast.parse(code).body, code.splitlines()
     starts = Counter(node.lineno for node in body)
     found = []
     for node in body:
         whole = starts[node.lineno] == 1 and not getattr(node, "decorator_list", None)
-        own = "\n".join(lines[node.lineno - 1 : node.end_lineno]) if whole else ast.unparse(node)
-        found.append((node, own))
+        text = "\n".join(lines[node.lineno - 1 : node.end_lineno]) if whole else ast.unparse(node)
+        found.append((node, text))
     return found
 
 
-def _defined(node: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top gives a meaning to."""
+def _defined_names(node: ast.stmt) -> list[str]:
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -173,25 +138,25 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 @lru_cache(1024)
-def entry(code: str, name: str) -> str:
-    """Return the name of the function that stands for an entry point, "" where there is none.
+def entry_point(code: str, name: str) -> str:
+    """Return the name of the function for an entry point, "" without one.
 
-    That is the one of this name, or the last whose name contains its first letters.
+    If no function has this name, the last function whose name contains its first letters is used.
     """
     if not compiles(code):
         return ""
     functions = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
     part = name.partition("_")[0][:7]
-    like = [each for each in functions if part in each.lower()]
-    return name if name in functions else next(reversed(like), "")
+    similar = [each for each in functions if part in each.lower()]
+    return name if name in functions else next(reversed(similar), "")
 
 
 @dataclass(frozen=True)
 class StateView:
-    """What programs and prompts see of an environment: its things, or its observation as it is.
+    """The states and actions of an environment in the form that programs and prompts use.
 
-    With a schema a state is a list of entities, and two are equal when the same things are there,
-    whatever rows they have in the table. Otherwise it is the observation.
+    With a schema, a state is a list of entities. Two states are equal if they have the same
+    entities, in any order of the table. Without a schema, a state is the observation.
     """
 
     space: Space
@@ -202,89 +167,88 @@ class StateView:
 
     @property
     def has_mission(self) -> bool:
-        """Whether what is observed says what is asked for."""
+        """Whether observations contain a mission."""
         return self.space.kind == "dict" and MISSION in self.space.keys
 
     def mission(self, observation: Any) -> str:
-        """Return what is asked for, "" where nothing is."""
+        """Return the mission of an observation, "" without one."""
         return str(observation.get(MISSION, "")) if isinstance(observation, dict) else ""
 
     def action(self, number: Any) -> str:
-        """Return how programs call an action."""
+        """Return the name of an action in programs."""
         place = number - self.first if self.actions else -1
         return self.actions[place] if 0 <= place < len(self.actions) else str(number)
 
     def key(self, observation: Any) -> Any:
-        """Return something hashable that is equal for equal states of things."""
+        """Return a hashable key that is equal for equal states."""
         if self.schema is None:
             return repr(observation)
         table = np.asarray(observation[OBJECTS])
         return tuple(sorted(map(tuple, table[table[:, 0] > 0].tolist())))
 
     def same(self, left: Any, right: Any) -> bool:
-        """Whether two observations are the same state."""
+        """Return whether two observations are the same state."""
         if self.schema is None:
             return close(left, right)
         return bool(self.key(left) == self.key(right))
 
     def lines(self, observation: Any) -> list[str]:
-        """Return a state in words, a line for each thing."""
+        """Write a state as text, one line per entity."""
         if self.schema is None:
             return [repr(observation)]
         things = self.schema.decode(observation[OBJECTS])
         held = next((thing for thing in things if thing.properties.get("held")), None)
         return [
-            self._shown(thing, held if not place else None)
+            self._write(self.schema, thing, None if place else held)
             for place, thing in enumerate(each for each in things if each is not held)
         ]
 
     def difference(self, before: Any, after: Any) -> list[str]:
-        """Return what two states differ in: lines that are gone, and lines that are new."""
+        """Return the removed lines ("- ...") and the added lines ("+ ...") of a state."""
         old, new = Counter(self.lines(before)), Counter(self.lines(after))
-        gone, came = (old - new).elements(), (new - old).elements()
-        return [f"- {line}" for line in gone] + [f"+ {line}" for line in came]
+        removed, added = (old - new).elements(), (new - old).elements()
+        return [f"- {line}" for line in removed] + [f"+ {line}" for line in added]
 
-    def _shown(self, thing: Thing, held: Thing | None) -> str:
-        """Write a thing as programs see it."""
-        said: dict[str, Any] = {n: v for n, v in thing.properties.items() if n != "held"}
-        if self.schema and self.schema.directions and "direction" in said:
-            said["direction"] = self._vector(self.schema, said["direction"])
-        shown = [f"{name}={value!r}" for name, value in said.items() if value != "none"]
+    def _write(self, schema: ObjectSchema, thing: Thing, held: Thing | None) -> str:
+        """Write an entity as a call of its class."""
+        values: dict[str, Any] = {n: v for n, v in thing.properties.items() if n != "held"}
+        if schema.directions and "direction" in values:
+            [column] = [each for each in schema.fields if each.name == "direction"]
+            number = column.write(values["direction"])
+            values["direction"] = schema.directions[number - 1] if number else "none"
+        arguments = [f"{name}={value!r}" for name, value in values.items() if value != "none"]
         if held is not None:
-            shown.append(f"carrying={self._shown(held, None)}")
-        return f"{class_name(thing.kind)}({', '.join(shown)})"
-
-    def _vector(self, schema: ObjectSchema, value: int | str) -> Any:
-        """Return the vector that a direction stands for."""
-        [column] = [each for each in schema.fields if each.name == "direction"]
-        number = column.write(value)
-        return schema.directions[number - 1] if number else "none"
+            arguments.append(f"carrying={self._write(schema, held, None)}")
+        return f"{class_name(thing.kind)}({', '.join(arguments)})"
 
     @cached_property
     def api(self) -> str:
-        """What programs can use, for a language model."""
-        called = ", ".join(map(repr, self.actions)) or "the numbers of the environment"
+        """The section of a prompt that describes states and actions."""
+        actions = ", ".join(map(repr, self.actions)) or "the numbers of the environment"
         if self.schema is None:
-            return f"A state is what is observed. Actions are {called}."
+            return f"A state is an observation. Actions are {actions}."
         fields = self.schema.fields
         names = [each.name for each in fields]
-        said = [f"`{f.name}` is one of {list(f.values)}" for f in fields if f.values]
-        said = [each for each in said if "`direction`" not in each]
+        values = [
+            f"`{each.name}` is one of {list(each.values)}"
+            for each in fields
+            if each.values and each.name != "direction"
+        ]
         if self.schema.directions:
-            said.append(f"`direction` is one of the vectors {list(self.schema.directions)}")
+            values.append(f"`direction` is one of the vectors {list(self.schema.directions)}")
         if "held" in names:
-            said.append("`carrying` is the entity that it holds, which is in no list then, or None")
-        shown = ", ".join(f"`{name}`" for name in names if name != "held")
+            values.append("`carrying` is the held entity, which is not in the list, or None")
+        attributes = ", ".join(f"`{name}`" for name in names if name != "held")
         kinds = map(class_name, self.schema.classes[1:])
         return (
-            "A state is a list of entities. Every entity has the attributes "
-            f"{shown}; what it lacks is None (never the text 'none'); {'; '.join(said)}.\n"
-            f"Classes, made as `Kind(x, y, ...)`: {', '.join(kinds)}. The first entity of a state "
-            "is the one that acts. x grows to the right, y downwards. An entity equals another of "
-            "the same class and attributes.\n"
-            "There are `entities_by_name(state, name)` and `entities_by_position(state, x, y)`, "
-            "which return lists.\n"
-            f"Actions are {called}."
+            f"A state is a list of entities. Every entity has the attributes {attributes}; "
+            f"a missing value is None (never the text 'none'); {'; '.join(values)}.\n"
+            f"Classes, called as `Kind(x, y, ...)`: {', '.join(kinds)}. The first entity of a "
+            "state is the agent. x grows to the right, y downwards. Entities of the same class "
+            "with the same attributes are equal.\n"
+            "The functions `entities_by_name(state, name)` and `entities_by_position(state, x, y)` "
+            "return lists.\n"
+            f"Actions are {actions}."
         )
 
 
@@ -325,77 +289,76 @@ class Environment:
 
 @dataclass(frozen=True)
 class WorldProgram:
-    """A transition program, and for each mission the program that says what it pays."""
+    """A transition program, and the reward program of each mission."""
 
     transition: str = ""
     rewards: Mapping[str, str] = field(default_factory=dict)
 
     def with_reward(self, mission: str, code: str) -> WorldProgram:
-        """Return it with another reward program of a mission."""
+        """Return a copy with another reward program for a mission."""
         return WorldProgram(self.transition, {**self.rewards, mission: code})
 
-    def serves(self, mission: str) -> bool:
-        """Whether both programs have their entry points."""
-        pays = entry(self.rewards.get(mission, ""), REWARD)
-        return bool(pays and entry(self.transition, TRANSITION))
+    def is_complete(self, mission: str) -> bool:
+        """Return whether both programs for a mission have their entry points."""
+        reward = entry_point(self.rewards.get(mission, ""), REWARD)
+        return bool(reward and entry_point(self.transition, TRANSITION))
 
-    def text(self, view: StateView, note: str = "") -> str:
-        """Return the class `Environment` that both make, to be planned in."""
-        return self._text(view, _TAIL, note)
+    def source(self, view: StateView, note: str = "") -> str:
+        """Return the program of the class `Environment` for planning."""
+        return self._source(view, _TAIL, note)
 
-    def judge(self, view: StateView) -> str:
-        """Return the `Environment` that says what recorded steps pay."""
-        return self._text(view, _JUDGE_TAIL, "")
+    def reward_source(self, view: StateView) -> str:
+        """Return the program of an `Environment` that computes rewards of recorded steps."""
+        return self._source(view, _JUDGE_TAIL, "")
 
-    def _text(self, view: StateView, tail: str, note: str) -> str:
-        head = _head(view.schema, view.actions) if view.schema else f"ACTIONS = {view.actions!r}\n"
-        parts = [_closed("dynamics", self.transition, TRANSITION, "predicts the next state")]
-        missions = list(self.rewards.items())
-        for number, (mission, code) in enumerate(missions):
-            parts.append(
-                _closed(f"pays_{number}", code, REWARD, f"the reward of the mission: {mission}")
-            )
-        pairs = ", ".join(f"{mission!r}: pays_{n}" for n, (mission, _) in enumerate(missions))
+    def _source(self, view: StateView, tail: str, note: str) -> str:
+        parts = [_head(view), _isolate("dynamics", self.transition, TRANSITION,
+                                       "predicts the next state")]  # fmt: skip
+        for number, (mission, code) in enumerate(self.rewards.items()):
+            purpose = f"the reward of the mission: {mission}"
+            parts.append(_isolate(f"pays_{number}", code, REWARD, purpose))
+        pairs = ", ".join(f"{mission!r}: pays_{n}" for n, mission in enumerate(self.rewards))
         parts.append(f"REWARDS = {{{pairs}}}\n")
-        things, slots = f"observation[{OBJECTS!r}]", f"len(self.observation[{OBJECTS!r}])"
+        objects, slots = f"observation[{OBJECTS!r}]", f"len(self.observation[{OBJECTS!r}])"
         encoded = f"{{**self.observation, {OBJECTS!r}: encode(after, {slots})}}"
         tail = Template(tail).substitute(
             first=view.first,
-            decode=f"decode({things})" if view.schema else "observation",
+            decode=f"decode({objects})" if view.schema else "observation",
             copies="clone(self.state)" if view.schema else "self.state",
             after="clone(after)" if view.schema else "after",
             encode=encoded if view.schema else "after",
             mission=f"self.observation[{MISSION!r}]" if view.has_mission else "''",
         )
-        said = f'"""{note}"""\n\n' if note else ""
-        return said + "\n\n".join([head, *parts]) + tail
+        return (f'"""{note}"""\n\n' if note else "") + "\n\n".join(parts) + tail
 
 
-def _head(schema: ObjectSchema, actions: Sequence[str]) -> str:
-    """Return what reads and writes the tables of a schema, and the classes of its things."""
+def _head(view: StateView) -> str:
+    """Return the action names, and with a schema the classes, `decode` and `encode`."""
+    schema = view.schema
+    if schema is None:
+        return f"ACTIONS = {view.actions!r}\n"
     names = [each.name for each in schema.fields if each.name not in ("x", "y", "held")]
     template = (files("cwm_learn") / "world.template").read_text(encoding="utf-8")
     kinds = [class_name(kind) for kind in schema.classes[1:]]
-    classes = (f"class {kind}(Entity):\n    pass" for kind in kinds)
     return Template(template).substitute(
-        actions=repr(tuple(actions)),
+        actions=repr(tuple(view.actions)),
         fields=repr([(each.name, each.values) for each in schema.fields]),
         directions=repr(list(schema.directions)),
         parameters="".join(f", {name}=None" for name in names),
         stored="".join(f"\n        self.{name} = {name}" for name in names),
         values="".join(f", self.{name}" for name in names),
         read="".join(f", entity.{name}" for name in names),
-        classes="\n\n\n".join(classes),
+        classes="\n\n\n".join(f"class {kind}(Entity):\n    pass" for kind in kinds),
         kinds=", ".join(kinds),
     )
 
 
 @lru_cache(1024)
-def _closed(name: str, code: str, wanted: str, purpose: str) -> str:
-    """Put code into a function of its own, so that its names are its own, and call that once."""
-    function = entry(code, wanted)
+def _isolate(name: str, code: str, entry: str, purpose: str) -> str:
+    """Put code into a function, so that programs do not share names."""
+    function = entry_point(code, entry)
     if not function:
-        return f"def {name}(*_):  # {_line(purpose)}\n    raise NameError('there is no {wanted}')\n"
+        return f"def {name}(*_):  # {_line(purpose)}\n    raise NameError('there is no {entry}')\n"
     plain = code if '"""' not in code and "'''" not in code else ast.unparse(ast.parse(code))
     body = indent(plain.strip(), "    ")
     head = f"def _{name}():  # {_line(purpose)}"
@@ -406,14 +369,13 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def layered(program: str, code: str, view: StateView) -> str:
-    """Return a program with `invented(state, action, next_state, reward, done)` after each step."""
-    head = _head(view.schema, view.actions) if view.schema else f"ACTIONS = {view.actions!r}\n"
-    things = f"[{OBJECTS!r}]"
-    read = f"decode({{}}{things})" if view.schema else "{}"
-    written = f"{{**after, {OBJECTS!r}: encode(next_state, len(after{things}))}}"
-    tail = Template(_LAYER_TAIL).substitute(
-        head=indent(head.strip(), "    "),
+def add_invention(program: str, code: str, view: StateView) -> str:
+    """Return a program that calls `invented` of the code after each step."""
+    objects = f"[{OBJECTS!r}]"
+    read = f"decode({{}}{objects})" if view.schema else "{}"
+    written = f"{{**after, {OBJECTS!r}: encode(next_state, len(after{objects}))}}"
+    tail = Template(_INVENTION_TAIL).substitute(
+        head=indent(_head(view).strip(), "    "),
         code=indent(code.strip(), "    "),
         first=view.first,
         before=read.format("before"),
@@ -423,7 +385,7 @@ def layered(program: str, code: str, view: StateView) -> str:
     return f"{program.rstrip()}\n{tail}"
 
 
-_LAYER_TAIL = '''
+_INVENTION_TAIL = '''
 
 def _invention():
 $head
@@ -456,11 +418,18 @@ class Environment(_Seen):
 '''
 
 
-def for_goal(program: str, goal: str, space: Space, description: str = "") -> str:
-    """Return a program of the same world in which only a goal pays, and reaching it is the end.
+def replace_reward(program: str, goal: str, space: Space, description: str = "") -> str:
+    """Return a program with reward 1 and the end of the episode at a goal, and no other reward.
 
-    A goal is a condition on what is observed: `observation[0] >= 0.6`, or by the names that the
-    `description` has for components, `position >= 0.6`. `CwmError` for what is no such condition.
+    Args:
+        program: The program of the environment.
+        goal: A condition on observations, such as `observation[0] >= 0.6`, or `position >= 0.6`
+            with a documented name.
+        space: The observation space.
+        description: The documentation of the environment, which may name components.
+
+    Raises:
+        CwmError: If the goal is not such a condition.
     """
     condition = _condition(goal, space, description)
     return f"{program.rstrip()}\n" + Template(_GOAL_TAIL).substitute(
@@ -484,7 +453,7 @@ class Environment(_World):
 
 
 def is_condition(goal: str, space: Space, description: str = "") -> bool:
-    """Whether a goal is a condition on what is observed, and not a mission in words."""
+    """Return whether a goal is a condition on observations, and not a mission in words."""
     try:
         _condition(goal, space, description)
     except CwmError:
@@ -492,31 +461,31 @@ def is_condition(goal: str, space: Space, description: str = "") -> bool:
     return True
 
 
-def condition_of(goal: str, space: Space, description: str = "") -> Callable[[Any], bool]:
-    """Return what tells whether an observation meets a goal; it compares numbers, and no more."""
+def compile_condition(goal: str, space: Space, description: str = "") -> Callable[[Any], bool]:
+    """Return a function that checks whether an observation meets a goal."""
     code = compile(_condition(goal, space, description), "<goal>", "eval")
     known = {"__builtins__": {}, "abs": abs, "min": min, "max": max}
     return lambda observation: bool(eval(code, known, {"observation": observation}))  # noqa: S307
 
 
 def _condition(goal: str, space: Space, description: str) -> str:
-    """Return the goal as Python over `observation`; names become components."""
+    """Return the goal as Python over `observation`, after a check that it only compares numbers."""
     names = component_identifiers(space, description)
-    known = f"components are called {', '.join(names)}" if names else "write observation[0] >= 1"
+    hint = f"components are called {', '.join(names)}" if names else "write observation[0] >= 1"
     try:
         tree = ast.parse(goal.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CwmError(f"the goal {goal!r} is not a Python condition: {known}") from None
+        raise CwmError(f"the goal {goal!r} is not a Python condition: {hint}") from None
     for node in ast.walk(tree):
         if not isinstance(node, _CONDITION_PARTS):
-            raise CwmError(f"the goal {goal!r} must be a comparison of numbers: {known}")
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in ("abs", "min", "max"):
-            raise CwmError(f"the goal {goal!r} may only call abs, min and max: {known}")
+            raise CwmError(f"the goal {goal!r} must be a comparison of numbers: {hint}")
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in _GOAL_NAMES[1:]:
+            raise CwmError(f"the goal {goal!r} may only call abs, min and max: {hint}")
         if isinstance(node, ast.Name) and node.id not in (*names, *_GOAL_NAMES):
-            raise CwmError(f"the goal {goal!r} has the unknown name {node.id!r}: {known}")
+            raise CwmError(f"the goal {goal!r} has the unknown name {node.id!r}: {hint}")
     if not any(isinstance(n, ast.Name) and n.id not in _GOAL_NAMES[1:] for n in ast.walk(tree)):
-        raise CwmError(f"the goal {goal!r} uses no observation: {known}")
-    return ast.unparse(_Components(names).visit(tree))
+        raise CwmError(f"the goal {goal!r} uses no observation: {hint}")
+    return ast.unparse(_ComponentNames(names).visit(tree))
 
 
 _GOAL_NAMES = ("observation", "abs", "min", "max")
@@ -527,13 +496,13 @@ _CONDITION_PARTS = (
 )  # fmt: skip
 
 
-class _Components(ast.NodeTransformer):
-    """Puts components where their names are."""
+class _ComponentNames(ast.NodeTransformer):
+    """Replaces names of components by `observation[i]`."""
 
     def __init__(self, names: Mapping[str, int]) -> None:
         self._names = names
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # as ast calls it
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # the name is prescribed by ast
         """Replace a name."""
         if node.id not in self._names:
             return node
@@ -541,21 +510,21 @@ class _Components(ast.NodeTransformer):
 
 
 def component_identifiers(space: Space, description: str) -> dict[str, int]:
-    """Name the components of an observation as a goal may: as documented, or by a word of that.
-
-    "Cart Position" is `cart_position`, and `position` too where no other component has the word.
-    """
+    """Return the names that a goal may use for the documented components of an observation."""
     return identifiers(documented_names(description, space))
 
 
 def identifiers(documented: Sequence[str]) -> dict[str, int]:
-    """Name components as conditions may, given what they are called where they are documented."""
-    said = [words_of(each) for each in documented]
-    uses = Counter(word for words in said for word in set(words))
+    """Return the names of components in conditions, each with the index of its component.
+
+    "Cart Position" is `cart_position`, and also `position` if no other component has that word.
+    """
+    split = [words(each) for each in documented]
+    uses = Counter(word for each in split for word in set(each))
     names: dict[str, int] = {}
-    for place, words in enumerate(said):
-        telling = [word for word in words if uses[word] == 1 and word not in STOP_WORDS]
-        for name in ("_".join(words), *telling):
+    for place, each in enumerate(split):
+        unique = [word for word in each if uses[word] == 1 and word not in STOP_WORDS]
+        for name in ("_".join(each), *unique):
             if name.isidentifier():
                 names.setdefault(name, place)
     return names

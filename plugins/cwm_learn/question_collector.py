@@ -14,7 +14,7 @@ from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.planning.model import key
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actors.base import Knowledge, OpenQuestion
-from cwm_learn.doubting import EVERY, MOST_OPEN
+from cwm_learn.doubting import DOUBT_INTERVAL, MAX_OPEN
 from cwm_learn.questions import Questions, Source
 from cwm_learn.records import ComparisonRecord
 from cwm_learn.runs import dataset_value
@@ -22,7 +22,7 @@ from cwm_learn.runs import dataset_value
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from cwm_learn.doubting import UnsureModel
+    from cwm_learn.doubting import DoubtingModel
     from cwm_learn.journal_replay import LearnerJournal
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
@@ -45,7 +45,7 @@ class QuestionCollector:
     writer: ProgramWriter
     journal: LearnerJournal
     action_space: gym.Space[Any]
-    questioner: UnsureModel | None
+    questioner: DoubtingModel | None
     questions: Questions = field(default_factory=Questions)
 
     def update(self, asked: Iterable[OpenQuestion], source: Source, steps: int) -> None:
@@ -123,9 +123,9 @@ class QuestionCollector:
 
     def may_ask_model(self, programs: int) -> bool:
         """Return whether the language model is to name questions after this many programs."""
-        if self.questioner is None or programs % EVERY or not self.questioner.model.left:
+        if self.questioner is None or programs % DOUBT_INTERVAL or not self.questioner.model.left:
             return False
-        return len(self._open_model_questions) < MOST_OPEN
+        return len(self._open_model_questions) < MAX_OPEN
 
     def ask_model(self, written: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
         """Ask the language model what the program may predict wrongly."""
@@ -136,13 +136,13 @@ class QuestionCollector:
         accuracy = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
         # The recorded section states the gaps of the rows already.
         asked = [each.text for each in self.questions.open if each.source != "gaps"]
-        return self.questioner.name(written.program, accuracy, self.writer.recorded(rows), asked)
+        return self.questioner.find_questions(written.program, accuracy, self.writer.recorded(rows), asked)
 
     def pursue(self, named: Sequence[OpenQuestion], steps: int) -> None:
         """Record questions of the language model; those with a region become targets to explore."""
         asked = [*self._open_model_questions, *named]
         self.update(asked, "model", steps)
-        targets = [self.questioner.pursued(each) for each in asked] if self.questioner else []
+        targets = [self.questioner.locate(each) for each in asked] if self.questioner else []
         self.known.targets[:] = [target for target in targets if target is not None]
 
     def answer(self, row: Transition, steps: int) -> None:

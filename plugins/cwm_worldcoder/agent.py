@@ -25,7 +25,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Request
-from cwm_learn.missions import StateView, WorldProgram, merged, nearest
+from cwm_learn.missions import StateView, WorldProgram, merge_programs, nearest_missions
 from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_worldcoder.arms import BANDIT, WorldSearch
 from cwm_worldcoder.asking import ProgramQuestion, programs_in
@@ -194,7 +194,7 @@ class TaskLearner:
         if self.world is not None and goal not in self.world.rewards:
             self.guess(goal)
         for number in range(self.agent.patience):
-            if self.session.over or self.world is None or not self.world.serves(goal):
+            if self.session.over or self.world is None or not self.world.is_complete(goal):
                 return
             seed, _ = seeds_of(self.session.seed, self.agent.episodes + number)
             observation, returned, aim = self.env.reset(seed=seed)[0], 0.0, "explore"
@@ -218,7 +218,7 @@ class TaskLearner:
         """
         allowed = self.task.task.allowed(self.env)
         wanders = self.rng.random() < self.agent.exploration
-        if self.world is None or wanders or not self.world.serves(mission):
+        if self.world is None or wanders or not self.world.is_complete(mission):
             self._plan = []
             return int(random_action(self.env.action_space, allowed)), "explore"
         if not self._plan and self._waits:
@@ -238,12 +238,12 @@ class TaskLearner:
         """Have a reward guessed for a mission that was never met, from those of the nearest."""
         world = self.world or WorldProgram()
         known = {m: code for m, code in world.rewards.items() if code}
-        others = {each: known[each] for each in nearest(mission, known)}
+        others = {each: known[each] for each in nearest_missions(mission, known)}
         if not others or self.session.over:
             return
         question = ProgramQuestion("guess reward", self.view, mission, others=others)
         codes = programs_in(self._answered(question))
-        self.world = world.with_reward(mission, merged(*reversed(others.values()), *codes))
+        self.world = world.with_reward(mission, merge_programs(*reversed(others.values()), *codes))
         self._changed(f"the reward of {mission!r} is guessed")
 
     def _stepped(self, observation: Any, action: int, episode: int, aim: str) -> Transition:
@@ -274,7 +274,9 @@ class TaskLearner:
         if not rows:
             return False
         world = self.world
-        fits = world is not None and world.serves(mission) and self.evaluator.replays(world, rows)
+        fits = (
+            world is not None and world.is_complete(mission) and self.evaluator.replays(world, rows)
+        )
         reaches = fits and world is not None and plans
         if reaches and world is not None:
             found = self.evaluator.plans(world, starts, self.agent.plan_nodes)
@@ -316,7 +318,7 @@ class TaskLearner:
         """Act on another world from now on."""
         self._plan, self._pause, self._waits = [], 0, 0
         if self.world is not None:
-            self.session.wrote(self.world.text(self.view), why)
+            self.session.wrote(self.world.source(self.view), why)
 
     def _answered(self, question: ProgramQuestion) -> str:
         """Ask whoever answers; "" where the session is over."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from cwm_cli.data.dataset import Transition
-from cwm_learn.missions import REWARD, TRANSITION, WorldProgram, merged
+from cwm_learn.missions import REWARD, TRANSITION, WorldProgram, merge_programs
 from cwm_worldcoder.asking import ProgramQuestion, Shown, programs_in
 from cwm_worldcoder.evaluating import WorldEvaluation, WorldEvaluator, evaluate
 
@@ -180,12 +180,12 @@ class WorldSearch:
         view = self.evaluator.view
         moved = [Shown(row) for row in _drawn(arm.rng, self.everything, FIRST)]
         text = self.ask(ProgramQuestion("transition", view, right=tuple(moved)))
-        transition = merged(*programs_in(text))
+        transition = merge_programs(*programs_in(text))
         mission = self._missions[arm.rng.integers(len(self._missions))]
         own = [row for row in self.rows if view.mission(row.observation) == mission]
         paid = [Shown(row) for row in _drawn(arm.rng, own, FIRST)]
         text = self.ask(ProgramQuestion("reward", view, mission, right=tuple(paid)))
-        reward = merged(*programs_in(text))
+        reward = merge_programs(*programs_in(text))
         if not transition and not reward:
             return None
         rewards = {**self._rewards, mission: reward} if reward else self._rewards
@@ -220,8 +220,8 @@ class WorldSearch:
         if not codes:
             return None
         if arm.kind == "transition":
-            return WorldProgram(merged(world.transition, *codes), world.rewards)
-        return world.with_reward(mission, merged(world.rewards.get(mission, ""), *codes))
+            return WorldProgram(merge_programs(world.transition, *codes), world.rewards)
+        return world.with_reward(mission, merge_programs(world.rewards.get(mission, ""), *codes))
 
     def _reach(self, arm: Arm, base: WorldEvaluation) -> WorldProgram | None:
         """Ask what is missing, that the mission cannot be reached from a start."""
@@ -235,8 +235,8 @@ class WorldSearch:
         if not codes:
             return None
         return WorldProgram(
-            merged(world.transition, *codes, entries=[TRANSITION]),
-            {**world.rewards, mission: merged(reward, *codes, entries=[REWARD])},
+            merge_programs(world.transition, *codes, entries=[TRANSITION]),
+            {**world.rewards, mission: merge_programs(reward, *codes, entries=[REWARD])},
         )
 
 

@@ -115,7 +115,8 @@ class ProgramQuestion:
         start = "\n".join(self.view.lines(self.start))
         return (
             f"# The programs so far\n\n{_fenced(self.transition)}\n\n{_fenced(self.reward)}\n\n"
-            f"# What cannot be\n\nThe mission is: {self.mission}\n\nFrom this state\n\n{start}\n\n"
+            f"# Unreachable mission\n\nThe mission is: {self.mission}\n\n"
+            f"From this state\n\n{start}\n\n"
             "no sequence of actions leads to a reward above 0 with which the episode is done, as "
             "these programs have it. In the world it can be done: the programs lack something that "
             "nobody has seen yet.\n\nAnswer in words first: Which goals have to be reached one "

@@ -18,7 +18,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.missions import StateView, WorldProgram, telling_words
+from cwm_learn.missions import StateView, WorldProgram, content_words
 
 SAME_REWARD = 1e-6
 """By less than this two rewards may differ."""
@@ -57,18 +57,18 @@ class WorldEvaluator:
 
     def moved(self, transition: str, rows: Sequence[Transition]) -> list[Answered]:
         """Return what a transition program makes of each row."""
-        program = WorldProgram(transition).text(self.view)
+        program = WorldProgram(transition).source(self.view)
         return self._asked(program, rows, self.view.space, lambda row: row.observation)
 
     def paid(self, reward: str, mission: str, rows: Sequence[Transition]) -> list[Answered]:
         """Return what a reward program pays for each row, as it really went."""
-        program = WorldProgram("", {mission: reward}).judge(self.view)
+        program = WorldProgram("", {mission: reward}).reward_source(self.view)
         pair = Space("tuple", children=(self.view.space, self.view.space))
         return self._asked(program, rows, pair, lambda row: (row.observation, row.next_observation))
 
     def replays(self, world: WorldProgram, rows: Sequence[Transition]) -> bool:
         """Whether both programs together say of every row what was seen."""
-        program = world.text(self.view)
+        program = world.source(self.view)
         said = self._asked(program, rows, self.view.space, lambda row: row.observation)
         pairs = zip(said, rows, strict=True)
         return all(self.is_state(o, row) and is_pay(o, row) for o, row in pairs)
@@ -79,7 +79,7 @@ class WorldEvaluator:
 
     def plans(self, world: WorldProgram, starts: Sequence[Any], budget: int) -> list[FoundPlan]:
         """Search in a world for a way to the mission from each start, in so many situations."""
-        program = world.text(self.view)
+        program = world.source(self.view)
         found = []
         for start in starts:
             key = (program, "plan", budget, self.view.key(start), self.view.mission(start))
@@ -91,14 +91,14 @@ class WorldEvaluator:
     def _plan(self, world: WorldProgram, program: str, start: Any, budget: int) -> FoundPlan:
         """Search from one start; a program that fails, or takes too long, reaches nothing."""
         mission = self.view.mission(start)
-        if not world.serves(mission):
+        if not world.is_complete(mission):
             return FoundPlan((), reached=False)
         try:
             found = self._imagination(program, self.view.space).ask(
                 "missions:find_plans",
                 self.view.space.pack("observations", [start]),
                 space=self.view.space.to_json(),
-                words=telling_words(mission),
+                words=content_words(mission),
                 actions=self.view.actions,
                 schema=self.view.schema.to_json() if self.view.schema else None,
                 budget=budget,

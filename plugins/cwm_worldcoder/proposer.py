@@ -20,7 +20,7 @@ import numpy as np
 
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.search.contracts import Backend, Completion, Request
-from cwm_learn.missions import StateView, class_name, words_of
+from cwm_learn.missions import StateView, class_name, words
 from cwm_worldcoder import rules
 from cwm_worldcoder.asking import ProgramQuestion, Shown
 
@@ -108,7 +108,7 @@ class RuleProposer(Backend):
         """Put the words of the new mission where those of the nearest one stand."""
         mission, code = next(iter((question.others or {}).items()))
         cases, wishes = _carried(code)
-        old, new = words_of(mission), words_of(question.mission)
+        old, new = words(mission), words(question.mission)
         swap = {a: b for a, b in zip(old, new, strict=False) if a != b}
         swap |= {class_name(a): class_name(b) for a, b in swap.items()}
 
@@ -255,13 +255,13 @@ def wished_ends(view: StateView, mission: str) -> list[Wish]:
     """Return what may be meant by a mission: to be at, to hold or to open what its words name."""
     if view.schema is None:
         return []
-    said = words_of(mission)
-    kinds = [k for k in view.schema.classes[1:] if set(words_of(k)) <= set(said)]
+    said = words(mission)
+    kinds = [k for k in view.schema.classes[1:] if set(words(k)) <= set(said)]
     colors = next((f.values for f in view.schema.fields if f.name == "color"), ())
     values = next((f.values for f in view.schema.fields if f.name == "state"), ())
     named = []
     for kind in kinds:
-        place = said.index(words_of(kind)[0])
+        place = said.index(words(kind)[0])
         color = next((c for c in colors if c in said[max(0, place - 1) : place]), None)
         named.append((place, class_name(kind), color))
     wishes = []

@@ -14,7 +14,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usage
 from cwm_learn.actors.base import Knowledge, OpenQuestion
 from cwm_learn.actors.continuous import ContinuousActor
-from cwm_learn.doubting import UnsureModel, box_of
+from cwm_learn.doubting import DoubtingModel, parse_region
 from cwm_learn.records import StepsTaken
 from cwm_learn.runs import LearnRun
 from cwm_learn.writing import AskedModel
@@ -24,14 +24,14 @@ TRACK = Space("box", "float64", (2,), (-2.0, -1.0), (2.0, 1.0))
 PUSHES = Space("discrete", "int64", (), (0.0,), (2.0,))
 
 
-def test_a_region_is_bounds_of_components_and_nothing_else() -> None:
+def test_region_consists_only_of_bounds_of_components() -> None:
     names = {"position": 0, "velocity": 1}
-    box = box_of("0.5 <= position and observation[1] < -1", names, 2)
+    box = parse_region("0.5 <= position and observation[1] < -1", names, 2)
     assert box is not None
     assert box[0].tolist() == [0.5, -np.inf]
     assert box[1, 0] == np.inf
     assert -1.001 < box[1, 1] < -1
-    assert box_of("observation == 14", {}, 1).tolist() == [[14.0], [14.0]]
+    assert parse_region("observation == 14", {}, 1).tolist() == [[14.0], [14.0]]
     for bad in (
         "near the goal",
         "position > 1 or velocity > 1",
@@ -42,18 +42,18 @@ def test_a_region_is_bounds_of_components_and_nothing_else() -> None:
         "__import__('os').getcwd() > 1",
         "(" * 190,
     ):
-        assert box_of(bad, names, 2) is None
+        assert parse_region(bad, names, 2) is None
 
 
-def test_a_question_of_real_numbers_is_tried_where_it_lies() -> None:
+def test_continuous_actor_tries_a_question_in_its_region() -> None:
     known = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Car Velocity"))
-    questioner = UnsureModel(
+    questioner = DoubtingModel(
         AskedModel(Backend(), Strategy), known, actions=("left", "no", "right")
     )
-    asked = OpenQuestion("does it bounce?", "position >= 1.5", "right")
-    found = questioner.pursued(asked)
-    assert questioner.pursued(asked._replace(region="at the wall")) is None
-    assert questioner.pursued(asked._replace(action="jump")) is None
+    question = OpenQuestion("does it bounce?", "position >= 1.5", "right")
+    found = questioner.locate(question)
+    assert questioner.locate(question._replace(region="at the wall")) is None
+    assert questioner.locate(question._replace(action="jump")) is None
     known.targets.append(found)
     intent = ContinuousActor(known).choose(np.array([1.6, 0.0]), 10, "probe")
     assert (intent.action, intent.aim, intent.reason) == (2, "probe", "does it bounce?")
@@ -72,11 +72,11 @@ NAMED = [
 
 
 DOUBTS = "mistakes in a program"
-"""Only prompts that ask for questions contain these words."""
+"""Only prompts for questions contain these words."""
 
 
-class Doubting(Backend):
-    """Answers with these questions, and records requests."""
+class QuestionBackend(Backend):
+    """A backend that returns the questions and records the request."""
 
     asked: Request
 
@@ -88,13 +88,16 @@ class Doubting(Backend):
         return 0.6
 
 
-def test_a_model_is_asked_for_questions_while_it_may_cost_something() -> None:
-    known, backend = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")), Doubting()
+def test_model_is_asked_for_questions_until_the_cost_limit() -> None:
+    known, backend = (
+        Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")),
+        QuestionBackend(),
+    )
     model = AskedModel(backend, Strategy, max_cost=1.0)
-    questioner = UnsureModel(model, known, "A car.", ("left", "no", "right"))
+    questioner = DoubtingModel(model, known, "A car.", ("left", "no", "right"))
     recorded = "## What was recorded\n\n12 steps"
     asked = ["what stops it?"]
-    found, usage = questioner.name("class Environment: ...", "11 of 12", recorded, asked)
+    found, usage = questioner.find_questions("class Environment: ...", "11 of 12", recorded, asked)
     prompt = backend.asked.messages[-1].content
     for part in ("A car.", recorded, "class Environment", "11 of 12", *asked, "2 right"):
         assert part in prompt
@@ -102,12 +105,12 @@ def test_a_model_is_asked_for_questions_while_it_may_cost_something() -> None:
     assert [each.text for each in found] == [NAMED[0]["text"], "does the ice [31mmelt?"]
     assert found[1].region == "after many steps, by wait"
     assert (found[1].action, usage.cost, model.used, model.spent) == (None, 0.5, 1, 0.5)
-    assert questioner.name("class Environment: ...", "12 of 12", "", []) == ([], Usage())
+    assert questioner.find_questions("class Environment: ...", "12 of 12", "", []) == ([], Usage())
     assert model.used == 1
 
 
 @pytest.mark.slow
-def test_a_doubt_prompt_holds_the_rows_and_no_question_that_they_answer(
+def test_prompt_contains_the_rows_and_no_question_that_they_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -132,7 +135,7 @@ def test_a_doubt_prompt_holds_the_rows_and_no_question_that_they_answer(
 
 
 def every_step(path: Path) -> None:
-    """Record every action at every field of the lake."""
+    """Save a data set with every action at every field of the lake."""
     env = gym.make("FrozenLake-v1", is_slippery=False)
     rows = []
     for field, action in np.ndindex(16, 4):
@@ -149,12 +152,12 @@ def every_step(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_model_names_questions_that_are_tried_written_down_and_shown(
+def test_questions_of_a_model_are_tried_recorded_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 
-    def lake(**told: object) -> object:
+    def learn_lake(**options: object) -> object:
         return learn(
             "FrozenLake-v1",
             env_args={"is_slippery": False},
@@ -162,7 +165,7 @@ def test_a_model_names_questions_that_are_tried_written_down_and_shown(
             model="openai/x",
             api_base=server.url,
             run=tmp_path / "r",
-            **told,
+            **options,
         )
 
     every_step(tmp_path / "rows.npz")
@@ -172,18 +175,18 @@ def test_a_model_names_questions_that_are_tried_written_down_and_shown(
         return f"```json\n{json.dumps(NAMED)}\n```" if doubted else "I do not know."
 
     with OpenAIServer(answer) as server:
-        begun = lake(steps=8)
+        first = learn_lake(steps=8)
         [asked] = [each.prompt for each in server.requests if DOUBTS in each.prompt]
         assert "class Environment" in asked
         assert "a number from 0 to 3" in asked
-        assert begun.completions == len(server.requests)
-        assert [each.state for each in begun.questions if each.source == "model"] == ["open"] * 2
-        done = lake(steps=80)
+        assert first.completions == len(server.requests)
+        assert [each.state for each in first.questions if each.source == "model"] == ["open"] * 2
+        second = learn_lake(steps=80)
     records = LearnRun.load(tmp_path / "r").records()
-    told = {each.text: each for each in records if getattr(each, "source", "") == "model"}
-    way, ice = told.values()
+    named = {each.text: each for each in records if getattr(each, "source", "") == "model"}
+    way, ice = named.values()
     assert way.state == "answered"
     assert "led to 13, reward 0" in way.answer
     assert (ice.text, ice.state) == ("does the ice [31mmelt?", "open")
     assert ice.region == "after many steps, by wait"
-    assert ice.text in done.program.read_text()
+    assert ice.text in second.program.read_text()

@@ -1,4 +1,4 @@
-"""Missions in words, goals as conditions, and worlds in two programs, with real parts."""
+"""Missions in words, goals as conditions, and world models of two programs."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import (
     WorldProgram,
     component_identifiers,
-    for_goal,
+    content_words,
     is_condition,
-    merged,
-    nearest,
-    telling_words,
+    merge_programs,
+    nearest_missions,
+    replace_reward,
 )
 from folders import CORRIDOR
 from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of, view_of
@@ -32,10 +32,10 @@ def sandbox():
         yield made
 
 
-def test_a_world_in_two_programs_is_a_program_that_replays_what_was_seen(sandbox) -> None:
+def test_two_programs_join_to_a_program_that_predicts_the_rows(sandbox) -> None:
     rows = rows_of(Corridor())
     world = WorldProgram(DYNAMICS, {MISSION: PAYS})
-    program = world.text(view_of(rows))
+    program = world.source(view_of(rows))
     found = ProgramModel(program, sandbox).predict(rows)
     assert found.failure is None
     assert np.array_equal(
@@ -45,37 +45,37 @@ def test_a_world_in_two_programs_is_a_program_that_replays_what_was_seen(sandbox
     assert np.array_equal(found.columns["terminations"], rows.columns["terminations"])
 
 
-def test_a_way_to_the_mission_is_found_and_played_in_the_program(sandbox) -> None:
+def test_search_finds_a_plan_for_the_mission(sandbox) -> None:
     rows = rows_of(Corridor(), 40)
     start, _ = Corridor().reset(seed=5)
     arrays = rows.observation_space.pack("observations", [start])
     asked = {
         "space": rows.observation_space.to_json(),
-        "words": telling_words(MISSION),
+        "words": content_words(MISSION),
         "actions": ACTIONS,
         "schema": SCHEMA.to_json(),
     }
     reached = []
     for rewards in ({MISSION: PAYS}, {}):
-        program = WorldProgram(DYNAMICS, rewards).text(view_of(rows))
+        program = WorldProgram(DYNAMICS, rewards).source(view_of(rows))
         with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
             found = imagination.ask("missions:find_plans", arrays, budget=600, **asked)
         reached.append(bool(found["reached"][0]))
-    assert reached == [True, False]  # shaping alone is no success
+    assert reached == [True, False]  # shaping without a reward is not a success
     env = Corridor()
     env.reset(seed=5)
     with SearchImagination(
-        sandbox, WorldProgram(DYNAMICS, {MISSION: PAYS}).text(view_of(rows)), rows
+        sandbox, WorldProgram(DYNAMICS, {MISSION: PAYS}).source(view_of(rows)), rows
     ) as imagination:
         found = imagination.ask("missions:find_plans", arrays, budget=600, **asked)
     plan = found["plans"][0, : found["lengths"][0]].tolist()
     assert [env.step(action)[1:3] for action in plan][-1] == (1.0, True)
 
 
-def test_every_row_is_answered_although_the_program_fails_on_some(sandbox) -> None:
+def test_rows_are_predicted_although_the_program_fails_on_some_of_them(sandbox) -> None:
     rows = rows_of(Corridor(), 60)
     broken = DYNAMICS.replace('elif action == "toggle"', 'elif action == "toggle" and 1 / 0')
-    program = WorldProgram(broken, {MISSION: PAYS}).text(view_of(rows))
+    program = WorldProgram(broken, {MISSION: PAYS}).source(view_of(rows))
     with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
         found = imagination.ask(
             "missions:predict_rows",
@@ -87,10 +87,10 @@ def test_every_row_is_answered_although_the_program_fails_on_some(sandbox) -> No
     assert set(found["errors"][toggled]) == {"ZeroDivisionError: division by zero"}
 
 
-def test_of_each_name_the_last_definition_stays_and_what_does_not_compile_goes() -> None:
+def test_merging_keeps_the_last_definition_and_skips_invalid_code() -> None:
     old = "K = 1\ndef helper():\n    return K\ndef transition(s, a):\n    return helper()\n"
     new = "def helper():\n    return 2\nprint('hello')\ndef unused():\n    return 3\n"
-    code = merged(old, new, "def broken(:\n", entries=["transition"])
+    code = merge_programs(old, new, "def broken(:\n", entries=["transition"])
     names: dict[str, object] = {}
     exec(code, names)
     assert names["transition"](None, None) == 2  # type: ignore[operator]
@@ -99,9 +99,9 @@ def test_of_each_name_the_last_definition_stays_and_what_does_not_compile_goes()
     assert "broken" not in code
 
 
-def test_the_nearest_missions_differ_in_the_fewest_words() -> None:
+def test_nearest_missions_differ_in_the_fewest_words() -> None:
     known = ["pick up the red ball", "open the red door", "get to the green goal square"]
-    assert nearest("pick up the blue ball!", known, 2) == known[:2]
+    assert nearest_missions("pick up the blue ball!", known, 2) == known[:2]
 
 
 GUIDE = """
@@ -114,7 +114,7 @@ GUIDE = """
 """
 
 
-def test_a_goal_is_a_condition_on_named_components_and_pays_where_it_holds(sandbox) -> None:
+def test_program_of_a_goal_returns_a_reward_if_the_condition_holds(sandbox) -> None:
     spec = environment("CartPole-v1")
     env = spec.make()
     space = space_of(env.observation_space)
@@ -130,7 +130,7 @@ def test_a_goal_is_a_condition_on_named_components_and_pays_where_it_holds(sandb
         "        self.state = self.state + np.array([0.4, 0, 0, 0])\n"
         "        return self.state, 1.0, False\n"
     )
-    program = for_goal(moves, "position >= 0.5 and abs(cart_velocity) < 1", space, GUIDE)
+    program = replace_reward(moves, "position >= 0.5 and abs(cart_velocity) < 1", space, GUIDE)
     starts = [np.array([x, v, 0.0, 0.0]) for x, v in ((0.0, 0.0), (0.2, 0.0), (0.2, 2.0))]
     rows = Dataset.of(
         [Transition(start, 0, start, 0.0, False) for start in starts],
@@ -145,8 +145,8 @@ def test_a_goal_is_a_condition_on_named_components_and_pays_where_it_holds(sandb
 @pytest.mark.parametrize(
     "goal", ["speed > 1", "position.real > 1", "open('x')", "1 > 0", "position >", "().__class__"]
 )
-def test_a_goal_that_is_no_condition_is_refused_in_one_line(goal: str) -> None:
+def test_invalid_goal_raises_a_one_line_error(goal: str) -> None:
     space = space_of(environment("CartPole-v1").make().observation_space)
     with pytest.raises(CwmError, match="position") as error:
-        for_goal("", goal, space, GUIDE)
+        replace_reward("", goal, space, GUIDE)
     assert len(str(error.value).splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Optimistic programs for missions that were never rewarded, with a real sandbox."""
+"""Inventions for missions that were never rewarded, with a real sandbox."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.worlds import ProgramModel
 from cwm_learn.missions import WorldProgram
-from cwm_learn.optimism import Optimist
+from cwm_learn.optimism import RuleInventor
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearnRun
 from cwm_learn.writing import AskedModel
@@ -32,7 +32,7 @@ def invented(state, action, next_state, reward, done):
 
 
 class Answers(Backend):
-    """Gives its answers in turn, and keeps the prompts."""
+    """A backend that returns prepared answers in order and records the prompts."""
 
     def __init__(self, *texts: str) -> None:
         self.texts, self.prompts = list(texts), list[str]()
@@ -49,53 +49,51 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def locked(rows: Dataset) -> Dataset:
-    """Return the rows in which the agent has no key, opens nothing and gets no reward."""
+    """Return the rows without key, open door and reward."""
     keep = [not row.next_observation["objects"][1, 6] for row in rows]
     keep = [k and row.observation["objects"][2, 5] == 2 for k, row in zip(keep, rows, strict=True)]
     toggled = [row.action != 3 for row in rows]
     return rows[np.flatnonzero(np.array(keep) & np.array(toggled))]
 
 
-def test_what_is_invented_contradicts_no_row_and_holds_a_way_to_the_mission(
-    sandbox: Sandbox,
-) -> None:
+def test_invention_agrees_with_the_rows_and_makes_the_mission_possible(sandbox: Sandbox) -> None:
     rows, view = locked(rows_of(Corridor(), 150)), view_of(rows_of(Corridor(), 1))
     rows = rows[np.array([i for i, row in enumerate(rows) if row.action != 2])]
-    program = WorldProgram(MOVES).text(view)
+    program = WorldProgram(MOVES).source(view)
     start, _ = Corridor().reset(seed=4)
     answers = Answers("I do not know.", CONTRADICTING, OPENED)
     model = AskedModel(answers, Strategy, each=3)
-    optimist = Optimist(model, sandbox, view)
-    found = optimist.invent(program, rows, start)
+    inventor = RuleInventor(model, sandbox, view)
+    found = inventor.invent(program, rows, start)
     assert found is not None
     assert found.origin == "optimism"
     assert model.used == 3
     assert "had no function `invented`" in answers.prompts[1]
-    assert "contradicts what was seen" in answers.prompts[2]
+    assert "contradicts a recorded step" in answers.prompts[2]
     assert "return state, 1, True" in answers.prompts[2]
-    said = ProgramModel(found.program, sandbox).predict(rows)
-    assert said.failure is None
-    assert np.array_equal(said.columns["rewards"], rows.columns["rewards"])
-    assert optimist.invent(found.program, rows, start) is None  # it is good enough to be tried
+    predicted = ProgramModel(found.program, sandbox).predict(rows)
+    assert predicted.failure is None
+    assert np.array_equal(predicted.columns["rewards"], rows.columns["rewards"])
+    assert inventor.invent(found.program, rows, start) is None  # the agent can try the plan
     assert model.used == 3
 
 
-def test_nobody_is_asked_once_a_reward_was_seen_or_where_a_way_is_known(sandbox: Sandbox) -> None:
+def test_no_invention_is_requested_after_a_reward_or_with_a_plan(sandbox: Sandbox) -> None:
     rows, view = rows_of(Corridor(), 10), view_of(rows_of(Corridor(), 1))
     start, _ = Corridor().reset(seed=4)
     model = AskedModel(Answers(), Strategy)
-    optimist = Optimist(model, sandbox, view)
+    inventor = RuleInventor(model, sandbox, view)
     moves = (FOLDER / "transition.py").read_text()
     pays = {Corridor().mission: (FOLDER / "reward.py").read_text()}
-    assert optimist.invent(WorldProgram(moves, pays).text(view), rows, start) is None
-    paid = rows_of(Corridor(), 400, seed=3)
-    assert (paid.columns["rewards"] > 0).any()
-    assert optimist.invent(WorldProgram(MOVES).text(view), paid, start) is None
+    assert inventor.invent(WorldProgram(moves, pays).source(view), rows, start) is None
+    rewarded = rows_of(Corridor(), 400, seed=3)
+    assert (rewarded.columns["rewards"] > 0).any()
+    assert inventor.invent(WorldProgram(MOVES).source(view), rewarded, start) is None
     assert model.used == 0
 
 
 class Programs(Observer):
-    """Keeps which programs were written, and after how many steps."""
+    """Records the origin of each program, and the number of steps before it."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
@@ -113,7 +111,7 @@ class Programs(Observer):
         ("Sokoban-Teleport-v0", {"teleport_share": 1.0}, ["sokoban.md"]),
     ],
 )
-def test_a_model_on_a_server_invents_a_reward_before_any_was_seen(
+def test_model_on_a_server_invents_a_reward_before_the_first_one(
     env: str,
     env_args: dict[str, float],
     prepared: list[str],
@@ -128,7 +126,7 @@ def test_a_model_on_a_server_invents_a_reward_before_any_was_seen(
             return "I do not know."
         return texts.pop(0) if len(texts) > 1 else texts[0]
 
-    told = Programs()
+    programs = Programs()
     with OpenAIServer(answer) as server:
         result = learn(
             env,
@@ -139,10 +137,10 @@ def test_a_model_on_a_server_invents_a_reward_before_any_was_seen(
             stop="never",
             seed=1,
             run=tmp_path / "run",
-            observer=told,
+            observer=programs,
         )
     assert result.completions == len(server.requests)
-    invented = next(steps for origin, steps in told.written if origin == "optimism")
+    invented = next(steps for origin, steps in programs.written if origin == "optimism")
     rewards = LearnRun.load(tmp_path / "run").dataset().columns["rewards"]
     paid = int(np.flatnonzero(rewards > 0.95)[0]) + 1
     assert invented < paid <= invented + 30

@@ -28,7 +28,7 @@ from openai_server import OpenAIServer
 FOLDER = CORRIDOR
 PREPARED = {
     "The new mission is": "guessed.md",
-    "What cannot be": "invented.md",
+    "Unreachable mission": "invented.md",
     "What it gets wrong": "refuted.md",
     "`reward_func(": "pays_nothing.py",
     "`transition(": "moves_only.py",
@@ -270,7 +270,7 @@ def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -
         question = ProgramQuestion("mend transition", view, transition=code, wrong=Shown(row))
         [code] = asked(question)
     program: dict[str, Any] = {}
-    exec(WorldProgram(code).text(view), program)
+    exec(WorldProgram(code).source(view), program)
     world = program["Environment"]()
     for row in rows:
         world.set_state(row.observation)
