@@ -87,8 +87,8 @@ def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
             given = None if arm == "fresh" else world
             with closing(TaskLearner(agent, session, session.tasks[0], given)) as learner:
                 while not session.over and first_reward(session) is None:
-                    learner.episode(len(learner.succeeded))
-                found[arm] = {"steps": first_reward(session), "asked": learner.asked}
+                    learner.play_episode(len(learner.succeeded))
+                found[arm] = {"steps": first_reward(session), "asked": learner.request_count}
                 if arm == "before":
                     learner.learn()
                 world = learner.world
@@ -105,7 +105,7 @@ def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
             for number in range(agent.episodes):
                 if session.over:
                     break
-                learner.episode(number)
+                learner.play_episode(number)
                 mission = session.rows[-1].observation["mission"]
                 if met and mission not in met:
                     first.append(learner.succeeded[-1])

@@ -136,7 +136,9 @@ class QuestionCollector:
         accuracy = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
         # The recorded section states the gaps of the rows already.
         asked = [each.text for each in self.questions.open if each.source != "gaps"]
-        return self.questioner.find_questions(written.program, accuracy, self.writer.recorded(rows), asked)
+        return self.questioner.find_questions(
+            written.program, accuracy, self.writer.recorded(rows), asked
+        )
 
     def pursue(self, named: Sequence[OpenQuestion], steps: int) -> None:
         """Record questions of the language model; those with a region become targets to explore."""

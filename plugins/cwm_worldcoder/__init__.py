@@ -1,4 +1,4 @@
-"""WorldCoder (Tang et al., 2024): a search by Thompson sampling, and the agent that acts."""
+"""WorldCoder (Tang et al., 2024): a strategy of program search, and an acting agent."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_strategies() -> Mapping[str, str]:
-    """Offer the `worldcoder` strategy."""
+    """Register the `worldcoder` strategy."""
     return {"worldcoder": "cwm_worldcoder.strategy:WorldCoder"}
 
 
 @hookimpl
 def cwm_learning_strategies() -> Mapping[str, str]:
-    """Offer `worldcoder-agent`, which acts as well."""
+    """Register the `worldcoder-agent` strategy of `cwm learn`."""
     return {"worldcoder-agent": "cwm_worldcoder.agent:WorldCoderAgent"}

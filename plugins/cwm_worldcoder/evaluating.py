@@ -1,16 +1,16 @@
-"""What the agent asks of a world in two programs: does it fit the data, does it reach the mission.
+"""Evaluation of world models of two programs: agreement with the data, and plans for the mission.
 
-All of it runs in the sandbox. The transition program is asked with states and actions, the reward
-program with states that really followed, so that each is graded alone; whether a world replays
-rows is asked of both together. The answers are compared here, and kept: programs and rows do not
-change, so each row is asked once.
+All programs run in the sandbox. Each program is scored alone: the transition program gets states
+and actions, and the reward program gets recorded states before and after a step. Whether a world
+model predicts rows is checked with both programs together. Predictions are compared outside the
+sandbox, and cached, since programs and rows do not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -20,21 +20,29 @@ from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import StateView, WorldProgram, content_words
 
-SAME_REWARD = 1e-6
-"""By less than this two rewards may differ."""
+REWARD_TOLERANCE = 1e-6
+"""Rewards with a smaller difference are equal."""
 
 
-class Answered(NamedTuple):
-    """What a program said of a row: an observation, or a reward and an end; or its error."""
+class Prediction(NamedTuple):
+    """The prediction of a program for a row: a state, or a reward and an end; or an error."""
 
     observation: Any = None
     reward: float = 0.0
     done: bool = False
     error: str = ""
 
+    def has_reward_of(self, row: Transition) -> bool:
+        """Return whether the reward is equal to the reward of a row."""
+        return not self.error and abs(self.reward - row.reward) < REWARD_TOLERANCE
+
+    def has_end_of(self, row: Transition) -> bool:
+        """Return whether `done` is equal to `terminated` of a row."""
+        return not self.error and self.done == row.terminated
+
 
 class FoundPlan(NamedTuple):
-    """Actions from a start, and whether a program is paid and done at their end."""
+    """Actions from a start, and whether they end the episode with a reward in the program."""
 
     actions: tuple[int, ...]
     reached: bool
@@ -42,7 +50,7 @@ class FoundPlan(NamedTuple):
 
 @dataclass
 class WorldEvaluator:
-    """Asks programs of an environment in the sandbox, each thing once; to be closed."""
+    """Predicts and plans with programs in the sandbox; `close` ends their processes."""
 
     sandbox: Sandbox
     view: StateView
@@ -50,46 +58,50 @@ class WorldEvaluator:
     depth: int = 30
     exploration: float = 1.0
     seed: int = 0
-    planned: int = field(default=0, init=False)
-    """Situations that searches for plans went through."""
     _open: dict[str, SearchImagination] = field(default_factory=dict, init=False, repr=False)
-    _known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def moved(self, transition: str, rows: Sequence[Transition]) -> list[Answered]:
-        """Return what a transition program makes of each row."""
+    def predict_states(self, transition: str, rows: Sequence[Transition]) -> list[Prediction]:
+        """Return the next states that a transition program predicts."""
         program = WorldProgram(transition).source(self.view)
-        return self._asked(program, rows, self.view.space, lambda row: row.observation)
+        return self._predict(program, rows, self.view.space, lambda row: row.observation)
 
-    def paid(self, reward: str, mission: str, rows: Sequence[Transition]) -> list[Answered]:
-        """Return what a reward program pays for each row, as it really went."""
+    def predict_rewards(
+        self, reward: str, mission: str, rows: Sequence[Transition]
+    ) -> list[Prediction]:
+        """Return the rewards and ends that a reward program predicts for recorded states."""
         program = WorldProgram("", {mission: reward}).reward_source(self.view)
         pair = Space("tuple", children=(self.view.space, self.view.space))
-        return self._asked(program, rows, pair, lambda row: (row.observation, row.next_observation))
+        return self._predict(
+            program, rows, pair, lambda row: (row.observation, row.next_observation)
+        )
 
-    def replays(self, world: WorldProgram, rows: Sequence[Transition]) -> bool:
-        """Whether both programs together say of every row what was seen."""
+    def predicts_all(self, world: WorldProgram, rows: Sequence[Transition]) -> bool:
+        """Return whether both programs together predict every row correctly."""
         program = world.source(self.view)
-        said = self._asked(program, rows, self.view.space, lambda row: row.observation)
-        pairs = zip(said, rows, strict=True)
-        return all(self.is_state(o, row) and is_pay(o, row) for o, row in pairs)
+        found = self._predict(program, rows, self.view.space, lambda row: row.observation)
+        return all(
+            self.has_state_of(each, row) and each.has_reward_of(row) and each.has_end_of(row)
+            for each, row in zip(found, rows, strict=True)
+        )
 
-    def is_state(self, said: Answered, row: Transition) -> bool:
-        """Whether the state was said that followed."""
-        return not said.error and self.view.same(said.observation, row.next_observation)
+    def has_state_of(self, prediction: Prediction, row: Transition) -> bool:
+        """Return whether the predicted state is equal to the next state of a row."""
+        return not prediction.error and self.view.same(prediction.observation, row.next_observation)
 
-    def plans(self, world: WorldProgram, starts: Sequence[Any], budget: int) -> list[FoundPlan]:
-        """Search in a world for a way to the mission from each start, in so many situations."""
+    def find_plans(self, world: WorldProgram, starts: Sequence[Any], nodes: int) -> list[FoundPlan]:
+        """Search for a plan for the mission from each start, with at most `nodes` nodes each."""
         program = world.source(self.view)
-        found = []
+        plans = []
         for start in starts:
-            key = (program, "plan", budget, self.view.key(start), self.view.mission(start))
-            if key not in self._known:
-                self._known[key] = self._plan(world, program, start, budget)
-            found.append(self._known[key])
-        return found
+            key = (program, "plan", nodes, self.view.key(start), self.view.mission(start))
+            if key not in self._cache:
+                self._cache[key] = self._find_plan(world, program, start, nodes)
+            plans.append(self._cache[key])
+        return plans
 
-    def _plan(self, world: WorldProgram, program: str, start: Any, budget: int) -> FoundPlan:
-        """Search from one start; a program that fails, or takes too long, reaches nothing."""
+    def _find_plan(self, world: WorldProgram, program: str, start: Any, nodes: int) -> FoundPlan:
+        """Search from one start; a program that fails or exceeds a limit has no plan."""
         mission = self.view.mission(start)
         if not world.is_complete(mission):
             return FoundPlan((), reached=False)
@@ -101,127 +113,121 @@ class WorldEvaluator:
                 words=content_words(mission),
                 actions=self.view.actions,
                 schema=self.view.schema.to_json() if self.view.schema else None,
-                budget=budget,
+                budget=nodes,
                 depth=self.depth,
                 exploration=self.exploration,
             )
         except ProgramFailed:
             return FoundPlan((), reached=False)
-        self.planned += int(found["nodes"][0])
         actions = found["plans"][0, : int(found["lengths"][0])].tolist()
         return FoundPlan(tuple(actions), bool(found["reached"][0]))
 
-    def _asked(
+    def _predict(
         self,
         program: str,
         rows: Sequence[Transition],
         space: Space,
         state: Callable[[Transition], Any],
-    ) -> list[Answered]:
-        """Ask a program for the rows that it was not asked for yet."""
+    ) -> list[Prediction]:
+        """Return cached predictions, after the program has predicted the other rows."""
         keys = [(program, self.row_key(row)) for row in rows]
-        new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._known}
+        new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._cache}
         if new:
-            asked = list(new.values())
-            arrays = space.pack("observations", [state(row) for row in asked])
-            arrays |= self.action_space.pack("actions", [row.action for row in asked])
+            arrays = space.pack("observations", [state(row) for row in new.values()])
+            arrays |= self.action_space.pack("actions", [row.action for row in new.values()])
             try:
-                said = self._imagination(program, space).ask(
+                found = self._imagination(program, space).ask(
                     "missions:predict_rows", arrays, space=space.to_json()
                 )
-                answers = [
-                    Answered(
-                        space.unpack("next_observations", said, place),
-                        float(said["rewards"][place]),
-                        bool(said["terminations"][place]),
-                        str(said["errors"][place]),
+                predictions = [
+                    Prediction(
+                        space.unpack("next_observations", found, n),
+                        float(found["rewards"][n]),
+                        bool(found["terminations"][n]),
+                        str(found["errors"][n]),
                     )
-                    for place in range(len(asked))
+                    for n in range(len(new))
                 ]
             except (ProgramFailed, ValueError, KeyError, IndexError) as error:
                 failure = error.failure.message if isinstance(error, ProgramFailed) else "no answer"
-                answers = [Answered(error=failure.splitlines()[0])] * len(asked)
-            self._known |= dict(zip(new, answers, strict=True))
-        return [self._known[key] for key in keys]
+                predictions = [Prediction(error=failure.splitlines()[0])] * len(new)
+            self._cache |= dict(zip(new, predictions, strict=True))
+        return [self._cache[key] for key in keys]
 
     def row_key(self, row: Transition) -> Hashable:
-        """Return what tells a row from others."""
+        """Return a key that is equal for equal rows."""
         view = self.view
         before, after = view.key(row.observation), view.key(row.next_observation)
         return (view.mission(row.observation), before, int(row.action), after, row.reward,
                 row.terminated)  # fmt: skip
 
     def _imagination(self, program: str, space: Space) -> SearchImagination:
-        """Return the process of a program; of those that are open the oldest is closed.
+        """Return the process of a program, and close the least recently used processes.
 
-        Each takes a place in the sandbox as long as it is open, and one has to be left.
+        An open process occupies a worker of the sandbox, and one worker has to stay free.
         """
         if program in self._open:
             self._open[program] = self._open.pop(program)
         else:
             while self._open and len(self._open) >= self.sandbox.workers - 1:
                 self._open.pop(next(iter(self._open))).close()
-            none = Dataset.of([], observation_space=space, action_space=self.action_space)
+            no_rows = Dataset.of([], observation_space=space, action_space=self.action_space)
             self._open[program] = SearchImagination(
-                self.sandbox, program, none, seed=self.seed, form="scalar"
+                self.sandbox, program, no_rows, seed=self.seed, form="scalar"
             )
         return self._open[program]
 
     def close(self) -> None:
-        """End all processes of programs."""
+        """End the processes of all programs."""
         with ExitStack() as stack:
             while self._open:
                 stack.callback(self._open.popitem()[1].close)
 
 
-def is_pay(said: Answered, row: Transition) -> bool:
-    """Whether the reward was said that was paid, and whether that was the end."""
-    close = abs(said.reward - row.reward) < SAME_REWARD
-    return not said.error and close and said.done == row.terminated
-
-
 @dataclass(frozen=True)
 class WorldEvaluation:
-    """How a world fits some rows, and from how many starts it reaches the mission.
+    """The agreement of a world model with rows, and the starts without a plan.
 
-    `moves` and `pays` say of each row whether the transition and the reward program are right,
-    `moved` and `paid` what they said. `plan_ratio` is None where nothing was planned.
+    `states` and `rewards` are the predictions of the two programs. `correct_states` and
+    `correct_rewards` mark the rows that they predict correctly.
     """
 
     world: WorldProgram
     rows: tuple[Transition, ...]
-    moved: tuple[Answered, ...]
-    paid: tuple[Answered, ...]
-    moves: tuple[bool, ...]
-    pays: tuple[bool, ...]
-    exp_ratio: float
-    plan_ratio: float | None = None
-    weight: float = 1.0
-    """The share of the rows among rows and starts."""
-    failing: tuple[Any, ...] = ()
-    """Starts from which the mission is not reached."""
+    states: tuple[Prediction, ...]
+    rewards: tuple[Prediction, ...]
+    correct_states: tuple[bool, ...]
+    correct_rewards: tuple[bool, ...]
+    fit_score: float
+    """Share of correct states, rewards and ends."""
+    plan_score: float | None = None
+    """Share of starts with a plan; None without planning."""
+    fit_weight: float = 1.0
+    """Number of rows, as a share of the number of rows and starts."""
+    unsolved_starts: tuple[Any, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether every row is as it was."""
-        return all(self.moves) and all(self.pays)
+        """Whether all rows are predicted correctly."""
+        return all(self.correct_states) and all(self.correct_rewards)
 
     @property
-    def ratio(self) -> float:
-        """The score that arms are drawn by."""
-        if self.plan_ratio is None:
-            return self.weight * self.exp_ratio
-        return self.weight * self.exp_ratio + (1 - self.weight) * self.plan_ratio
+    def score(self) -> float:
+        """The weighted mean of both scores, for the choice of arms."""
+        if self.plan_score is None:
+            return self.fit_weight * self.fit_score
+        return self.fit_weight * self.fit_score + (1 - self.fit_weight) * self.plan_score
 
     @property
-    def succeeds(self) -> bool:
-        """Whether it is right in all that was asked."""
-        return self.fits and not self.failing and (self.plan_ratio is not None or self.weight == 1)
+    def is_solution(self) -> bool:
+        """Whether all rows are predicted correctly, and all starts have a plan."""
+        planned = self.plan_score is not None or self.fit_weight == 1
+        return self.fits and not self.unsolved_starts and planned
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What orders worlds: how much they fit, then from how many starts they get there."""
-        return self.exp_ratio, self.plan_ratio or 0.0
+        """The order of world models: by agreement with the rows, then by plans."""
+        return self.fit_score, self.plan_score or 0.0
 
 
 def evaluate(
@@ -232,38 +238,42 @@ def evaluate(
     *,
     budget: int = 6000,
 ) -> WorldEvaluation:
-    """Grade a world by the rows, and where it fits them all by the starts, if there are some."""
+    """Evaluate a world model by rows; if it predicts them all, also by plans from the starts.
+
+    Args:
+        evaluator: Runs the programs.
+        world: The world model.
+        rows: Recorded rows.
+        starts: Observations that need a plan for the mission; None disables this check.
+        budget: Maximum number of nodes per search for a plan.
+    """
     view = evaluator.view
-    moved = evaluator.moved(world.transition, rows)
+    states = evaluator.predict_states(world.transition, rows)
     missions = [view.mission(row.observation) for row in rows]
-    paid: list[Answered] = [Answered()] * len(rows)
+    rewards: list[Prediction] = [Prediction()] * len(rows)
     for mission in dict.fromkeys(missions):
-        places = [place for place, each in enumerate(missions) if each == mission]
+        own = [n for n, each in enumerate(missions) if each == mission]
         code = world.rewards.get(mission, "")
-        said = evaluator.paid(code, mission, [rows[place] for place in places])
-        for place, outcome in zip(places, said, strict=True):
-            paid[place] = outcome
-    moves = tuple(evaluator.is_state(o, row) for o, row in zip(moved, rows, strict=True))
-    pays = tuple(is_pay(o, row) for o, row in zip(paid, rows, strict=True))
-    parts = [
-        moves[n]
-        + (not o.error and abs(o.reward - row.reward) < SAME_REWARD)
-        + (not o.error and o.done == row.terminated)
-        for n, (o, row) in enumerate(zip(paid, rows, strict=True))
-    ]
-    graded = WorldEvaluation(
+        found = evaluator.predict_rewards(code, mission, [rows[n] for n in own])
+        for n, prediction in zip(own, found, strict=True):
+            rewards[n] = prediction
+    correct_states = tuple(map(evaluator.has_state_of, states, rows))
+    correct = [(each.has_reward_of(row), each.has_end_of(row))
+               for each, row in zip(rewards, rows, strict=True)]  # fmt: skip
+    count = sum(correct_states) + sum(map(sum, correct))
+    evaluation = WorldEvaluation(
         world=world,
         rows=tuple(rows),
-        moved=tuple(moved),
-        paid=tuple(paid),
-        moves=moves,
-        pays=pays,
-        exp_ratio=sum(parts) / (3 * len(rows)) if rows else 1.0,
-        weight=1.0 if starts is None else len(rows) / max(1, len(rows) + len(starts)),
+        states=tuple(states),
+        rewards=tuple(rewards),
+        correct_states=correct_states,
+        correct_rewards=tuple(map(all, correct)),
+        fit_score=count / (3 * len(rows)) if rows else 1.0,
+        fit_weight=1.0 if starts is None else len(rows) / max(1, len(rows) + len(starts)),
     )
-    if starts is None or not graded.fits:
-        return graded
-    plans = evaluator.plans(world, starts, budget)
-    failing = tuple(s for s, plan in zip(starts, plans, strict=True) if not plan.reached)
-    share = 1 - len(failing) / len(starts) if starts else 1.0
-    return WorldEvaluation(**{**vars(graded), "plan_ratio": share, "failing": failing})
+    if starts is None or not evaluation.fits:
+        return evaluation
+    plans = evaluator.find_plans(world, starts, budget)
+    unsolved = tuple(s for s, plan in zip(starts, plans, strict=True) if not plan.reached)
+    plan_score = 1 - len(unsolved) / len(starts) if starts else 1.0
+    return replace(evaluation, plan_score=plan_score, unsolved_starts=unsolved)

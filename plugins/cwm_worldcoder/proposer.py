@@ -1,9 +1,9 @@
-"""Answers the agent's questions offline: rules over classes of things, found from what it shows.
+"""An offline backend for the agent, which learns rules over classes of objects.
 
-It sees what a language model would see in the prompt and nothing else. Each program that it writes
-carries the cases that it was written from, so that mending adds one and never forgets. Asked
-what is missing, it wishes: effects that its templates allow and that no case contradicts, and a
-reward for what the words of the mission name.
+The backend uses only the content of the prompt. Each program contains the cases that it was learned
+from, so that a fix adds cases and loses none. For a mission without a plan, the backend guesses
+effects that its templates allow and that no case contradicts, and a reward for the objects that the
+mission names.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import ast
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.data.dataset import Transition
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.search.contracts import Backend, Completion, Request
 from cwm_learn.missions import StateView, class_name, words
 from cwm_worldcoder import rules
-from cwm_worldcoder.asking import ProgramQuestion, Shown
+from cwm_worldcoder.asking import ProgramQuestion
 
 LIBRARY = "\n\n".join(
-    inspect.getsource(getattr(rules, name))
-    for name in ("points", "found", "situation", "outcome", "joined", "fits", "apply")
+    inspect.getsource(function)
+    for function in (rules.direction_of, rules.nearby, rules.describe, rules.describe_step,
+                     rules.pairs_of, rules.matches, rules.apply_effects)
 ).replace(": Any", "").replace(" -> Any", "")  # fmt: skip
-"""What is written into each program."""
+"""The functions that each program contains."""
 
 HINTS = {
     "take": ("pick", "take", "get", "grab"),
@@ -36,27 +37,36 @@ HINTS = {
     "set": ("toggle", "open", "use", "unlock", "switch"),
     "go": ("activate", "teleport", "enter", "use"),
 }
-"""Words of actions that speak for an effect."""
+"""Words in the name of an action that suggest an effect."""
 
 
-class Case(NamedTuple):
-    """A situation, in names and values, in which an action led to something."""
+class RuleCase(NamedTuple):
+    """The result of an action for given features."""
 
     action: str
-    said: dict[str, Any]
-    led: Any
+    features: dict[str, Any]
+    result: Any
 
 
-class Wish(NamedTuple):
-    """What may be so: where a situation fits the pattern, the action leads to that."""
+class RuleGuess(NamedTuple):
+    """A possible result of an action for all features with a pattern."""
 
     action: str
     pattern: dict[str, Any]
-    leads: Any
+    result: Any
+
+    def contradicts(self, cases: Sequence[RuleCase]) -> bool:
+        """Return whether a case with the pattern has another result."""
+        return any(
+            case.action == self.action
+            and rules.matches(case.features, self.pattern)
+            and case.result != self.result
+            for case in cases
+        )
 
 
 class ProposedEntity:
-    """A thing as the rules see it, and as programs will."""
+    """An object with the attributes that it has in programs."""
 
     def __init__(self, name: str, slot: int, attributes: Mapping[str, Any]) -> None:
         self.name, self.slot, self.carrying = name, slot, None
@@ -64,77 +74,71 @@ class ProposedEntity:
 
 
 class RuleProposer(Backend):
-    """Writes transition and reward programs as rules over classes of things, without a model."""
+    """Writes transition and reward programs as rules over classes of objects."""
 
     model: str = ""
 
     def complete(self, request: Request) -> Completion:
-        """Answer a question of the agent; "" where it is about no things."""
+        """Answer a question of the agent; the answer is "" without a schema of objects."""
         question = request.problem
         if not isinstance(question, ProgramQuestion) or question.view.schema is None:
             return Completion("")
-        write = {
-            "transition": self._transition,
-            "mend transition": self._transition,
-            "reward": self._reward,
-            "mend reward": self._reward,
-            "guess reward": self._guess,
-        }
-        if question.asked == "reach":
-            return Completion(
-                self._reach(question, np.random.default_rng([request.seed, request.step]))
-            )
-        return Completion(_fenced(write[question.asked](question)))
+        if question.kind == "reach":
+            rng = np.random.default_rng([request.seed, request.step])
+            return Completion(self._reach(question, rng))
+        if question.kind == "guess reward":
+            return Completion(_fenced(self._guess(question)))
+        write = self._reward if "reward" in question.kind else self._transition
+        return Completion(_fenced(write(question)))
 
     def _transition(self, question: ProgramQuestion) -> str:
-        cases, wishes = _carried(question.transition)
-        cases += [
-            Case(question.view.action(row.action), said, led)
-            for row in _rows(question)
-            for said, led in [moved(question.view, row)]
-        ]
-        return transition_code(question.view, _distinct(cases), wishes)
+        cases, guesses = _read_program(question.transition)
+        for row in _rows(question):
+            features, effects = effects_of(question.view, row)
+            cases.append(RuleCase(question.view.action(row.action), features, effects))
+        return transition_code(question.view, _distinct(cases), guesses)
 
     def _reward(self, question: ProgramQuestion) -> str:
-        cases, wishes = _carried(question.reward)
+        cases, guesses = _read_program(question.reward)
         view = question.view
         for row in _rows(question):
             before, after = entities(view, row.observation), entities(view, row.next_observation)
-            said = rules.outcome(before, view.action(row.action), after)
-            cases.append(Case("", said, [row.reward, row.terminated]))
-        return reward_code(_distinct(cases), wishes)
+            features = rules.describe_step(before, view.action(row.action), after)
+            cases.append(RuleCase("", features, [row.reward, row.terminated]))
+        return reward_code(_distinct(cases), guesses)
 
     def _guess(self, question: ProgramQuestion) -> str:
-        """Put the words of the new mission where those of the nearest one stand."""
+        """Replace words in the reward program of the most similar mission."""
         mission, code = next(iter((question.others or {}).items()))
-        cases, wishes = _carried(code)
+        cases, guesses = _read_program(code)
         old, new = words(mission), words(question.mission)
         swap = {a: b for a, b in zip(old, new, strict=False) if a != b}
         swap |= {class_name(a): class_name(b) for a, b in swap.items()}
 
-        def renamed(said: Mapping[str, Any]) -> dict[str, Any]:
-            return {n: swap.get(v, v) if isinstance(v, str) else v for n, v in said.items()}
+        def replaced(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {n: swap.get(v, v) if isinstance(v, str) else v for n, v in values.items()}
 
-        paid = [Case("", renamed(c.said), c.led) for c in cases if c.led[0] > 0]
-        others = [c for c in cases if c.led[0] <= 0 and all(c.said != p.said for p in paid)]
-        return reward_code(_distinct(others + paid), [w._replace(pattern=renamed(w.pattern))
-                                                      for w in wishes])  # fmt: skip
+        rewarded = [RuleCase("", replaced(c.features), c.result) for c in cases if c.result[0] > 0]
+        known = [case.features for case in rewarded]
+        others = [c for c in cases if c.result[0] <= 0 and c.features not in known]
+        guesses = [each._replace(pattern=replaced(each.pattern)) for each in guesses]
+        return reward_code(_distinct(others + rewarded), guesses)
 
     def _reach(self, question: ProgramQuestion, rng: np.random.Generator) -> str:
-        """Wish for mechanics and for a reward, such that no case speaks against them."""
+        """Guess effects, and one reward, that no case contradicts."""
         view, start = question.view, entities(question.view, question.start)
-        moves, _ = _carried(question.transition)
-        pays, _ = _carried(question.reward)
-        effects = [w for w in wished_effects(view, moves, start) if not _refuted(w, moves)]
-        ends = [w for w in wished_ends(view, question.mission) if not _refuted(w, pays)]
-        end = [ends[min(int(rng.geometric(0.5)), len(ends)) - 1]] if ends else []
-        return (
-            f"{_fenced(transition_code(view, moves, effects))}\n\n{_fenced(reward_code(pays, end))}"
-        )
+        moves, _ = _read_program(question.transition)
+        rewards, _ = _read_program(question.reward)
+        ends = [
+            each for each in guess_ends(view, question.mission) if not each.contradicts(rewards)
+        ]
+        chosen = [ends[min(int(rng.geometric(0.5)), len(ends)) - 1]] if ends else []
+        transition = transition_code(view, moves, guess_effects(view, moves, start))
+        return f"{_fenced(transition)}\n\n{_fenced(reward_code(rewards, chosen))}"
 
 
 def entities(view: StateView, observation: Any) -> list[Any]:
-    """Return the things of an observation, with what the first one carries in its hands."""
+    """Return the entities of an observation; the agent has the held one in `carrying`."""
     schema = view.schema
     held: ProposedEntity | None = None
     state: list[Any] = []
@@ -144,263 +148,267 @@ def entities(view: StateView, observation: Any) -> list[Any]:
         if not row[0]:
             continue
         [thing] = schema.decode(row[None])
-        said: dict[str, Any] = dict(thing.properties)
-        said = {name: None if value == "none" else value for name, value in said.items()}
-        if "direction" in said and schema.directions:
+        values: dict[str, Any] = {
+            name: None if value == "none" else value for name, value in thing.properties.items()
+        }
+        if "direction" in values and schema.directions:
             number = int(row[schema.column("direction")])
-            said["direction"] = schema.directions[number - 1] if number else None
-        made = ProposedEntity(class_name(thing.kind), slot, said)
-        if said.get("held"):
-            held = made
+            values["direction"] = schema.directions[number - 1] if number else None
+        entity = ProposedEntity(class_name(thing.kind), slot, values)
+        if values.get("held"):
+            held = entity
         else:
-            state.append(made)
+            state.append(entity)
     if state:
         state[0].carrying = held
     return state
 
 
-def moved(view: StateView, row: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the situation of a row, and what the action changed, as effects."""
+def effects_of(view: StateView, row: Transition) -> tuple[dict[str, Any], list[Any]]:
+    """Return the features of a row, and the effects of its action."""
     action = view.action(row.action)
     before, after = entities(view, row.observation), entities(view, row.next_observation)
-    said, things = rules.situation(before, action), rules.found(before, action)
-    dx, dy = rules.points(before, action)
-    later: dict[int, Any] = {thing.slot: thing for thing in after}
-    actor = after[0]
+    objects, direction = rules.nearby(before, action), rules.direction_of(before, action)
+    later: dict[int, Any] = {each.slot: each for each in after}
+    agent = after[0]
     effects: list[Any] = []
-    for where, thing in things.items():
-        if thing is None:
+    for where, old in objects.items():
+        if old is None:
             continue
-        now = later.get(thing.slot)
+        new = later.get(old.slot)
         if where == "held":
-            if actor.carrying is None:
-                effects.append(["put" if now else "remove", "held"])
-        elif now is None:
-            taken = actor.carrying is not None and actor.carrying.slot == thing.slot
+            if agent.carrying is None:
+                effects.append(["put" if new else "remove", "held"])
+        elif new is None:
+            taken = agent.carrying is not None and agent.carrying.slot == old.slot
             effects.append(["take" if taken else "remove", where])
         else:
-            effects += _changes(view, where, thing, now, (dx, dy))
-    here = things["here"]
-    mate = [t for t in before if here and t.name == here.name and t is not here]
-    went = (actor.x - before[0].x, actor.y - before[0].y)
-    if went != (0, 0) and not any(e[:2] == ["move", "actor"] for e in effects) and mate:
+            effects += _changes(view, where, old, new, direction)
+    here = objects["here"]
+    has_twin = any(here and each.name == here.name and each is not here for each in before)
+    moved = (agent.x, agent.y) != (before[0].x, before[0].y)
+    if moved and has_twin and not any(each[:2] == ["move", "actor"] for each in effects):
         effects.append(["go", "here"])
-    order = {"remove": 0, "put": 1, "take": 2, "set": 3, "move": 4, "turn": 5, "go": 6}
-    return said, sorted(effects, key=lambda e: (order[e[0]], e[1] == "actor"))
+    order = ("remove", "put", "take", "set", "move", "turn", "go")
+    effects.sort(key=lambda each: (order.index(each[0]), each[1] == "actor"))
+    return rules.describe(before, action), effects
 
 
 def _changes(
-    view: StateView, where: str, thing: Any, now: Any, way: tuple[int, int]
+    view: StateView, where: str, old: Any, new: Any, direction: tuple[int, int]
 ) -> Iterator[list[Any]]:
-    """Yield what became of one thing."""
-    went = (now.x - thing.x, now.y - thing.y)
-    if went != (0, 0) and way != (0, 0):
-        for far in (1, 2, -1):
-            if went == (far * way[0], far * way[1]):
-                yield ["move", where, far]
+    """Yield the effects on one object."""
+    moved = (new.x - old.x, new.y - old.y)
+    if moved != (0, 0) and direction != (0, 0):
+        for distance in (1, 2, -1):
+            if moved == (distance * direction[0], distance * direction[1]):
+                yield ["move", where, distance]
     directions = view.schema.directions if view.schema else ()
     for name in (each.name for each in view.schema.fields) if view.schema else ():
-        old, new = getattr(thing, name), getattr(now, name)
-        if name in ("x", "y", "held") or old == new:
+        before, after = getattr(old, name), getattr(new, name)
+        if name in ("x", "y", "held") or before == after:
             continue
-        if name == "direction" and old in directions and new in directions:
-            turn = (directions.index(new) - directions.index(old)) % len(directions)
+        if name != "direction":
+            yield ["set", where, name, after]
+        elif before in directions and after in directions:
+            turn = (directions.index(after) - directions.index(before)) % len(directions)
             yield ["turn", where, turn]
-        elif name != "direction":
-            yield ["set", where, name, new]
 
 
-def wished_effects(view: StateView, cases: Sequence[Case], start: Sequence[Any]) -> list[Wish]:
-    """Return what actions may do that was never seen: the general before the particular."""
-    schema = view.schema
-    if schema is None:
-        return []
-    kinds = list(dict.fromkeys(thing.name for thing in start[1:]))
-    values = next((f.values for f in schema.fields if f.name == "state"), ())
-    values = tuple(v for v in values if v not in ("none", "hidden"))
-    walks = ["move", "actor", 1]
-    goes = [a for a in view.actions if any(c.action == a and walks in c.led for c in cases)]
-    goes = goes or [a for a in view.actions if {"forward", *rules.WAYS} & set(a.split())]
-    wishes: list[Wish] = []
+def guess_effects(
+    view: StateView, cases: Sequence[RuleCase], start: Sequence[Any]
+) -> list[RuleGuess]:
+    """Return possible effects of actions, general ones before special ones."""
+    kinds = list(dict.fromkeys(each.name for each in start[1:]))
+    states = [each for each in _values(view, "state") if each not in ("none", "hidden")]
+    step = ["move", "actor", 1]
+    walks = [a for a in view.actions if any(c.action == a and step in c.result for c in cases)]
+    directions = {"forward", *rules.DIRECTION_WORDS}
+    walks = walks or [action for action in view.actions if directions & set(action.split())]
+    guesses: list[RuleGuess] = []
+
+    def guess(action: str, effects: list[Any], **pattern: Any) -> None:
+        renamed = {name.replace("_", " "): value for name, value in pattern.items()}
+        guesses.append(RuleGuess(action, renamed, effects))
+
     for action in view.actions:
-        hinted = [k for k, words in HINTS.items() if set(words) & set(action.split())]
-        effective = any(c.led for c in cases if c.action == action)
-        kinds_of = hinted or ([] if effective or action in goes else list(HINTS))
+        hinted = [each for each, hints in HINTS.items() if set(hints) & set(action.split())]
+        is_known = action in walks or any(c.result for c in cases if c.action == action)
+        possible = hinted or ([] if is_known else list(HINTS))
         for kind in kinds:
-            if action in goes:
-                step = [walks]
-                for value in (None, *values):
-                    wishes.append(Wish(action, {"front": kind, "front state": value}, step))
-                push = [["move", "front", 1], *step]
-                wishes.append(Wish(action, {"front": kind, "beyond": None}, push))
-            if "take" in kinds_of:
-                wishes.append(Wish(action, {"front": kind, "held": None}, [["take", "front"]]))
-            if "set" in kinds_of:
-                for value in values:
-                    led = [["set", "front", "state", value]]
-                    wishes.append(Wish(action, {"front": kind}, led))
+            if action in walks:
+                for state in (None, *states):
+                    guess(action, [step], front=kind, front_state=state)
+                guess(action, [["move", "front", 1], step], front=kind, beyond=None)
+            if "take" in possible:
+                guess(action, [["take", "front"]], front=kind, held=None)
+            if "set" in possible:
+                for state in states:
+                    effects = [["set", "front", "state", state]]
+                    guess(action, effects, front=kind)
                     for held in kinds:
-                        with_it = {"front": kind, "held": held}
-                        wishes.append(Wish(action, with_it, led))
-                        same = {**with_it, "front color as held": True}
-                        wishes.append(Wish(action, same, led))
-            if "go" in kinds_of and sum(t.name == kind for t in start) > 1:
-                wishes.append(Wish(action, {"here": kind}, [["go", "here"]]))
-        if "put" in kinds_of:
-            wishes.append(Wish(action, {"front": None}, [["put", "held"]]))
-    return [w for w in wishes if w.pattern.get("front") != "Wall"]
+                        guess(action, effects, front=kind, held=held)
+                        guess(action, effects, front=kind, held=held, front_color_as_held=True)
+            if "go" in possible and sum(each.name == kind for each in start) > 1:
+                guess(action, [["go", "here"]], here=kind)
+        if "put" in possible:
+            guess(action, [["put", "held"]], front=None)
+    return [each for each in guesses if each.pattern.get("front") != "Wall"]
 
 
-def wished_ends(view: StateView, mission: str) -> list[Wish]:
-    """Return what may be meant by a mission: to be at, to hold or to open what its words name."""
+def guess_ends(view: StateView, mission: str) -> list[RuleGuess]:
+    """Return possible conditions for the reward: to be at, hold or open a named object."""
     if view.schema is None:
         return []
-    said = words(mission)
-    kinds = [k for k in view.schema.classes[1:] if set(words(k)) <= set(said)]
-    colors = next((f.values for f in view.schema.fields if f.name == "color"), ())
-    values = next((f.values for f in view.schema.fields if f.name == "state"), ())
+    text = words(mission)
     named = []
-    for kind in kinds:
-        place = said.index(words(kind)[0])
-        color = next((c for c in colors if c in said[max(0, place - 1) : place]), None)
-        named.append((place, class_name(kind), color))
-    wishes = []
+    for kind in view.schema.classes[1:]:
+        if set(words(kind)) <= set(text):
+            place = text.index(words(kind)[0])
+            previous = text[max(0, place - 1) : place]
+            color = next((each for each in _values(view, "color") if each in previous), None)
+            named.append((place, class_name(kind), color))
+    patterns: list[dict[str, Any]] = []
     for _, kind, color in sorted(named, reverse=True):
         for where in ("here", "held"):
-            pattern = {where: kind} | ({f"{where} color": color} if color else {})
-            wishes.append(Wish("", pattern, [1.0, True]))
-        for value in sorted(values, key=lambda v: v not in said):
-            if value not in ("none", "hidden", "locked", "closed"):
-                pattern = {"front": kind, "front state": value}
-                pattern |= {"front color": color} if color else {}
-                wishes.append(Wish("", pattern, [1.0, True]))
-    wishes.append(Wish("", {"all met": True}, [1.0, True]))
-    first = {"pick": "held", "fetch": "held", "open": "front state", "go": "here", "get": "here"}
-    wanted = next((first[word] for word in said if word in first), "")
-    return sorted(wishes, key=lambda w: wanted not in w.pattern)
+            patterns.append({where: kind} | ({f"{where} color": color} if color else {}))
+        for state in sorted(_values(view, "state"), key=lambda each: each not in text):
+            if state not in ("none", "hidden", "locked", "closed"):
+                pattern = {"front": kind, "front state": state}
+                patterns.append(pattern | ({"front color": color} if color else {}))
+    patterns.append({"all met": True})
+    verbs = {"pick": "held", "fetch": "held", "open": "front state", "go": "here", "get": "here"}
+    wanted = next((verbs[word] for word in text if word in verbs), "")
+    patterns.sort(key=lambda each: wanted not in each)
+    return [RuleGuess("", pattern, [1.0, True]) for pattern in patterns]
 
 
-def transition_code(view: StateView, cases: Sequence[Case], wishes: Sequence[Wish]) -> str:
-    """Write a transition program that gives every case."""
+def _values(view: StateView, name: str) -> Sequence[Any]:
+    """Return the possible values of an attribute."""
+    fields = view.schema.fields if view.schema else ()
+    return next((each.values for each in fields if each.name == name), ())
+
+
+def transition_code(
+    view: StateView, cases: Sequence[RuleCase], guesses: Sequence[RuleGuess]
+) -> str:
+    """Return a transition program that predicts every case."""
     directions = view.schema.directions if view.schema else ()
-    wishes = [wish for wish in wishes if not _refuted(wish, cases)]
     return (
-        f"WAYS = {rules.WAYS!r}\nDIRECTIONS = {tuple(directions)!r}\n"
-        f"{_kept('MOVED', cases)}{_kept('MAY_MOVE', wishes)}\n"
-        f"{LIBRARY}\n\n{_rules('moves', 'MAY_MOVE', cases, '[]')}\n\n"
+        f"DIRECTIONS = {tuple(directions)!r}\n"
+        f"{_program('TRANSITION', 'predict_effects', cases, guesses, '[]')}\n\n"
         "def transition(state, action):\n"
-        "    effects = moves(action, situation(state, action))\n"
-        "    return apply(state, action, effects, DIRECTIONS)\n"
+        "    effects = predict_effects(action, describe(state, action))\n"
+        "    return apply_effects(state, action, effects, DIRECTIONS)\n"
     )
 
 
-def reward_code(cases: Sequence[Case], wishes: Sequence[Wish]) -> str:
-    """Write a reward program that gives every case."""
-    wishes = [wish for wish in wishes if not _refuted(wish, cases)]
+def reward_code(cases: Sequence[RuleCase], guesses: Sequence[RuleGuess]) -> str:
+    """Return a reward program that predicts every case."""
     return (
-        f"WAYS = {rules.WAYS!r}\n"
-        f"{_kept('PAID', cases)}{_kept('MAY_PAY', wishes)}\n"
-        f"{LIBRARY}\n\n{_rules('pays', 'MAY_PAY', cases, '[0.0, False]')}\n\n"
+        f"{_program('REWARD', 'predict_reward', cases, guesses, '[0.0, False]')}\n\n"
         "def reward_func(state, action, next_state):\n"
-        "    reward, done = pays('', outcome(state, action, next_state))\n"
+        "    features = describe_step(state, action, next_state)\n"
+        "    reward, done = predict_reward('', features)\n"
         "    return reward, done\n"
     )
 
 
-def _kept(name: str, some: Sequence[Case | Wish]) -> str:
-    """Write cases or wishes, a line each."""
-    return f"{name} = [\n" + "".join(f"    {tuple(each)!r},\n" for each in some) + "]\n"
+def _program(
+    prefix: str,
+    function: str,
+    cases: Sequence[RuleCase],
+    guesses: Sequence[RuleGuess],
+    default: str,
+) -> str:
+    """Return the cases, the guesses, the library and a function that applies both as rules.
 
-
-def _rules(name: str, wishes: str, cases: Sequence[Case], nothing: str) -> str:
-    """Write cases as rules, the question that tells most first; wishes go before them."""
-    lines = [
-        f"def {name}(action, said):",
-        f"    for wished, pattern, leads in {wishes}:",
-        "        if wished == action and fits(said, pattern):",
-        "            return leads",
+    Programs of transitions and rewards may be merged, so their names have different prefixes.
+    """
+    guesses = [each for each in guesses if not each.contradicts(cases)]
+    lines = [f"DIRECTION_WORDS = {rules.DIRECTION_WORDS!r}"]
+    for name, items in ((f"{prefix}_CASES", cases), (f"{prefix}_GUESSES", guesses)):
+        lines += [f"{name} = [", *(f"    {tuple(each)!r}," for each in items), "]"]
+    lines += [
+        "",
+        f"{LIBRARY}\n",
+        f"def {function}(action, features):",
+        f"    for guessed_action, pattern, result in {prefix}_GUESSES:",
+        "        if guessed_action == action and matches(features, pattern):",
+        "            return result",
     ]
     for action in dict.fromkeys(case.action for case in cases):
-        lines.append(f"    if action == {action!r}:")
         own = [case for case in cases if case.action == action]
-        lines += _branches(own, "        ")
-    return "\n".join([*lines, f"    return {nothing}"])
+        lines += [f"    if action == {action!r}:", *_branches(own, "        ")]
+    return "\n".join([*lines, f"    return {default}"])
 
 
-def _branches(cases: Sequence[Case], indent: str) -> list[str]:
-    """Write cases as questions, the one that tells most first, until each has one answer."""
-    led = Counter(repr(case.led) for case in cases)
-    usual = max(led, key=lambda each: led[each])
+def _branches(cases: Sequence[RuleCase], indent: str) -> list[str]:
+    """Write cases as a decision tree; each test has the highest information gain."""
+    results = Counter(repr(case.result) for case in cases)
+    leaf = [f"{indent}return {max(results, key=lambda each: results[each])}"]
+    if len(results) == 1:
+        return leaf
     tests: dict[tuple[str, str], Any] = {
-        (name, repr(value)): value for case in cases for name, value in case.said.items()
+        (name, repr(value)): value for case in cases for name, value in case.features.items()
     }
-    order = {name: place for place, name in enumerate(cases[0].said)}
-    best = None
-    if len(led) > 1:
-        gains = [
-            (_gain(cases, name, value), -order[name], name, value)
+    order = {name: place for place, name in enumerate(cases[0].features)}
+    gain, _, name, value = max(
+        (
+            (_information_gain(cases, name, value), -order[name], name, value)
             for (name, _), value in tests.items()
-        ]
-        best = max(gains, key=lambda each: each[:2], default=None)
-    if best is None or best[0] <= 0:
-        return [f"{indent}return {usual}"]
-    _, _, name, value = best
-    yes = [case for case in cases if case.said[name] == value]
-    no = [case for case in cases if case.said[name] != value]
+        ),
+        key=lambda each: each[:2],
+    )
+    if gain <= 0:
+        return leaf
+    yes = [case for case in cases if case.features[name] == value]
+    no = [case for case in cases if case.features[name] != value]
     return [
-        f"{indent}if said[{name!r}] == {value!r}:",
+        f"{indent}if features[{name!r}] == {value!r}:",
         *_branches(yes, indent + "    "),
         *_branches(no, indent),
     ]
 
 
-def _gain(cases: Sequence[Case], name: str, value: Any) -> float:
-    """Return how many bits a test tells of what cases lead to."""
-    parts = [[c for c in cases if (c.said[name] == value) is answer] for answer in (True, False)]
+def _information_gain(cases: Sequence[RuleCase], name: str, value: Any) -> float:
+    """Return the information gain of a test on the results, in bits."""
+    parts = [
+        [case for case in cases if (case.features[name] == value) is answer]
+        for answer in (True, False)
+    ]
     if not all(parts):
         return 0.0
-    rest = sum(len(part) / len(cases) * _bits(part) for part in parts)
-    gained = _bits(cases) - rest
-    return round(gained, 9)
+    rest = sum(len(part) / len(cases) * _entropy(part) for part in parts)
+    return round(_entropy(cases) - rest, 9)
 
 
-def _bits(cases: Sequence[Case]) -> float:
-    counts = Counter(repr(case.led) for case in cases).values()
+def _entropy(cases: Sequence[RuleCase]) -> float:
+    counts = Counter(repr(case.result) for case in cases).values()
     return -sum(n / len(cases) * log2(n / len(cases)) for n in counts)
 
 
-def _carried(code: str) -> tuple[list[Case], list[Wish]]:
-    """Read the cases and wishes that a program carries; none where another wrote it."""
-    found: dict[str, Any] = {}
-    for node in ast.parse(code).body if code else ():
+def _read_program(code: str) -> tuple[list[RuleCase], list[RuleGuess]]:
+    """Return the cases and guesses in a program; none if this backend did not write it."""
+    cases: list[RuleCase] = []
+    guesses: list[RuleGuess] = []
+    for node in ast.parse(code).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.List() as value):
-                found[name] = ast.literal_eval(value)
-    cases, wishes = (
-        found.get("MOVED", found.get("PAID")),
-        found.get("MAY_MOVE", found.get("MAY_PAY")),
-    )
-    return [Case(*each) for each in cases or ()], [Wish(*each) for each in wishes or ()]
+                if name.endswith("_CASES"):
+                    cases = [RuleCase(*each) for each in ast.literal_eval(value)]
+                elif name.endswith("_GUESSES"):
+                    guesses = [RuleGuess(*each) for each in ast.literal_eval(value)]
+    return cases, guesses
 
 
-def _rows(question: ProgramQuestion) -> list[Any]:
-    shown: tuple[Shown, ...] = question.right
+def _rows(question: ProgramQuestion) -> list[Transition]:
     wrong = (question.wrong,) if question.wrong else ()
-    return [each.row for each in chain(shown, wrong)]
+    return [each.row for each in (*question.right, *wrong)]
 
 
-def _distinct(cases: Sequence[Case]) -> list[Case]:
+def _distinct(cases: Sequence[RuleCase]) -> list[RuleCase]:
     return list({repr(case): case for case in cases}.values())
-
-
-def _refuted(wish: Wish, cases: Sequence[Case]) -> bool:
-    """Whether a case had the pattern of a wish, and led elsewhere."""
-    return any(
-        case.action == wish.action
-        and rules.fits(case.said, wish.pattern)
-        and case.led != wish.leads
-        for case in cases
-    )
 
 
 def _fenced(code: str) -> str:

@@ -1,110 +1,105 @@
-"""What the programs of offline rules are made of; its functions are written into each of them.
+"""Functions of programs with offline rules; their source is part of each program.
 
-A situation is what the thing that acts has before it, behind that, under it and in its hands. An
-effect moves, turns, takes, puts or changes one of these. States are lists of entities, the acting
-one first.
+States are lists of entities, and the first entity is the agent. Features describe the objects here
+(at the agent's position), in front of the agent, beyond (behind the object in front) and held by
+the agent. An effect moves, turns, takes, puts, removes or changes an object.
 """
 
 from typing import Any
 
-WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+DIRECTION_WORDS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
-def points(state: Any, action: Any) -> Any:
-    """Return where an action points: where the actor looks, or what the action says."""
+def direction_of(state: Any, action: Any) -> Any:
+    """Return the direction of the agent, or else the direction in the name of the action."""
     if getattr(state[0], "direction", None) is not None:
         return state[0].direction
-    return next((WAYS[word] for word in str(action).split() if word in WAYS), (0, 0))
+    words = str(action).split()
+    return next((DIRECTION_WORDS[word] for word in words if word in DIRECTION_WORDS), (0, 0))
 
 
-def found(state: Any, action: Any) -> Any:
-    """Return the things that matter, by where they are; None where there is none."""
-    actor, (dx, dy) = state[0], points(state, action)
-    places = {"here": 0, "front": 1, "beyond": 2}
-    lying = {
-        where: next(
-            (
-                thing
-                for thing in reversed(state[1:])
-                if (thing.x, thing.y) == (actor.x + far * dx, actor.y + far * dy)
-                and (where == "here" or (dx, dy) != (0, 0))
-            ),
-            None,
-        )
-        for where, far in places.items()
-    }
-    return {**lying, "held": actor.carrying, "actor": actor}
+def nearby(state: Any, action: Any) -> Any:
+    """Return the agent and the objects by position, None without an object."""
+    agent, (dx, dy) = state[0], direction_of(state, action)
+    found = {}
+    for where, distance in {"here": 0, "front": 1, "beyond": 2}.items():
+        position = (agent.x + distance * dx, agent.y + distance * dy)
+        objects = [each for each in state[1:] if (each.x, each.y) == position]
+        visible = objects and (where == "here" or (dx, dy) != (0, 0))
+        found[where] = objects[-1] if visible else None
+    return {**found, "held": agent.carrying, "actor": agent}
 
 
-def situation(state: Any, action: Any) -> Any:
-    """Return the same in names and values."""
-    things, said = found(state, action), {}
+def describe(state: Any, action: Any) -> Any:
+    """Return the features of a state: classes, states and colors of the nearby objects."""
+    objects, features = nearby(state, action), {}
     for where in ("front", "held", "beyond", "here"):
-        thing = things[where]
-        said[where] = thing.name if thing else None
+        found = objects[where]
+        features[where] = found.name if found else None
         for name in ("state", "color"):
-            said[where + " " + name] = getattr(thing, name, None) if thing else None
-    held = said["held color"]
-    said["front color as held"] = held is not None and said["front color"] == held
-    return said
+            features[where + " " + name] = getattr(found, name, None) if found else None
+    held = features["held color"]
+    features["front color as held"] = held is not None and features["front color"] == held
+    return features
 
 
-def outcome(state: Any, action: Any, next_state: Any) -> Any:
-    """Return what there is after a step, and what met or parted by it."""
-    said, pairs = situation(next_state, action), [joined(state), joined(next_state)]
-    said["met"] = next(iter(sorted(pairs[1] - pairs[0])), None)
-    said["parted"] = next(iter(sorted(pairs[0] - pairs[1])), None)
-    met = said["met"].split() if said["met"] else []
-    free = sum(thing.name == met[0] for thing in next_state) if met else 0
-    said["all met"] = free > 0 and sum(each.startswith(met[0] + " ") for each in pairs[1]) == free
-    return said
+def describe_step(state: Any, action: Any, next_state: Any) -> Any:
+    """Return the features of the next state, and the pairs of objects that met or parted."""
+    features = describe(next_state, action)
+    before, after = pairs_of(state), pairs_of(next_state)
+    features["met"] = next(iter(sorted(after - before)), None)
+    features["parted"] = next(iter(sorted(before - after)), None)
+    met = features["met"].split() if features["met"] else []
+    count = sum(each.name == met[0] for each in next_state) if met else 0
+    paired = sum(each.startswith(met[0] + " ") for each in after) if met else 0
+    features["all met"] = count > 0 and paired == count
+    return features
 
 
-def joined(state: Any) -> Any:
-    """Return which things of different classes lie at the same place, the actor aside."""
-    lying: dict[Any, Any] = {}
-    for thing in state[1:]:
-        lying.setdefault((thing.x, thing.y), []).append(thing.name)
+def pairs_of(state: Any) -> Any:
+    """Return the pairs of objects of different classes at the same position, without the agent."""
+    names: dict[Any, Any] = {}
+    for each in state[1:]:
+        names.setdefault((each.x, each.y), []).append(each.name)
     return {
         f"{one} {other} {x} {y}"
-        for (x, y), names in lying.items()
-        if len(names) > 1
-        for one in names
-        for other in names
+        for (x, y), here in names.items()
+        for one in here
+        for other in here
         if one != other
     }
 
 
-def fits(said: Any, pattern: Any) -> bool:
-    """Tell whether a situation has all values of a pattern."""
-    return all(said.get(name) == value for name, value in pattern.items())
+def matches(features: Any, pattern: Any) -> bool:
+    """Return whether features have all values of a pattern."""
+    return all(features.get(name) == value for name, value in pattern.items())
 
 
-def apply(state: Any, action: Any, effects: Any, directions: Any) -> Any:
+def apply_effects(state: Any, action: Any, effects: Any, directions: Any) -> Any:
     """Return the state after some effects."""
-    things, (dx, dy) = found(state, action), points(state, action)
-    for kind, where, *more in effects:
-        thing = things[where]
-        if thing is None:
+    objects, (dx, dy) = nearby(state, action), direction_of(state, action)
+    for kind, where, *values in effects:
+        found = objects[where]
+        if found is None:
             continue
         if kind == "move":
-            thing.x, thing.y = thing.x + more[0] * dx, thing.y + more[0] * dy
+            found.x, found.y = found.x + values[0] * dx, found.y + values[0] * dy
         elif kind == "turn":
-            place = list(directions).index(tuple(thing.direction))
-            thing.direction = directions[(place + more[0]) % len(directions)]
+            index = list(directions).index(tuple(found.direction))
+            found.direction = directions[(index + values[0]) % len(directions)]
         elif kind == "set":
-            setattr(thing, more[0], more[1])
+            setattr(found, values[0], values[1])
         elif kind == "take":
-            state.remove(thing)
-            things["actor"].carrying = thing
+            state.remove(found)
+            objects["actor"].carrying = found
         elif kind == "put":
-            things["actor"].carrying = None
-            thing.x, thing.y = state[0].x + dx, state[0].y + dy
-            state.append(thing)
+            objects["actor"].carrying = None
+            found.x, found.y = state[0].x + dx, state[0].y + dy
+            state.append(found)
         elif kind == "remove":
-            state.remove(thing)
+            state.remove(found)
         elif kind == "go":
-            others = (t for t in state if t.name == thing.name and t is not thing)
-            other = next(others, thing)
-            state[0].x, state[0].y = other.x, other.y
+            others = (each for each in state if each.name == found.name and each is not found)
+            target = next(others, found)
+            state[0].x, state[0].y = target.x, target.y
     return state

@@ -18,8 +18,8 @@ from cwm_learn.missions import StateView, WorldProgram
 from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import WorldCoderAgent
 from cwm_worldcoder.arms import Arm, WorldSearch
-from cwm_worldcoder.asking import TOKENS_MENDING, ProgramQuestion, Shown, programs_in
-from cwm_worldcoder.evaluating import Answered, WorldEvaluation, WorldEvaluator, evaluate
+from cwm_worldcoder.asking import MAX_TOKENS_FIX, ProgramQuestion, ShownRow, extract_programs
+from cwm_worldcoder.evaluating import Prediction, WorldEvaluation, WorldEvaluator, evaluate
 from cwm_worldcoder.proposer import RuleProposer
 from folders import CORRIDOR
 from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of
@@ -29,7 +29,7 @@ FOLDER = CORRIDOR
 PREPARED = {
     "The new mission is": "guessed.md",
     "Unreachable mission": "invented.md",
-    "What it gets wrong": "refuted.md",
+    "Wrong prediction": "refuted.md",
     "`reward_func(": "pays_nothing.py",
     "`transition(": "moves_only.py",
 }
@@ -89,7 +89,7 @@ def view_of(rows: Dataset) -> StateView:
 
 def asked(question: ProgramQuestion, step: int = 0) -> list[str]:
     request = Request(question.messages(), 0, Move(GENERATE), question, step)
-    return programs_in(RuleProposer().complete(request).text)
+    return extract_programs(RuleProposer().complete(request).text)
 
 
 def invented_at(session: Session) -> int:
@@ -185,18 +185,18 @@ def test_worlds_are_graded_part_by_part_and_only_right_ones_are_planned_in(
         )
     finally:
         evaluator.close()
-    assert right.succeeds
-    assert (right.ratio, right.plan_ratio) == (1.0, 1.0)
-    assert not any(no_pay.pays)
-    assert all(no_pay.moves)
-    assert no_pay.exp_ratio == pytest.approx(1 / 3)
+    assert right.is_solution
+    assert (right.score, right.plan_score) == (1.0, 1.0)
+    assert not any(no_pay.correct_rewards)
+    assert all(no_pay.correct_states)
+    assert no_pay.fit_score == pytest.approx(1 / 3)
     turned = [row.action == 0 for row in transitions]
-    assert [not move for move in wrong.moves] == turned
+    assert [not each for each in wrong.correct_states] == turned
     assert all(
-        "ZeroDivisionError" in o.error for o, t in zip(wrong.moved, turned, strict=True) if t
+        "ZeroDivisionError" in o.error for o, t in zip(wrong.states, turned, strict=True) if t
     )
-    assert wrong.plan_ratio is None
-    assert (hopeless.fits, hopeless.plan_ratio, hopeless.succeeds) == (True, 0.0, False)
+    assert wrong.plan_score is None
+    assert (hopeless.fits, hopeless.plan_score, hopeless.is_solution) == (True, 0.0, False)
 
 
 def search_of(bandit: str, *scores: float) -> WorldSearch:
@@ -208,7 +208,7 @@ def search_of(bandit: str, *scores: float) -> WorldSearch:
     )
     search.arms.append(Arm("init", None, 1.0, 1.0))
     for score in scores:
-        said = (Answered(),) * 3
+        said = (Prediction(),) * 3
         base = WorldEvaluation(
             WorldProgram(f"# {score}"), tuple(rows), said, said, (True, False, True),
             (True,) * 3, score,
@@ -219,11 +219,11 @@ def search_of(bandit: str, *scores: float) -> WorldSearch:
 
 def test_arms_are_drawn_by_their_score_and_lose_it_by_failing() -> None:
     search = search_of("thompson", 1.0, 0.2)
-    assert [(arm.good, arm.bad) for arm in search.arms] == [(1, 1), (6, 1), (2, 5)]
-    chosen = [search.arms.index(search._chosen()) for _ in range(300)]  # type: ignore[arg-type]
+    assert [(arm.alpha, arm.beta) for arm in search.arms] == [(1, 1), (6, 1), (2, 5)]
+    chosen = [search.arms.index(search._choose()) for _ in range(300)]  # type: ignore[arg-type]
     assert chosen.count(1) > 200 > 20 < chosen.count(0)
-    search.arms[1].bad += 20
-    chosen = [search.arms.index(search._chosen()) for _ in range(300)]  # type: ignore[arg-type]
+    search.arms[1].beta += 20
+    chosen = [search.arms.index(search._choose()) for _ in range(300)]  # type: ignore[arg-type]
     assert chosen.count(0) > chosen.count(1)
 
 
@@ -233,7 +233,7 @@ def test_arms_are_drawn_by_their_score_and_lose_it_by_failing() -> None:
 )
 def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]) -> None:
     search, chosen = search_of(bandit, 0.9, 0.1), []
-    while (arm := search._chosen()) is not None and len(chosen) < len(order) + 1:
+    while (arm := search._choose()) is not None and len(chosen) < len(order) + 1:
         arm.pulls += 1
         chosen.append(search.arms.index(arm))
     assert chosen[: len(order)] == order
@@ -243,31 +243,36 @@ def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]
 def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> None:
     rows = rows_of(Corridor(), 30)
     view, some = view_of(rows), list(rows)
-    wrong = Shown(some[0], Answered(some[1].observation, error=""))
+    wrong = ShownRow(some[0], Prediction(some[1].observation, error=""))
     question = ProgramQuestion(
-        "mend transition",
+        "fix transition",
         view,
         transition="x = 1",
-        right=tuple(map(Shown, some[:3])),
+        right=tuple(map(ShownRow, some[:3])),
         wrong=wrong,
     )
     user = question.messages()[1]
-    assert len(user.content) < 4 * (TOKENS_MENDING + 2500)
-    for words in ("x = 1", "# What it gets wrong", "Why does the world do that?", "`transition("):
+    assert len(user.content) < 4 * (MAX_TOKENS_FIX + 2500)
+    for words in (
+        "x = 1",
+        "# Wrong prediction",
+        "Why does the environment do that?",
+        "`transition(",
+    ):
         assert words in user.content
     assert "carrying" in user.content
-    crowded = replace(question, right=tuple(map(Shown, some * 3)))
-    assert len(crowded.messages()[1].content) < 4 * (TOKENS_MENDING + 2500)
-    failed = replace(question, wrong=Shown(some[0], Answered(error="KeyError: 'x'")))
+    crowded = replace(question, right=tuple(map(ShownRow, some * 3)))
+    assert len(crowded.messages()[1].content) < 4 * (MAX_TOKENS_FIX + 2500)
+    failed = replace(question, wrong=ShownRow(some[0], Prediction(error="KeyError: 'x'")))
     assert "KeyError: 'x'" in failed.messages()[1].content
 
 
 def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -> None:
     rows = list(rows_of(Corridor(), 60))
     view = view_of(rows_of(Corridor(), 2))
-    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(Shown, rows[:7]))))
+    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(ShownRow, rows[:7]))))
     for row in rows[7:]:  # one at a time, as counterexamples come
-        question = ProgramQuestion("mend transition", view, transition=code, wrong=Shown(row))
+        question = ProgramQuestion("fix transition", view, transition=code, wrong=ShownRow(row))
         [code] = asked(question)
     program: dict[str, Any] = {}
     exec(WorldProgram(code).source(view), program)
@@ -295,7 +300,7 @@ def test_a_reward_is_guessed_from_the_nearest_mission_by_its_words() -> None:
         rows[0]._replace(observation=a, next_observation=b, action=2, reward=r, terminated=bool(r))
         for (a, b), r in ((paid[0][-2:], 1.0), (paid[0][:2], 0.0))
     ]
-    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(Shown, rows))))
+    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(ShownRow, rows))))
     question = ProgramQuestion(
         "guess reward", view, "pick up the blue key", others={env.mission: known}
     )
