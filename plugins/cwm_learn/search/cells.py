@@ -8,6 +8,7 @@ targets unvisited observations or given boxes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -80,28 +81,26 @@ class CellLeaf(NamedTuple):
 NO_LEAF = CellLeaf(-np.inf, 0, 0, 0)
 
 
+@dataclass(kw_only=True)
 class CellSearch:
-    """A forward search from one start.
+    """A forward search from one start, with at most `beam` cells per step."""
 
-    Afterwards `ended`, `surviving` and `reached` are the best plan that ends the episode, the best
-    plan that lasts until the horizon, and the plan with the best score.
-    """
+    simulator: LaneSimulator
+    arrays: Mapping[str, np.ndarray]
+    horizon: int
+    beam: int
+    seed: int
+    ended: CellLeaf = field(default=NO_LEAF, init=False)
+    """The best plan that ends the episode."""
+    surviving: CellLeaf = field(default=NO_LEAF, init=False)
+    """The best plan that lasts until the horizon."""
+    reached: CellLeaf = field(default=NO_LEAF, init=False)
+    """The plan with the best score."""
 
-    def __init__(
-        self,
-        simulator: LaneSimulator,
-        arrays: Mapping[str, np.ndarray],
-        *,
-        horizon: int,
-        beam: int,
-        seed: int,
-    ) -> None:
-        self._simulator, self._arrays = simulator, arrays
-        self._options, self._cell = arrays["options"], arrays["cell"]
-        self._horizon, self._beam = horizon, beam
-        self._rng = np.random.default_rng(seed)
+    def __post_init__(self) -> None:
+        self._options, self._cell = self.arrays["options"], self.arrays["cell"]
+        self._rng = np.random.default_rng(self.seed)
         self._layers: list[CellLayer] = []
-        self.ended, self.surviving, self.reached = NO_LEAF, NO_LEAF, NO_LEAF
 
     def run(
         self,
@@ -120,19 +119,19 @@ class CellSearch:
             revisit: Whether a cell may be entered again in every step. Otherwise only a higher
                 return allows that.
         """
-        start = self._arrays["start"].ravel()
+        start = self.arrays["start"].ravel()
         layer = CellLayer(start[:, None], np.zeros(1), np.zeros(1, int), np.zeros(1, int))
         best_in_cell: dict[int, float] = {}
         self._layers = [layer]
         count = len(self._options)
-        for depth in range(self._horizon):
+        for depth in range(self.horizon):
             lanes = np.repeat(np.arange(len(layer.returns)), count)
             choices = np.tile(np.arange(count), len(layer.returns))
             actions = np.moveaxis(self._options[choices], 0, -1)
-            after, rewards, ends, diverged = self._simulator.step(
+            after, rewards, ends, diverged = self.simulator.step(
                 layer.observations[:, lanes], actions
             )
-            total = layer.returns[lanes] + discount_outside_data(rewards, after, self._arrays)
+            total = layer.returns[lanes] + discount_outside_data(rewards, after, self.arrays)
             self.ended = self._better(self.ended, np.where(ends, total, -np.inf), depth)
             if score is not None:
                 values = score(after)
@@ -148,7 +147,7 @@ class CellSearch:
                 return
             layer = CellLayer(after[:, kept], total[kept], lanes[kept], choices[kept])
             self._layers.append(layer)
-            bound = layer.returns.max() + max(max_reward, 0.0) * (self._horizon - depth - 1)
+            bound = layer.returns.max() + max(max_reward, 0.0) * (self.horizon - depth - 1)
             if score is None and self.ended.value >= bound:
                 return
         lane = int(layer.returns.argmax())
@@ -157,7 +156,7 @@ class CellSearch:
             offset = layer.observations - np.median(layer.observations, 1)[:, None]
             lane = int(np.square(offset / self._cell[:, None]).sum(0).argmin())
         value, parent, choice = layer.returns[lane], layer.parents[lane], layer.choices[lane]
-        self.surviving = CellLeaf(float(value), self._horizon - 1, int(parent), int(choice))
+        self.surviving = CellLeaf(float(value), self.horizon - 1, int(parent), int(choice))
 
     def actions_to(self, leaf: CellLeaf) -> np.ndarray:
         """Return the actions that lead to a leaf."""
@@ -200,10 +199,10 @@ class CellSearch:
         ]
         best_in_cell.update((names[place], returns[place]) for place in improved)
         selected: np.ndarray = first[improved]
-        if len(selected) > self._beam:
+        if len(selected) > self.beam:
             ranked = np.lexsort((noise[selected], -total[selected].round(9)))
-            best = int(BEST_SHARE * self._beam)
-            drawn = self._rng.choice(ranked[best:], self._beam - best, replace=False)
+            best = int(BEST_SHARE * self.beam)
+            drawn = self._rng.choice(ranked[best:], self.beam - best, replace=False)
             selected = selected[np.r_[ranked[:best], drawn]]
         return selected
 
@@ -255,7 +254,9 @@ def plan(
         return _pack(best, simulator, flat=flat, source=source)
     beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), 50, MAX_BEAM))
     for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
-        search = CellSearch(simulator, arrays, horizon=horizon, beam=beam, seed=seed)
+        search = CellSearch(
+            simulator=simulator, arrays=arrays, horizon=horizon, beam=beam, seed=seed
+        )
         search.run(resolution, max_reward, revisit=revisit)
         leaf = max(search.ended, search.surviving, key=lambda leaf: leaf.value)
         if leaf.value > -np.inf:
@@ -311,7 +312,9 @@ def reach(
     best_score, best = -np.inf, EMPTY
     for resolution, revisit in (*SPARSE, DENSE):
         work_before = simulator.work
-        search = CellSearch(simulator, arrays, horizon=horizon, beam=beam, seed=seed)
+        search = CellSearch(
+            simulator=simulator, arrays=arrays, horizon=horizon, beam=beam, seed=seed
+        )
         search.run(resolution, 0.0, score, revisit=revisit)
         if search.reached.value > best_score:
             best_score = search.reached.value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -61,25 +60,19 @@ def act(
     return actions
 
 
-class PolicyReturns(NamedTuple):
-    """Returns of policies (policies, starts), and scores (policies,) to choose a policy by.
-
-    A score is the weighted mean of the mean and the worst return, with rewards reduced outside the
-    visited range.
-    """
-
-    returns: np.ndarray
-    scores: np.ndarray
-
-
 def evaluate(
     simulator: LaneSimulator,
     weights: np.ndarray,
     starts: np.ndarray,
     arrays: Mapping[str, np.ndarray],
     horizon: int,
-) -> PolicyReturns:
-    """Simulate policies from starts (components, starts)."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Simulate policies from starts (components, starts).
+
+    Returns:
+        The returns (policies, starts), and scores (policies,): the weighted mean of the mean and
+        the worst return, with rewards reduced outside the visited range.
+    """
     now = np.repeat(starts[:, None, :], len(weights), 1)
     alive = np.ones(now.shape[1:], np.bool_)
     returns, cautious = np.zeros(alive.shape), np.zeros(alive.shape)
@@ -94,8 +87,7 @@ def evaluate(
         alive[alive] = ~over
         if not alive.any():
             break
-    scores = (1 - WORST_WEIGHT) * cautious.mean(1) + WORST_WEIGHT * cautious.min(1)
-    return PolicyReturns(returns, scores)
+    return returns, (1 - WORST_WEIGHT) * cautious.mean(1) + WORST_WEIGHT * cautious.min(1)
 
 
 def improve(
@@ -133,26 +125,25 @@ def improve(
     best, best_score, returns, rounds_without_gain = mean, -np.inf, np.zeros(1), 0
     if "weights" in arrays:
         best = arrays["weights"]
-        found = evaluate(simulator, best[None], starts, arrays, horizon)
-        best_score, returns = float(found.scores[0]), found.returns[0]
+        found, scores = evaluate(simulator, best[None], starts, arrays, horizon)
+        best_score, returns = float(scores[0]), found[0]
     for _ in range(ROUNDS):
         if bound is not None and best_score >= bound - TOLERANCE * abs(bound):
             break
         policies = mean + deviation * rng.normal(size=(POPULATION, *shape))
         policies[0] = mean
-        found = evaluate(simulator, policies, starts, arrays, horizon)
-        top = int(found.scores.argmax())
-        gained = found.scores[top] > best_score + TOLERANCE * abs(best_score)
+        found, scores = evaluate(simulator, policies, starts, arrays, horizon)
+        top = int(scores.argmax())
+        gained = scores[top] > best_score + TOLERANCE * abs(best_score)
         rounds_without_gain = 0 if gained else rounds_without_gain + 1
-        if found.scores[top] > best_score:
-            best, best_score = policies[top], float(found.scores[top])
-            returns = found.returns[top]
-        elite = policies[np.argsort(-found.scores, kind="stable")[:ELITES]]
+        if scores[top] > best_score:
+            best, best_score, returns = policies[top], float(scores[top]), found[top]
+        elite = policies[np.argsort(-scores, kind="stable")[:ELITES]]
         mean, deviation = elite.mean(0), elite.std(0) + MIN_DEVIATION
         if rounds_without_gain >= PATIENCE or simulator.is_exhausted(budget):
             break
     # if several policies are equally good, their mean is farthest from ending episodes
-    found = evaluate(simulator, mean[None], starts, arrays, horizon)
-    if found.scores[0] >= best_score - TOLERANCE * abs(best_score):
-        best, returns = mean, found.returns[0]
+    found, scores = evaluate(simulator, mean[None], starts, arrays, horizon)
+    if scores[0] >= best_score - TOLERANCE * abs(best_score):
+        best, returns = mean, found[0]
     return {"weights": best, "returns": returns, "work": np.array(simulator.work)}

@@ -43,13 +43,6 @@ class Expansion(NamedTuple):
     curvature: np.ndarray
 
 
-class PlanChange(NamedTuple):
-    """A change of each action, and its feedback gains (steps, action, components)."""
-
-    actions: np.ndarray
-    gains: np.ndarray
-
-
 def polish(
     simulator: LaneSimulator,
     arrays: Mapping[str, np.ndarray],
@@ -64,18 +57,17 @@ def polish(
     options = arrays["options"]
     if options.ndim == 1 or plan.ended or not len(plan.actions):
         return plan
-    low, high = options.min(0), options.max(0)
     damping, expansion = 1e-3, None
     for _ in range(ROUNDS):
         if simulator.is_exhausted(budget) or damping > MAX_DAMPING:
             break
         if expansion is None:
-            scale = np.concatenate([arrays["spread"], high - low])
+            scale = np.concatenate([arrays["spread"], np.ptp(options, 0)])
             expansion = _expand(simulator, plan, start, scale)
-        change = _compute_change(plan, expansion, low, high, damping)
-        value, actions = _search_step_size(simulator, start, plan, change, low, high)
+        change, gains = _compute_change(plan, expansion, options, damping)
+        value, actions = _search_step_size(simulator, start, plan, change, gains, options)
         if value > plan.value:
-            improved = simulate_plan(simulator, start, actions)._replace(gains=change.gains)
+            improved = simulate_plan(simulator, start, actions)._replace(gains=gains)
             if improved.value < plan.value or len(improved.actions) < len(plan.actions):
                 return plan
             gain, plan = value - plan.value, improved
@@ -120,16 +112,14 @@ def _expand(
 
 
 def _compute_change(
-    plan: ImaginedTrajectory,
-    expansion: Expansion,
-    low: np.ndarray,
-    high: np.ndarray,
-    damping: float,
-) -> PlanChange:
-    """Optimise the actions backwards through the plan, as if the model were quadratic.
+    plan: ImaginedTrajectory, expansion: Expansion, options: np.ndarray, damping: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a change of each action, and its feedback gains (steps, action, components).
 
-    An action at a bound stays there if the gradient points beyond the bound.
+    The actions are optimised backwards through the plan, as if the model were quadratic. An action
+    at a bound stays there if the gradient points beyond the bound.
     """
+    low, high = options.min(0), options.max(0)
     count, size = plan.observations.shape
     change = np.zeros_like(plan.actions)
     gains = np.zeros((count, len(low), size))
@@ -154,24 +144,25 @@ def _compute_change(
         cross = hessian[:size, size:] @ gain
         curvature = hessian[:size, :size] + cross + cross.T + gain.T @ hessian[size:, size:] @ gain
         curvature = (curvature + curvature.T) / 2
-    return PlanChange(change, gains)
+    return change, gains
 
 
 def _search_step_size(
     simulator: LaneSimulator,
     start: np.ndarray,
     plan: ImaginedTrajectory,
-    change: PlanChange,
-    low: np.ndarray,
-    high: np.ndarray,
+    change: np.ndarray,
+    gains: np.ndarray,
+    options: np.ndarray,
 ) -> tuple[float, np.ndarray]:
     """Simulate all step sizes of a change; return the best return and its actions."""
+    low, high = options.min(0), options.max(0)
     now = np.repeat(start[:, None], len(STEP_SIZES), 1)
     before = np.concatenate([start[None], plan.observations[:-1]])
     total, actions = np.zeros(len(STEP_SIZES)), []
     for step, action in enumerate(plan.actions):
-        feedback = change.gains[step] @ (now - before[step][:, None])
-        moved = action[:, None] + STEP_SIZES * change.actions[step][:, None] + feedback
+        feedback = gains[step] @ (now - before[step][:, None])
+        moved = action[:, None] + STEP_SIZES * change[step][:, None] + feedback
         actions.append(np.clip(moved, low[:, None], high[:, None]))
         now, rewards, ends, diverged = simulator.step(now, actions[-1])
         total += np.where(diverged | ends, -np.inf, rewards)
