@@ -1,4 +1,4 @@
-"""The agent of WorldCoder, in a real environment, asking a real server or rules offline."""
+"""The agent of WorldCoder in a real environment, with a real server or offline rules."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +43,7 @@ def prepared(prompt: str) -> str:
     return f"```python\n{text}```" if name.endswith(".py") else text
 
 
-class Prepared(Backend):
+class PreparedBackend(Backend):
     """Answers from the prepared files, without a server."""
 
     def complete(self, request: Request) -> Completion:
@@ -51,7 +51,7 @@ class Prepared(Backend):
 
 
 class Session(LearningSession):
-    """Keeps every program with the number of steps after which it was written."""
+    """Records the programs with the number of steps before them, and the aims of steps."""
 
     def wrote(self, program: str, note: str = "") -> None:
         super().wrote(program, note)
@@ -87,7 +87,7 @@ def view_of(rows: Dataset) -> StateView:
     return StateView(rows.observation_space, SCHEMA, ACTIONS)
 
 
-def asked(question: ProgramQuestion, step: int = 0) -> list[str]:
+def answer_offline(question: ProgramQuestion, step: int = 0) -> list[str]:
     request = Request(question.messages(), 0, Move(GENERATE), question, step)
     return extract_programs(RuleProposer().complete(request).text)
 
@@ -97,8 +97,8 @@ def invented_at(session: Session) -> int:
     return next(steps for steps, text in session.programs if 'entity.name == "Goal"' in text)
 
 
-def test_what_optimism_invents_is_tried_refuted_and_mended(sandbox: Sandbox) -> None:
-    session = session_of(sandbox, Prepared(), seed=2)
+def test_inventions_are_tried_refuted_and_fixed(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, PreparedBackend(), seed=2)
     agent(exploration=0.0).learn(session)
     paid = next(n for n, row in enumerate(session.rows) if row.reward > 0)
     assert invented_at(session) <= paid  # before any reward had been seen
@@ -107,15 +107,15 @@ def test_what_optimism_invents_is_tried_refuted_and_mended(sandbox: Sandbox) -> 
     assert session.returns[-1][1:] == (1.0, "exploit")
 
 
-def test_without_optimism_a_world_in_which_nothing_pays_is_enough(sandbox: Sandbox) -> None:
-    session = session_of(sandbox, Prepared(), steps=25)
+def test_without_optimism_a_program_without_rewards_is_sufficient(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, PreparedBackend(), steps=25)
     agent(optimism=False, exploration=0.0).learn(session)
     assert all('entity.name == "Goal"' not in text for _, text in session.programs)
     assert {aim for aim, _ in session.aims} == {"explore"}
 
 
 @pytest.mark.slow
-def test_a_language_model_on_a_server_is_asked_and_counted(
+def test_requests_to_a_server_are_counted_and_limited(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -131,15 +131,15 @@ def test_a_language_model_on_a_server_is_asked_and_counted(
 
 
 @pytest.mark.slow
-def test_rules_offline_learn_it_without_a_model(sandbox: Sandbox) -> None:
+def test_offline_rules_learn_without_a_model(sandbox: Sandbox) -> None:
     session = session_of(sandbox, None, seed=1)
     agent(warm=8).learn(session)
     assert session.returns[-1][1:] == (1.0, "exploit")
     assert session.asked == 0
 
 
-def test_a_curriculum_keeps_how_things_move_and_asks_no_more(sandbox: Sandbox) -> None:
-    session = session_of(sandbox, Prepared(), tasks=[task(7), task(9)], seed=0)
+def test_curriculum_reuses_the_world_model_without_requests(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, PreparedBackend(), tasks=[task(7), task(9)], seed=0)
     agent(exploration=0.0).learn(session)
     second = [row.observation["objects"][5][1] == 8 for row in session.rows].index(True)
     returns = [value for steps, value, _ in session.returns if steps > second]
@@ -148,10 +148,8 @@ def test_a_curriculum_keeps_how_things_move_and_asks_no_more(sandbox: Sandbox) -
     assert session.programs[-1][0] < second
 
 
-def test_for_a_goal_in_words_a_reward_is_guessed_and_acted_for_without_new_data(
-    sandbox: Sandbox,
-) -> None:
-    session = session_of(sandbox, Prepared(), seed=0, goal="pick up the key")
+def test_agent_reaches_a_goal_in_words_with_a_guessed_reward(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, PreparedBackend(), seed=0, goal="pick up the key")
     agent(exploration=0.0).learn(session)
     before = session.programs[-1][0]
     assert "'pick up the key'" in session.program
@@ -162,7 +160,7 @@ def test_for_a_goal_in_words_a_reward_is_guessed_and_acted_for_without_new_data(
     assert before < len(session.rows)
 
 
-def test_worlds_are_graded_part_by_part_and_only_right_ones_are_planned_in(
+def test_programs_are_scored_alone_and_only_correct_ones_are_planned_with(
     sandbox: Sandbox,
 ) -> None:
     rows, env = rows_of(Corridor(), 60), Corridor()
@@ -200,7 +198,7 @@ def test_worlds_are_graded_part_by_part_and_only_right_ones_are_planned_in(
 
 
 def search_of(bandit: str, *scores: float) -> WorldSearch:
-    """Return a search with the first arm and arms of some scores."""
+    """Return a search with the initial arm and arms with given scores."""
     rows = rows_of(Corridor(), 3)
     evaluator = WorldEvaluator(None, view_of(rows), rows.action_space)  # type: ignore[arg-type]
     search = WorldSearch(
@@ -208,16 +206,16 @@ def search_of(bandit: str, *scores: float) -> WorldSearch:
     )
     search.arms.append(Arm("init", None, 1.0, 1.0))
     for score in scores:
-        said = (Prediction(),) * 3
+        predictions = (Prediction(),) * 3
         base = WorldEvaluation(
-            WorldProgram(f"# {score}"), tuple(rows), said, said, (True, False, True),
+            WorldProgram(f"# {score}"), tuple(rows), predictions, predictions, (True, False, True),
             (True,) * 3, score,
         )  # fmt: skip
         search._add_arms(base)
     return search
 
 
-def test_arms_are_drawn_by_their_score_and_lose_it_by_failing() -> None:
+def test_arms_are_sampled_by_score_and_less_often_after_failures() -> None:
     search = search_of("thompson", 1.0, 0.2)
     assert [(arm.alpha, arm.beta) for arm in search.arms] == [(1, 1), (6, 1), (2, 5)]
     chosen = [search.arms.index(search._choose()) for _ in range(300)]  # type: ignore[arg-type]
@@ -231,7 +229,7 @@ def test_arms_are_drawn_by_their_score_and_lose_it_by_failing() -> None:
     ("bandit", "order"),
     [("greedy", [1, 1, 1, 1]), ("bfs2", [0, 0, 1, 1, 2, 2]), ("grid3", [0, 0, 0, 1, 2])],
 )
-def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]) -> None:
+def test_other_bandits_choose_arms_in_their_order(bandit: str, order: list[int]) -> None:
     search, chosen = search_of(bandit, 0.9, 0.1), []
     while (arm := search._choose()) is not None and len(chosen) < len(order) + 1:
         arm.pulls += 1
@@ -240,7 +238,7 @@ def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]
     assert bandit == "greedy" or len(chosen) == len(order)
 
 
-def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> None:
+def test_prompt_has_the_wrong_prediction_and_respects_the_token_limit() -> None:
     rows = rows_of(Corridor(), 30)
     view, some = view_of(rows), list(rows)
     wrong = ShownRow(some[0], Prediction(some[1].observation, error=""))
@@ -267,13 +265,15 @@ def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> Non
     assert "KeyError: 'x'" in failed.messages()[1].content
 
 
-def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -> None:
+def test_offline_rules_predict_all_examples_after_every_fix() -> None:
     rows = list(rows_of(Corridor(), 60))
     view = view_of(rows_of(Corridor(), 2))
-    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(ShownRow, rows[:7]))))
-    for row in rows[7:]:  # one at a time, as counterexamples come
+    [code] = answer_offline(
+        ProgramQuestion("transition", view, right=tuple(map(ShownRow, rows[:7])))
+    )
+    for row in rows[7:]:  # one wrong prediction at a time
         question = ProgramQuestion("fix transition", view, transition=code, wrong=ShownRow(row))
-        [code] = asked(question)
+        [code] = answer_offline(question)
     program: dict[str, Any] = {}
     exec(WorldProgram(code).source(view), program)
     world = program["Environment"]()
@@ -282,7 +282,7 @@ def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -
         assert view.same(world.step(row.action)[0], row.next_observation)
 
 
-def test_a_reward_is_guessed_from_the_nearest_mission_by_its_words() -> None:
+def test_guessed_reward_replaces_the_words_of_the_most_similar_mission() -> None:
     env = Corridor(mission="pick up the red key")
     env.reset(seed=0)
     before, _ = env.reset(seed=1)
@@ -300,10 +300,12 @@ def test_a_reward_is_guessed_from_the_nearest_mission_by_its_words() -> None:
         rows[0]._replace(observation=a, next_observation=b, action=2, reward=r, terminated=bool(r))
         for (a, b), r in ((paid[0][-2:], 1.0), (paid[0][:2], 0.0))
     ]
-    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(ShownRow, rows))))
+    [known] = answer_offline(
+        ProgramQuestion("reward", view, env.mission, right=tuple(map(ShownRow, rows)))
+    )
     question = ProgramQuestion(
         "guess reward", view, "pick up the blue key", others={env.mission: known}
     )
     assert "'red'" in known or "Key" in known
-    assert "'red'" not in asked(question)[0]
+    assert "'red'" not in answer_offline(question)[0]
     assert before["mission"] == env.mission

@@ -1,7 +1,7 @@
-"""WorldCoder refines the program that Thompson sampling picks, with probabilities by hand.
+"""Probabilities of Thompson sampling in WorldCoder, compared with exact values.
 
-Beta(1, n) is the smallest of n uniform draws, so a draw of Beta(1, a) is above
-one of Beta(1, b) with probability b / (a + b).
+Beta(1, n) is the distribution of the smallest of n uniform samples, so a sample of Beta(1, a)
+exceeds a sample of Beta(1, b) with probability b / (a + b).
 """
 
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ BUG = Verdict(score=0.0, failure=Failure(kind="load_error", message="SyntaxError
 
 
 @dataclass
-class Taught:
-    """A strategy, and the nodes that it was taught in order."""
+class Pool:
+    """A strategy, and the nodes that it was updated with."""
 
     strategy: WorldCoder = field(default_factory=WorldCoder)
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, score, parent=ROOT, *, asked=True):
-        """Teach a node, which raised when its score is None, and return its id."""
+        """Add a node and return its id; a score of None means an exception."""
         number = len(self.nodes)
         mismatch = None if score == 1 else Failure(kind="mismatch", message="row 1")
         action = GENERATE if parent == ROOT else self.refinement(parent).action
@@ -53,60 +53,60 @@ class Taught:
         return Move(action, number, node.program, node.verdict)
 
     def chances(self, *pending, draws=DRAWS):
-        """Return how often each program is refined."""
+        """Return the frequency of refinements per program."""
         rngs = map(np.random.default_rng, range(draws))
         picks = [self.strategy.select(rng, pending).parent for rng in rngs]
         return np.bincount(picks, minlength=len(self.nodes)) / draws
 
 
 def sampled(*betas, draws=400_000):
-    """Return how often each of some Beta variables is the largest."""
+    """Return how often each Beta variable is the largest, by simulation."""
     rng = np.random.default_rng(2024)
     draws_of = np.array([rng.beta(alpha, beta, draws) for alpha, beta in betas])
     return np.bincount(draws_of.argmax(axis=0), minlength=len(betas)) / draws
 
 
 def near(chances):
-    """Compare counts of DRAWS draws with their expectations, within four standard errors."""
+    """Compare frequencies of DRAWS samples with probabilities, within four standard errors."""
     return pytest.approx(chances, abs=4 * 0.5 / DRAWS**0.5)
 
 
 @pytest.mark.parametrize("sequential", [False, True])
 @pytest.mark.parametrize("in_flight", [0, 1, 3])
-def test_while_no_program_is_known_one_is_written_from_scratch(sequential, in_flight):
+def test_empty_pool_generates_programs(sequential, in_flight):
     strategy = WorldCoder(sequential=sequential)
     pending = [Move(GENERATE)] * in_flight
     assert strategy.select(np.random.default_rng(0), pending) == Move(GENERATE)
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_once_a_program_is_known_nothing_is_written_from_scratch(sequential):
-    pool = Taught(WorldCoder(sequential=sequential))
+def test_nonempty_pool_only_refines_programs(sequential):
+    pool = Pool(WorldCoder(sequential=sequential))
     pool.add(0.5)
     for pending in ([], [Move(GENERATE)], [pool.refinement(0)]):
         assert pool.strategy.select(np.random.default_rng(0), pending) == pool.refinement(0)
 
 
 @pytest.mark.parametrize(("score", "action"), [(None, FIX), (0.0, IMPROVE), (0.7, IMPROVE)])
-def test_a_program_that_raised_is_fixed_and_any_other_improved(score, action):
-    pool = Taught()
+def test_programs_with_exceptions_are_fixed_and_others_improved(score, action):
+    pool = Pool()
     pool.add(score)
     move = pool.strategy.select(np.random.default_rng(0), [])
     assert move == Move(action, 0, "x = 0\n", pool.nodes[0].verdict)
 
 
-def test_a_program_of_a_high_score_is_refined_more_often():
+def test_programs_with_high_scores_are_refined_more_often():
     # Beta(1 + 5 * 0.2, 1 + 5 * 0.8) = Beta(2, 5), and Beta(5.5, 1.5).
-    pool = Taught()
+    pool = Pool()
     pool.add(0.2)
     pool.add(0.9)
     assert pool.chances() == near(sampled((2, 5), (5.5, 1.5)))
     assert 0 < pool.chances()[0] < 0.1
 
 
-def test_refinements_that_fail_make_a_program_less_likely():
+def test_failed_refinements_make_a_program_less_likely():
     # Node 1 was refined four times: Beta(5.5, 1.5 + 4); each result has Beta(1.5, 5.5).
-    pool = Taught()
+    pool = Pool()
     pool.add(0.2)
     pool.add(0.9)
     before = pool.chances()[1]
@@ -117,35 +117,35 @@ def test_refinements_that_fail_make_a_program_less_likely():
     assert after[1] < before - 0.2
 
 
-def test_one_failure_adds_one_to_the_second_number():
+def test_failure_adds_one_to_the_second_parameter():
     # Both raised: Beta(1, 1 + 5 + 1) against Beta(1, 1 + 5).
-    pool = Taught()
+    pool = Pool()
     pool.add(None)
     pool.add(None, parent=0)
     assert pool.chances() == near([6 / 13, 7 / 13])
 
 
-def test_one_success_adds_one_to_the_first_number():
+def test_success_adds_one_to_the_first_parameter():
     # Without a prior: Beta(2, 1) is the largest of two uniform draws, Beta(1, 1) is a third.
-    pool = Taught(WorldCoder(prior_weight=0))
+    pool = Pool(WorldCoder(prior_weight=0))
     pool.add(0.5)
     pool.add(1.0, parent=0)
     assert pool.chances() == near([2 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize(("weight", "chance"), [(0, 1 / 10), (1, 2 / 12), (10, 11 / 30)])
-def test_the_prior_weighs_what_the_option_says(weight, chance):
+def test_prior_has_the_weight_of_the_option(weight, chance):
     # Beta(1, 1 + C + 1 + 7) against Beta(1, 1 + C): (1 + C) / (10 + 2 C).
-    pool = Taught(WorldCoder(prior_weight=weight))
+    pool = Pool(WorldCoder(prior_weight=weight))
     pool.add(None)
     pool.add(None, parent=0)
     assert pool.chances(*[pool.refinement(0)] * 7) == near([chance, 1 - chance])
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 7])
-def test_a_refinement_in_flight_counts_as_one_that_fails_and_leaves_the_draw_random(in_flight):
+def test_refinement_in_flight_counts_as_a_failure(in_flight):
     # Beta(1, 7 + the ones in flight) against Beta(1, 6).
-    pool = Taught()
+    pool = Pool()
     pool.add(None)
     pool.add(None, parent=0)
     awaited = [pool.refinement(0)] * in_flight
@@ -153,14 +153,14 @@ def test_a_refinement_in_flight_counts_as_one_that_fails_and_leaves_the_draw_ran
     assert pool.chances() == near([6 / 13, 7 / 13])
 
 
-def test_the_only_program_is_refined_again_while_it_is_being_refined():
-    pool = Taught()
+def test_single_program_is_refined_several_times_in_parallel():
+    pool = Pool()
     pool.add(0.4)
     assert pool.chances(*[pool.refinement(0)] * 5, draws=50) == pytest.approx([1.0])
 
 
-def test_sequential_refinement_takes_the_newest_program_whatever_its_score():
-    pool = Taught(WorldCoder(sequential=True))
+def test_sequential_refines_the_newest_program():
+    pool = Pool(WorldCoder(sequential=True))
     pool.add(0.9)
     for score in (0.1, None, 0.4):
         newest = pool.add(score, parent=len(pool.nodes) - 1)
@@ -168,16 +168,16 @@ def test_sequential_refinement_takes_the_newest_program_whatever_its_score():
         assert pool.chances(pool.refinement(newest), draws=30)[newest] == 1
 
 
-def test_equal_generators_pick_equally():
-    pool = Taught()
+def test_equal_seeds_choose_the_same_program():
+    pool = Pool()
     for score in (0.3, 0.4, 0.5):
         pool.add(score)
     picks = [pool.strategy.select(np.random.default_rng(8), []).parent for _ in range(30)]
     assert len(set(picks)) == 1
 
 
-def test_the_state_says_how_often_a_program_was_refined():
-    pool = Taught()
+def test_state_contains_the_number_of_refinements():
+    pool = Pool()
     pool.add(0.5)
     for score in (0.2, 1.0, None):
         pool.add(score, parent=0)
@@ -186,7 +186,7 @@ def test_the_state_says_how_often_a_program_was_refined():
     assert states == ["refined 3x", "", "", "refined 1x", ""]
 
 
-def test_options_are_read_and_checked():
+def test_options_are_parsed_and_validated():
     owners = [Owner("strategy", WorldCoder)]
     read = read_options(["prior_weight=2.5", "sequential=true"], owners)
     assert WorldCoder(**read["strategy"]) == WorldCoder(prior_weight=2.5, sequential=True)
@@ -195,15 +195,15 @@ def test_options_are_read_and_checked():
             read_options([wrong], owners)
 
 
-def test_the_heaviest_prior_still_draws():
-    pool = Taught(WorldCoder(prior_weight=1e6))
+def test_largest_prior_weight_has_finite_samples():
+    pool = Pool(WorldCoder(prior_weight=1e6))
     for score in (0.0, 0.5, 0.999):
         pool.add(score)
     assert pool.chances(draws=50) == pytest.approx([0, 0, 1])
 
 
-def test_programs_that_nobody_was_asked_for_join_the_pool_and_count_for_none():
-    pool = Taught()
+def test_programs_without_a_completion_join_the_pool_but_do_not_count():
+    pool = Pool()
     pool.add(0.2, asked=False)
     assert pool.strategy.select(np.random.default_rng(0), []) == pool.refinement(0)
     pool.add(0.9, parent=0, asked=False)
@@ -213,5 +213,5 @@ def test_programs_that_nobody_was_asked_for_join_the_pool_and_count_for_none():
     assert pool.strategy.state(0) == "refined 1x"
 
 
-def test_only_the_published_preset_asks_the_same_again():
+def test_only_the_paper_preset_repeats_prompts():
     assert [WorldCoder(preset=name).repeats for name in ("default", "paper")] == [False, True]
