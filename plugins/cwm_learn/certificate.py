@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -137,6 +137,11 @@ class EpisodeRecord(BaseModel):
         return not self.whole and set(self.aims) <= PLAY_AIMS
 
     @property
+    def curve_point(self) -> dict[str, Any]:
+        """The point of the episode in the learning curve."""
+        return {"steps": self.steps, "return": self.returned, "aim": self.aim}
+
+    @property
     def meets_promise(self) -> bool:
         """Whether the episode returned the promise; single stochastic returns always pass."""
         if self.promised is None or self.chance:
@@ -194,16 +199,6 @@ class Verification:
     def is_clean(self) -> bool:
         """Whether there was enough play without a mismatch to start probes."""
         return self.episodes >= MIN_CLEAN_EPISODES
-
-    @property
-    def is_newly_clean(self) -> bool:
-        """Whether the last episode of play was the last one before probes."""
-        return self.episodes == MIN_CLEAN_EPISODES
-
-    @property
-    def passed_enough_probes(self) -> bool:
-        """Whether no further probe is necessary."""
-        return self.passed_probes >= MIN_PASSED_PROBES
 
     @property
     def next_aim(self) -> Aim | None:

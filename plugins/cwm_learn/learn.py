@@ -181,14 +181,9 @@ def learn(
             asked = None
             if chosen.has_model:
                 asked = _open_model(chosen, opened, completions, max_cost)
-            learner = _make_learner(
-                opened, subject, sandbox, budget, asked, observer=observer, point=point
+            return _run_loop(
+                opened, subject, sandbox, budget, asked, point=point, observer=observer
             )
-            with closing(learner):
-                steps = learner.known_steps
-                verb = f"continues after {steps:,} steps" if steps else "started"
-                observer.note(f"{opened.place} {verb}", "Run")
-                return _run_learner(learner)
 
 
 def _learn_curriculum(
@@ -442,21 +437,34 @@ def _open_run(
     return started
 
 
-def _make_learner(
+def choose_actor(known: Knowledge) -> type[Actor]:
+    """Return the first actor class that supports an environment."""
+    for address in ACTORS:
+        module, _, name = address.partition(":")
+        actor: type[Actor] = getattr(import_module(module), name)
+        if actor.supports(known.observation_space, known.action_space):
+            return actor
+    raise CwmError(
+        "no learning strategy supports this environment: use `cwm synthesize` on recorded data"
+    )
+
+
+def _run_loop(
     run: LearnRun,
     subject: _Subject,
     sandbox: Sandbox,
     budget: Budget,
     asked: AskedModel | None,
     *,
-    observer: Observer,
     point: StartingPoint,
-) -> Learner:
+    observer: Observer,
+) -> LearningResult:
+    """Learn with the default loop, and write the result; errors name the run."""
     known, task = subject.known, subject.setting.task(subject.spec)
     questioner = None
     if asked is not None:
         questioner = DoubtingModel(asked, known, subject.description, subject.actions)
-    return Learner(
+    learner = Learner(
         title=f"{subject.spec.id} · learning",
         task=subject.goal.wrap(task) if subject.goal else task,
         known=known,
@@ -470,39 +478,26 @@ def _make_learner(
         optimist=subject.optimist(asked, sandbox),
         questioner=questioner,
     )
-
-
-def choose_actor(known: Knowledge) -> type[Actor]:
-    """Return the first actor class that supports an environment."""
-    for address in ACTORS:
-        module, _, name = address.partition(":")
-        actor: type[Actor] = getattr(import_module(module), name)
-        if actor.supports(known.observation_space, known.action_space):
-            return actor
-    raise CwmError(
-        "no learning strategy supports this environment: use `cwm synthesize` on recorded data"
-    )
-
-
-def _run_learner(learner: Learner) -> LearningResult:
-    """Learn, write the result, and name the run in errors."""
-    run = learner.run
-    try:
-        stopped = learner.learn()
-    except KeyboardInterrupt:
-        words = f"interrupted after {learner.known_steps:,} steps"
-        raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
-    except CwmError as error:
-        if not learner.known_steps:
-            raise
-        raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
-    if words := outside_space(run.dataset_of(learner.known.rows)):
-        learner.observer.note(words, "Warning")
-    result = _make_result(learner, stopped)
-    if learner.known.program:
-        run.write_best(with_docstring(learner.known.program, _program_facts(learner, result)))
-    run.save_result(result.as_json())
-    return result
+    steps = learner.known_steps
+    verb = f"continues after {steps:,} steps" if steps else "started"
+    observer.note(f"{run.place} {verb}", "Run")
+    with closing(learner):
+        try:
+            stopped = learner.learn()
+        except KeyboardInterrupt:
+            words = f"interrupted after {learner.known_steps:,} steps"
+            raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
+        except CwmError as error:
+            if not learner.known_steps:
+                raise
+            raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
+        if words := outside_space(run.dataset_of(known.rows)):
+            observer.note(words, "Warning")
+        result = _make_result(learner, stopped)
+        if known.program:
+            run.write_best(with_docstring(known.program, _program_facts(learner, result)))
+        run.save_result(result.as_json())
+        return result
 
 
 def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
@@ -512,11 +507,7 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
         program=run.folder / "best.py" if learner.known.program else None,
         steps=learner.steps,
         episodes=len(learner.episodes),
-        returns=[
-            {"steps": each.steps, "return": each.returned, "aim": each.aim}
-            for each in learner.episodes
-            if not each.is_cut
-        ],
+        returns=[each.curve_point for each in learner.episodes if not each.is_cut],
         certificate=learner.certificate,
         questions=list(learner.questions),
         completions=completions,

@@ -23,7 +23,13 @@ from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import total
 from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.certificate import Certificate, EpisodeRecord, Verification
+from cwm_learn.certificate import (
+    MIN_CLEAN_EPISODES,
+    MIN_PASSED_PROBES,
+    Certificate,
+    EpisodeRecord,
+    Verification,
+)
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.journal_replay import LearnerJournal
 from cwm_learn.outcomes import MismatchEvent, OutcomeCounts, StepEvent, wrong_parts
@@ -129,7 +135,6 @@ class Learner:
         self._outcomes = OutcomeCounts()
         self._completions_without_program = 0
         self._idle_episodes = 0
-        self._programs_compared = 0
         self._noted: set[str] = set()
         self._has_diverged = False  # whether the environment deviates from a repeated episode
         self._episode_number = -1
@@ -141,9 +146,8 @@ class Learner:
         self.env = self.task.make()
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
         self.journal = LearnerJournal(self.run, self.observer, self)
-        self._rewriter = ProgramRewriter(
-            self.known, self._deterministic_actor, self.writer, self.journal
-        )
+        kind = self._deterministic_actor
+        self._rewriter = ProgramRewriter(self.known, kind, self.writer, self.journal)
         self._collector = QuestionCollector(
             self.known, self.writer, self.journal, self.env.action_space, self.questioner
         )
@@ -432,10 +436,12 @@ class Learner:
         self.episodes.append(record)
         self.verification.add(record)
         self.journal.report(record)
+        is_first_clean = self.verification.episodes == MIN_CLEAN_EPISODES and record.is_play
         if self._rewriter.is_due(self.actor, is_mid_episode=False):
             self._write_program()
-        elif self.verification.is_newly_clean and record.is_play:
-            self._find_disputes()
+        elif is_first_clean and not (self._rewriter.new_mismatches or self._is_stochastic):
+            rows, programs = self.rows_to_explain, len(self.programs)
+            self.writing_seconds += self._collector.find_disputes(rows, programs, self.steps)
         self._update_actor_questions()
         self._collector.ask_about_disputes(self.steps)
         self.verification.is_probed = self.verification.is_clean and self._has_no_doubts()
@@ -445,19 +451,10 @@ class Learner:
 
     def _has_no_doubts(self) -> bool:
         """Return whether the program passed enough probes, or no probe is left."""
-        if self.verification.passed_enough_probes:
+        if self.verification.passed_probes >= MIN_PASSED_PROBES:
             return True
         settled = self._guard(lambda: self.actor.is_settled, default=False)
         return settled and not self.known.disputed and not self.known.targets
-
-    def _find_disputes(self) -> None:
-        """Compare a deterministic program without mismatches with rivals, once per program."""
-        if self._rewriter.new_mismatches or self._programs_compared == len(self.programs):
-            return
-        self._programs_compared = len(self.programs)
-        if not self._is_stochastic:
-            rows = self.rows_to_explain
-            self.writing_seconds += self._collector.find_disputes(rows, self.steps)
 
     def _update_actor_questions(self) -> None:
         self._collector.update(self._guard(self.actor.questions, []), "play", self.steps)
@@ -565,7 +562,7 @@ class Learner:
         self.verification.restart(self.steps)
 
     def _act_on(self, program: str, rows: Dataset) -> None:
-        """Imagine with another program from now on."""
+        """Simulate with another program from now on, and prepare the actor for it."""
         began = time.perf_counter()
         if self.known.imagination is not None:
             self.known.imagination.close()

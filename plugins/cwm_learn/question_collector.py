@@ -47,6 +47,7 @@ class QuestionCollector:
     action_space: gym.Space[Any]
     questioner: DoubtingModel | None
     questions: Questions = field(default_factory=Questions)
+    _programs_compared: int = 0
 
     def update(self, asked: Iterable[OpenQuestion], source: Source, steps: int) -> None:
         """Record new and answered questions, given all questions that a source asks now."""
@@ -84,11 +85,14 @@ class QuestionCollector:
             )
         self.update(asked, "rows", steps)
 
-    def find_disputes(self, rows: Dataset, steps: int) -> float:
-        """Compare the program with rivals that replay every row; return the seconds taken.
+    def find_disputes(self, rows: Dataset, programs: int, steps: int) -> float:
+        """Compare program number `programs` with rivals, once; return the seconds taken.
 
-        Untried actions with different predictions become `known.disputed`.
+        Rivals replay every row. Untried actions with different predictions become `known.disputed`.
         """
+        if programs == self._programs_compared:
+            return 0.0
+        self._programs_compared = programs
         began, program, seed = time.perf_counter(), self.known.program, self.known.seed
         recorded = self.journal.recorded(ComparisonRecord)
         if recorded is None:

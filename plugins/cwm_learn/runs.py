@@ -219,18 +219,13 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             result = LearningResult.from_json(found, self.folder)
         except (KeyError, TypeError, ValueError):
             return None
-        match result.stopped:
-            case "certified":
-                continues = not budget.certified
-            case "return":
-                continues = not budget.is_reached(self.episodes())
-            case "steps":
-                continues = result.steps < budget.steps
-            case "seconds":
-                continues = budget.seconds is None or result.seconds < budget.seconds
-            case _:
-                continues = False
-        return None if continues else result
+        continues = {
+            "certified": not budget.certified,
+            "return": not budget.is_reached(self.episodes()),
+            "steps": result.steps < budget.steps,
+            "seconds": budget.seconds is None or result.seconds < budget.seconds,
+        }
+        return None if continues.get(result.stopped) else result
 
     def summary(self) -> RunSummary:
         """Return the progress and the result of the run in a line."""

@@ -65,7 +65,7 @@ class LearningView(Lines):
         self.questions: dict[str, RecordedQuestion] = {}
         self.certificate: Certificate | None = None
         self.step_count, self.step_seconds = 0, 0.0
-        self.length, self.returned = 0, 0.0
+        self.length, self.returned = 0, 0.0  # of the running episode
         self.work: object = None
         self._began = time.monotonic()
 
@@ -77,7 +77,7 @@ class LearningView(Lines):
         self._began = time.monotonic() - (run.elapsed if run else 0.0)
         if isinstance(work, Learner):
             self.steps = work.steps
-            self.returns = [_point(each) for each in work.episodes if not each.is_cut]
+            self.returns = [each.curve_point for each in work.episodes if not each.is_cut]
             self.program = work.programs[-1] if work.programs else None
             self.questions = {each.key: each for each in work.questions}
             self.mismatches = sum(each.mismatched for each in work.episodes)
@@ -87,17 +87,16 @@ class LearningView(Lines):
         match event:
             case StepEvent():
                 self.steps, self.step = event.steps, event
-                self.step_count, self.step_seconds = (
-                    self.step_count + 1,
-                    self.step_seconds + event.seconds,
-                )
-                self.length, self.returned = self.length + 1, self.returned + event.row.reward
+                self.step_count += 1
+                self.step_seconds += event.seconds
+                self.length += 1
+                self.returned += event.row.reward
             case MismatchEvent():
                 self.mismatch = event
                 self.mismatches += not event.by_chance
             case EpisodeRecord():
                 self.steps = max(self.steps, event.steps)
-                self.returns += [_point(event)] * (not event.is_cut)
+                self.returns += [event.curve_point] * (not event.is_cut)
                 self.length, self.returned = 0, 0.0
             case ProgramRecord():
                 self.program = event
@@ -126,11 +125,6 @@ class LearningView(Lines):
     def elapsed(self) -> str:
         """Elapsed time."""
         return duration(time.monotonic() - self._began)
-
-
-def _point(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return a point of the learning curve."""
-    return {"steps": episode.steps, "return": episode.returned, "aim": episode.aim}
 
 
 class LearningLines(LearningView):
