@@ -40,7 +40,6 @@ from cwm_cli.search.contracts import (
     Strategy,
     Usage,
     total,
-    unheard,
 )
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import InFlight
@@ -180,10 +179,9 @@ class AskedModel:
 
 @dataclass
 class ProgramWriter:
-    """Writes programs of one environment; keep it while an agent learns, as it avoids retries.
+    """Writes programs of one environment, and remembers which sources did not help.
 
     Attributes:
-        backend: Backend that answers from data, "" for the default.
         seconds: Time limit for induction, and for repairs. More time helps an agent less than
             more steps.
         model: Language model for rows that data do not explain.
@@ -193,20 +191,18 @@ class ProgramWriter:
     sandbox: Sandbox
     seed: int = 0
     description: str = ""
-    backend: str = ""
     seconds: float = 5.0
     model: AskedModel | None = None
-    tell: Callable[[str], None] = unheard
     contract: ContractName = "plain"
     _failed_at: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """Number of rows at the last attempt that did not help, by source."""
     _has_induced: bool = field(default=False, init=False, repr=False)
     _fitted: set[str] = field(default_factory=set, init=False, repr=False)
-    """Programs whose constants are fitted."""
+    """Programs by induction or refiners, whose constants are fitted already."""
 
     def __post_init__(self) -> None:
-        self.backend = self.backend or default("backend")
-        self._answers = make_data_backend(self.backend, seconds=self.seconds, learning=True)
+        self._inducer = default("backend")
+        self._answers = make_data_backend(self._inducer, seconds=self.seconds, learning=True)
 
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
         """Return the first given program that replays every row, or the best one found.
@@ -225,15 +221,15 @@ class ProgramWriter:
                 found.append(kept)
                 if not kept.unexplained.any() and not is_stochastic:
                     return kept
-        if not found or self._may_retry(self.backend, problem, INDUCTION_GROWTH):
+        if not found or self._may_retry(self._inducer, problem, INDUCTION_GROWTH):
             text, findings = self._induce(problem)
-            induced = self._evaluate(text, self.backend, problem, findings)
+            induced = self._evaluate(text, self._inducer, problem, findings)
             found += [] if induced is None else [induced]
         if not found:
             raise CwmError(f"no working program was found from {len(rows)} transitions")
         best = min(found, key=lambda written: written.rank)
         if best.origin == KEPT:
-            self._failed_at[self.backend] = len(rows)
+            self._failed_at[self._inducer] = len(rows)
         if is_stochastic:
             return self._improve_by_model(best, problem)
         best = self._improve_by_model(self._refine(best, problem), problem)
@@ -335,8 +331,7 @@ class ProgramWriter:
 
     def _induce(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
         """Return a program from data, and the findings in words."""
-        self.tell(f"{self.backend} from {len(problem.dataset)} transitions")
-        request = Request((), self.seed, Move(GENERATE), problem, step, tell=self.tell)
+        request = Request((), self.seed, Move(GENERATE), problem, step)
         answer = self._answers.complete(request)
         program = problem.read(answer.text, Move(GENERATE))
         self._fitted.add(program)
@@ -377,7 +372,7 @@ class ProgramWriter:
         limits = {key: seconds for key in owner.options if key.endswith("_seconds")}
         verdict = problem.judge(best.rules)
         node = Node(0, 0, ROOT, START, best.rules, verdict, "", Usage(), asked=False)
-        task = RefinementTask(problem, node, (), self.seed, self.tell)
+        task = RefinementTask(problem, node, (), self.seed)
         refiner: Refiner = owner.factory(**limits)
         found = refiner.refine(task)
         if not found or not found.candidate:
