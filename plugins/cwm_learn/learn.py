@@ -105,7 +105,8 @@ def learn(
         strategy: Learning strategy that replaces the default learning loop.
         curriculum: Environments to learn first, each from the result of the one before.
         goal: Condition on observations such as `position >= 0.6`, which replaces the reward: it
-            pays 1 and ends the episode. Earlier rows remain valid with a goal.
+            pays 1 and ends the episode. Earlier rows remain valid with a goal. Some strategies
+            accept a goal in words.
         stop: Stop when "certified", at a mean return ("return=X"), or "never".
         seconds: Maximum duration.
         completions: Maximum number of completions.
@@ -122,7 +123,7 @@ def learn(
     Raises:
         CwmError: An argument is invalid, or the environment is not supported.
     """
-    arguments = dict(locals())
+    arguments = dict(locals())  # for the environments of a curriculum
     check_access(tools, allow_gap)
     budget = _read_budget(steps, seconds, stop)
     flags = {"api_base": api_base, "temperature": temperature}
@@ -167,23 +168,20 @@ def learn(
             return finished
         with found as opened:
             opened.report_repair(observer)
-            if strategy is not None:
-                others = [_Subject.of(each, None, StartingPoint(), seed) for each in curriculum]
-                tasks = [each.learning_task for each in (*others, subject)]
-                session = RecordedSession.of(opened, tasks, sandbox, observer)
-                session.goal = goal
-                if chosen.has_model:
-                    session.backend = RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
-                session.in_flight = chosen.in_flight
-                session.steps, session.seconds = budget.steps, _or_inf(budget.seconds)
-                session.completions, session.max_cost = _or_inf(completions), _or_inf(max_cost)
-                return session.run_strategy(chosen.strategy)
-            asked = None
-            if chosen.has_model:
+            if strategy is None:
                 asked = _open_model(chosen, opened, completions, max_cost)
-            return _run_loop(
-                opened, subject, sandbox, budget, asked, point=point, observer=observer
-            )
+                return _run_loop(
+                    opened, subject, sandbox, budget, asked, point=point, observer=observer
+                )
+            others = [_Subject.of(each, None, StartingPoint(), seed) for each in curriculum]
+            tasks = [each.learning_task for each in (*others, subject)]
+            session = RecordedSession.of(opened, tasks, sandbox, observer)
+            session.goal, session.in_flight = goal, chosen.in_flight
+            if chosen.has_model:
+                session.backend = RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
+            session.steps, session.seconds = budget.steps, _or_inf(budget.seconds)
+            session.completions, session.max_cost = _or_inf(completions), _or_inf(max_cost)
+            return session.run_strategy(chosen.strategy)
 
 
 def _learn_curriculum(
@@ -250,7 +248,7 @@ class _Choices(NamedTuple):
 
     @property
     def has_model(self) -> bool:
-        """Whether the backend does more than to answer from data."""
+        """Whether the backend is more than induction from data."""
         return not find("backend", self.answers.backend).from_data
 
     @property
@@ -291,8 +289,10 @@ def _or_inf(limit: float | None) -> float:
 
 def _open_model(
     chosen: _Choices, run: LearnRun, completions: int | None, max_cost: float | None
-) -> AskedModel:
-    """Return the language model, after a check that it works."""
+) -> AskedModel | None:
+    """Return the language model, after a check that it works; None without one."""
+    if not chosen.has_model:
+        return None
     strategy, backend = find("strategy", default("strategy")), chosen.backend
     backend.ready(max_cost)
     backend = RecordedAnswers(backend, run.folder / ANSWERS)

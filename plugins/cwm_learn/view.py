@@ -17,7 +17,7 @@ from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 from cwm_learn.actors.base import PLAY_AIMS
-from cwm_learn.certificate import Certificate, EpisodeRecord
+from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
 from cwm_learn.learner import Learner
 from cwm_learn.outcomes import MismatchEvent, StepEvent
@@ -257,7 +257,8 @@ class LearningPicture(LearningView):
 
 def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableType]:
     """Yield the certificate, the returns, the effort, open questions and the next command."""
-    play = [each["return"] for each in result.returns if each["aim"] in PLAY_AIMS][-10:]
+    play = [each["return"] for each in result.returns if each["aim"] in PLAY_AIMS]
+    play = play[-MEAN_EPISODES:]
     title = "Certified" if result.certificate else "Not certified"
     style = "bold green" if result.certificate else "bold yellow"
     reason = str(result.certificate or "too few steps of play without a mismatch")
