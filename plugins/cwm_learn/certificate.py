@@ -204,7 +204,7 @@ class Verification:
     def next_aim(self) -> Aim | None:
         """The aim of the next episode: none at first, after clean play a probe, then play.
 
-        Each episode of play after the first clean ones follows a passed probe.
+        Each episode of play after the first clean ones requires one more passed probe.
         """
         if not self.is_clean:
             return None

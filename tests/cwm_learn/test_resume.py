@@ -47,7 +47,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Return the result without times and the folder, with all programs."""
+    """Return the result and all programs, without times and folders."""
     result = json.loads((folder / "result.json").read_text())
     kept = {name: value for name, value in result.items() if name not in {*TIMES, "run", "program"}}
     programs = {file.name: file.read_text() for file in folder.glob("programs/*.py")}
@@ -64,8 +64,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
     return learn(**LAKE, run=tmp_path_factory.mktemp("whole") / "r")
 
 
-def crash_after(asked: dict[str, Any], run: Path, number: int) -> bool:
-    """Learn until `number` further lines of the journal are written; return if it crashed."""
+def crash_after(arguments: dict[str, Any], run: Path, number: int) -> bool:
+    """Learn until `number` further journal lines are written; return whether it crashed."""
     write, written = LearnRun._write, []
 
     def crash(run: LearnRun, *records: Any) -> None:
@@ -79,7 +79,7 @@ def crash_after(asked: dict[str, Any], run: Path, number: int) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LearnRun, "_write", crash)
         try:
-            learn(**asked, run=run)
+            learn(**arguments, run=run)
         except Crash:
             return True
     return False
@@ -100,22 +100,22 @@ def test_crash_after_any_journal_line_changes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
         {"env": "FrozenLake-v1", "steps": 40},
         {"env": "CartPole-v1", "steps": 70},
         {"env": "MiniGrid-Empty-5x5-v0", "steps": 30},
     ],
-    ids=lambda asked: asked["env"],
+    ids=lambda arguments: arguments["env"],
 )
 def test_crash_between_journal_lines_changes_nothing_in_other_environments(
-    asked: dict[str, Any], tmp_path: Path
+    arguments: dict[str, Any], tmp_path: Path
 ) -> None:
-    learn(**asked, run=tmp_path / "whole")
+    learn(**arguments, run=tmp_path / "whole")
     count = len(lines(tmp_path / "whole"))
     for number in (count // 4, count // 3):
-        assert crash_after(asked, tmp_path / "r", number)
-    learn(**asked, run=tmp_path / "r")
+        assert crash_after(arguments, tmp_path / "r", number)
+    learn(**arguments, run=tmp_path / "r")
     assert lines(tmp_path / "r") == lines(tmp_path / "whole")
     assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
 
@@ -139,10 +139,10 @@ def test_diverging_environment_loses_its_episode_but_no_rows(
 ) -> None:
     spec = EnvSpec("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
     monkeypatch.setitem(gym.registry, spec.id, spec)
-    asked, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
-    assert crash_after(asked, tmp_path / "r", 1)
+    arguments, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
+    assert crash_after(arguments, tmp_path / "r", 1)
     before = LearnRun.load(tmp_path / "r").dataset()
-    done = learn(**asked, run=tmp_path / "r", observer=notes)
+    done = learn(**arguments, run=tmp_path / "r", observer=notes)
     rows = LearnRun.load(tmp_path / "r").dataset()
     assert (done.steps, len(rows)) == (30, 30)
     assert sum("did not repeat its observations" in words for words in notes.words) == 1
@@ -157,22 +157,22 @@ def test_killed_run_with_a_model_ends_the_same_and_repeats_no_request(
     cwm.environment["OPENAI_API_KEY"] = "none"
     rng = random.Random(0)
     with OpenAIServer(lambda body: STILL_ANSWER) as server:
-        asked = ["learn", "--env", "FrozenLake-v1", "--steps", "30", "--completions", "4"]
-        asked += ["--model", "openai/gpt-4o-mini", "--api-base", server.url, "--run"]
-        assert cwm.inside(*asked, "whole").returncode == 0
+        arguments = ["learn", "--env", "FrozenLake-v1", "--steps", "30", "--completions", "4"]
+        arguments += ["--model", "openai/gpt-4o-mini", "--api-base", server.url, "--run"]
+        assert cwm.inside(*arguments, "whole").returncode == 0
         count, journal = len(server.requests), lines(cwm.folder / "whole")
         assert count > 1
         server.requests.clear()
         answers = cwm.folder / "r" / ANSWERS
         for delivered in (1, 2):
-            process = cwm.start(*asked, "r")
+            process = cwm.start(*arguments, "r")
             while not answers.exists() or answers.read_bytes().count(b"\n") < delivered:
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.3))
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
-        done = cwm.inside(*asked, "r")
+        done = cwm.inside(*arguments, "r")
         assert done.returncode == 0, done.stderr
     assert count <= len(server.requests) <= count + 2  # at most one was in flight at each kill
     assert lines(cwm.folder / "r") == journal
@@ -211,8 +211,16 @@ def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> 
     cwm.install("asking", ASKING)
     cwm.environment["OPENAI_API_KEY"] = "none"
     with OpenAIServer(lambda body: str(len(server.requests) % 4)) as server:
-        asked = ["learn", "--env", "FrozenLake-v1", "--strategy", "ask", "--model", "openai/gpt-4o"]
-        asked += ["--api-base", server.url, "--run", "r", "--steps"]
+        arguments = [
+            "learn",
+            "--env",
+            "FrozenLake-v1",
+            "--strategy",
+            "ask",
+            "--model",
+            "openai/gpt-4o",
+        ]
+        arguments += ["--api-base", server.url, "--run", "r", "--steps"]
         write = LearnRun._write
 
         def failing(run: LearnRun, *records: Any) -> None:
@@ -222,12 +230,12 @@ def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> 
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LearnRun, "_write", failing)
-            assert "the disk is full" in cwm.inside(*asked, "5").stderr
-        done = cwm.inside(*asked, "5")
+            assert "the disk is full" in cwm.inside(*arguments, "5").stderr
+        done = cwm.inside(*arguments, "5")
         assert done.returncode == 0, done.stderr
         assert len(server.requests) == 5
         before = contents(cwm.folder / "r")
-        assert "is finished" in cwm.inside(*asked, "5").stderr
+        assert "is finished" in cwm.inside(*arguments, "5").stderr
         after = contents(cwm.folder / "r")
     rows = LearnRun.load(cwm.folder / "r").dataset()
     assert rows.columns["actions"].tolist() == [1, 2, 3, 0, 1]
