@@ -138,8 +138,8 @@ class Novelty:
     def _similar_to_success(self) -> np.ndarray:
         """Return a mask of untaken actions that always succeeded in the same relation.
 
-        A step succeeds if it earns the highest reward so far, or if it ends the episode with at
-        least the median reward.
+        A step succeeds if it earns the highest reward so far, above the usual one, or if it ends
+        the episode with at least the median reward.
         """
         reward = self._reward
         best = (reward > self._usual_reward) & (reward == reward.max(initial=-np.inf))

@@ -254,7 +254,7 @@ class NumberedStates:
             self.terminated[expanded] = known & found["terminated"]
             self.expanded[expanded] = np.maximum(self.expanded[expanded], extent)
         self._levels = []
-        # A full search with more states takes seconds, and a partial one some hundredths.
+        # A full search of more states takes seconds, a partial one hundredths of a second.
         self.is_large |= len(numbers) - len(roots) > 2_000
         ends = np.unique(after[found["terminated"]])
         return len(expanded) + len(ends) >= len(numbers)

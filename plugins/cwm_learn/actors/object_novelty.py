@@ -23,10 +23,8 @@ class ObjectNovelty(Novelty):
     Positions do not count, because they differ on another board.
 
     Args:
-        table: The states and their predicted outcomes.
+        table, steps, usual_reward: As in `Novelty`.
         relations: Relations between the objects (states, relations), numbered from 0.
-        steps: All steps so far.
-        usual_reward: The reward that an agent can collect again and again.
         names: The names of the relations.
         sides: The usual direction of movement of each action, if it has one. The action then
             affects the object on that side.

@@ -36,7 +36,7 @@ STEP_COST = 1e-7
 """Cost of a step as a fraction of the largest reward; of equal returns, the shortest path wins."""
 
 MIN_CURIOSITY = 0.02
-"""Smallest discounted chance of an unknown transition for which to explore."""
+"""The actor explores if its discounted chance of an unknown transition is at least this."""
 
 
 class OutcomeTable(NamedTuple):
@@ -53,8 +53,8 @@ class StochasticActor(DiscreteActor):
     """Plays by value iteration with the probabilities of all outcomes.
 
     The probabilities of the program are the prior of a Dirichlet distribution, which is updated
-    with the counts of the rows. The actor explores states and actions that no row shows, as long
-    as a path to them is known: if no return is promised, and in some other episodes.
+    with the counts of the rows. In every fourth episode, and if no return is promised, the actor
+    explores states and actions that no row shows, if it knows a path to them.
     """
 
     def __init__(self, known: Knowledge) -> None:
@@ -108,10 +108,10 @@ class StochasticActor(DiscreteActor):
         return bool((same & (outcomes.pair == pair)).any())
 
     def promised_return(self, observation: Any, left: int) -> float | None:
-        """Return the highest mean return; None if it is the usual one and no action matters."""
+        """Return the highest mean return; None if it is the usual one and all actions are equal."""
         values = self._action_values(self._state(observation), left)
         matters = values.max() > values.min() + TOLERANCE * (1 + np.abs(values).max())
-        return float(values.max()) if matters or self._is_worth_playing(values, left) else None
+        return float(values.max()) if matters or self._exceeds_usual(values, left) else None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the best action, or explore: in some episodes, and if no return is promised."""
@@ -120,7 +120,7 @@ class StochasticActor(DiscreteActor):
         if aim is not None and aim not in PLAY_AIMS:
             return self._explore(state, aim)
         explores_first = len(self.known.starts) % EXPLORE_EVERY == 0
-        if aim is None and (explores_first or not self._is_worth_playing(values, left)):
+        if aim is None and (explores_first or not self._exceeds_usual(values, left)):
             intent = self._explore(state, "explore")
             if intent is not None:
                 return intent
@@ -157,7 +157,7 @@ class StochasticActor(DiscreteActor):
         best = self._rng.choice(np.flatnonzero(values >= values.max() - 1e-9))
         return Intent(self._table.actions[int(best)], aim, "a likely way to unrecorded transitions")
 
-    def _is_worth_playing(self, values: np.ndarray, left: int) -> bool:
+    def _exceeds_usual(self, values: np.ndarray, left: int) -> bool:
         """Return whether the best value exceeds the usual reward at every step."""
         usual = left * (self.known.usual_reward or 0.0)
         return bool(values.max() > usual + TOLERANCE * (1 + abs(usual)))
@@ -239,7 +239,7 @@ class StochasticActor(DiscreteActor):
         An action without a known outcome earns the usual reward at every step.
         """
         outcomes, usual = self._outcomes(), self.known.usual_reward or 0.0
-        left = min(left, 1_000)  # with more steps left, values hardly change
+        left = min(left, 1_000)  # approximates values with more steps left
         count, size = len(self._table), self._size
         if not self._values or len(self._values[0]) != count:
             self._values = [np.zeros(count)]
@@ -266,7 +266,7 @@ class StochasticActor(DiscreteActor):
             visited[[step.state, step.next_state]] = True
         is_new = ~visited[outcomes.next_state]
         is_predicted = np.bincount(outcomes.pair, minlength=count * size) > 0
-        # An action that the program predicts and no row shows is worth half a new state.
+        # An untried action has the value 1, or 0.5 if the program predicts its outcome.
         own = np.where(tried, 0.0, np.where(is_predicted, 0.5, 1.0)).reshape(count, size)
         outcomes = outcomes._replace(terminated=outcomes.terminated | is_new)
         values = np.zeros((count, size))

@@ -31,8 +31,8 @@ TOLERANCE = 1e-6
 """Relative difference below which rewards and returns are equal."""
 
 MAX_WRONG, RECENT_STEPS = 3, 20
-"""After this many wrong rewards or ends in the last steps, the actor explores first: the program
-would probably promise more wrong returns, and it is rewritten soon."""
+"""After `MAX_WRONG` wrong rewards or ends in `RECENT_STEPS` steps, the actor explores before it
+plays: the program probably promises more wrong returns, and it will be rewritten soon."""
 
 MAX_SHOWN = 3
 """Open questions of one kind to report, and recent starts to consider."""
@@ -55,7 +55,7 @@ class TabularActor(DiscreteActor):
         self._relation_names: list[str] = []
         self._relations = np.zeros((0, 0), np.int64)  # all relations, of all states so far
         self._latest_novelty: Novelty | None = None
-        self._board_is_explored = False
+        self._board_is_explored = False  # nothing was unknown at the start of the episode
         self._rng = np.random.default_rng([known.seed, 0])
 
     @classmethod

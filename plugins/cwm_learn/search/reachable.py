@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain, combinations, product
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -68,14 +71,18 @@ def enumerate_states(
         `next_states` (-1 if the program failed), `rewards` and `terminated` belong to them.
     """
     search = _Search(model, Space.from_json(space), arrays)
-    novelty = _NoveltyFilter(width, partition) if width else None
+    filters: defaultdict[Any, _NoveltyFilter] = defaultdict(lambda: _NoveltyFilter(width))
+
+    def is_novel(values: Sequence[Any]) -> bool:
+        return filters[tuple(values[place] for place in partition)].add(values)
+
     empty = np.zeros((0, len(search.actions)))
     tables: list[Outcomes] = [(empty.astype(np.int64), empty, empty.astype(bool))]
     expanded: list[int] = []
     best_end = -np.inf
     while search.goes_on(max_states) and (target_reward is None or best_end < target_reward):
         size = min(BATCH_STEPS // len(search.actions) + 1, max_states - len(search.states))
-        states, table = search.expand(size, novelty)
+        states, table = search.expand(size, is_novel if width else None)
         expanded += states
         tables.append(table)
         _, rewards, terminated = table
@@ -124,7 +131,7 @@ class _Search:
         self._is_array = not space.children and space.kind != "text"
         self._batch = model.batch if self._is_array else None
         self._batch_failures = 0
-        self._bounds = _Bounds(space)
+        self._bounds = list(_bounds_of(space))
         self._max_count = model.counter[0] + MAX_STEPS
         self._initial = len(next(iter(arrays.values())))
         self.states = [space.unpack("observations", arrays, row) for row in range(self._initial)]
@@ -143,7 +150,9 @@ class _Search:
         columns = self._space.pack("observations", self.states)
         return {name: column[self._initial :] for name, column in columns.items()}
 
-    def expand(self, size: int, novelty: _NoveltyFilter | None) -> tuple[list[int], Outcomes]:
+    def expand(
+        self, size: int, is_novel: Callable[[Sequence[Any]], bool] | None
+    ) -> tuple[list[int], Outcomes]:
         """Take every action in the next waiting states; new states wait if they are novel."""
         states, self.waiting = self.waiting[:size], self.waiting[size:]
         before = len(self.states)
@@ -151,8 +160,8 @@ class _Search:
         next_states, _, terminated = table
         ended = set(next_states[terminated].tolist()) - set(next_states[~terminated].tolist())
         new = [n for n in range(before, len(self.states)) if n not in ended]
-        if novelty is not None:
-            new = [n for n in new if novelty.add(self._values(self.states[n]))]
+        if is_novel is not None:
+            new = [n for n in new if is_novel(self._values(self.states[n]))]
         self.waiting += new
         return states, table
 
@@ -247,7 +256,8 @@ class _Search:
         """Return the number of a state, a new one if needed; -1 if it is out of bounds."""
         key = self._key(state)
         number = self._numbers.get(key, -1)
-        if number < 0 and self._bounds.contain(state):
+        leaves = ((reduce(getitem, path, state), low, high) for path, low, high in self._bounds)
+        if number < 0 and all(np.all((low <= v) & (v <= high)) for v, low, high in leaves):
             number = self._numbers[key] = len(self.states)
             self.states.append(state)
         return number
@@ -263,34 +273,11 @@ class _Search:
         return list(chain.from_iterable(column.reshape(-1).tolist() for column in columns.values()))
 
 
-class _Bounds:
-    """The bounds of a space, also of boxes, which `Space.check` does not enforce."""
-
-    def __init__(self, space: Space) -> None:
-        keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
-        self._children = list(zip(keys, map(_Bounds, space.children), strict=True))
-        bounds = (space.low, space.high) if space.low else ()
-        self._bounds = [np.reshape(bound, space.shape) for bound in bounds]
-
-    def contain(self, state: Any) -> bool:
-        """Return whether all numbers of a state are within the bounds."""
-        if self._children:
-            return all(child.contain(state[key]) for key, child in self._children)
-        if not self._bounds:
-            return True
-        low, high = self._bounds
-        return bool(((state >= low) & (state <= high)).all())
-
-
 class _NoveltyFilter:
-    """Records which values occurred together, up to `width` at a time.
+    """Records which values occurred together, up to `width` at a time."""
 
-    With a `partition`, combinations of values at these positions are recorded separately.
-    """
-
-    def __init__(self, width: int, partition: Sequence[int] = ()) -> None:
-        self._width, self._partition = width, partition
-        self._parts: dict[tuple[Any, ...], _NoveltyFilter] = {}
+    def __init__(self, width: int) -> None:
+        self._width = width
         self._first: Sequence[Any] | None = None
         self._seen: set[Any] = set()
         self._varying: set[int] = set()
@@ -301,9 +288,6 @@ class _NoveltyFilter:
         To save memory, a combination is recorded only if a value in it differs from the first
         state, and only from positions that ever varied.
         """
-        if self._partition:
-            part = tuple(values[place] for place in self._partition)
-            return self._parts.setdefault(part, _NoveltyFilter(self._width)).add(values)
         if self._first is None:
             self._first = values
             return True
@@ -315,3 +299,14 @@ class _NoveltyFilter:
             rest = [r for n in range(self._width - count + 1) for r in combinations(same, n)]
             self._seen.update(product(combinations(changed, count), rest))
         return len(self._seen) > before
+
+
+def _bounds_of(
+    space: Space, path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], np.ndarray, np.ndarray]]:
+    """Yield the path and the bounds of each bounded leaf; `Space.check` ignores those of boxes."""
+    keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
+    for key, child in zip(keys, space.children, strict=True):
+        yield from _bounds_of(child, (*path, key))
+    if space.low and not space.children:
+        yield path, np.reshape(space.low, space.shape), np.reshape(space.high, space.shape)
