@@ -69,11 +69,11 @@ class Novelty:
         regular = ~self._is_idle[self._action] & ~self._ended
         changed = factors[self._after[regular]] != factors[self._before[regular]]
         self._positions = np.flatnonzero(changed.any(axis=0))  # factors that describe the position
-        relations = self._inferred_relations()
+        relations = self._infer_relations()
         self._relation_count = relations.shape[1]
         self._columns = np.concatenate([relations, factors], 1)
         self._sizes: list[int] = (self._columns.max(axis=0, initial=0) + 1).tolist()
-        self._ranking = self._ranked()
+        self._ranking = self._rank()
 
     def levels(self) -> Iterator[NoveltyLevel]:
         """Yield the levels of novelty, the most informative first; they are computed only once."""
@@ -85,20 +85,20 @@ class Novelty:
         tuples = (each for each in self._tuples(width) if min(each) >= self._relation_count)
         return self._new_combinations(tuples)
 
-    def _ranked(self) -> Iterator[NoveltyLevel]:
+    def _rank(self) -> Iterator[NoveltyLevel]:
         yield NoveltyLevel("similar to rewarded transitions", self._similar_to_success())
-        yield NoveltyLevel("an untried action", self._untried(self._tuples(0)))
+        yield NoveltyLevel("an untried action", self._untried_actions(self._tuples(0)))
         widths = range(1, min(MAX_WIDTH, self._columns.shape[1]) + 1)
         for width in widths:
             yield NoveltyLevel(
                 f"an untried use of an action that rarely has an effect, width {width}",
-                self._untried(self._tuples(width)) & self._is_idle,
+                self._untried_actions(self._tuples(width)) & self._is_idle,
             )
             yield NoveltyLevel(f"an unvisited state, width {width}", self.new_landings(width))
             if width == 1:
                 yield NoveltyLevel("an unvisited state with two extremes", self._new_corners())
         for width in widths:
-            untried = self._untried(self._tuples(width))
+            untried = self._untried_actions(self._tuples(width))
             yield NoveltyLevel(f"an action not tried in such a state, width {width}", untried)
         yield NoveltyLevel("an action not tried in this state", self._untaken)
 
@@ -112,7 +112,7 @@ class Novelty:
             new |= ~seen[code]
         return np.asarray(new[self._table.next_states] & self._untaken)
 
-    def _untried(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
+    def _untried_actions(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
         """Return a mask of actions that were never taken with the same values of some columns."""
         new = np.zeros(self._shape, bool)
         for columns in tuples:
@@ -178,7 +178,7 @@ class Novelty:
         relations = [column for column in columns if column < self._relation_count]
         return np.asarray((self._columns[:, relations] > 0).all(axis=1))
 
-    def _inferred_relations(self) -> np.ndarray:
+    def _infer_relations(self) -> np.ndarray:
         """Return relations (states, relations) to the effects of idle actions; 0 if false.
 
         The first column numbers, from 1, the places where an idle action had an effect. There is

@@ -52,7 +52,7 @@ class ShortestPaths(NamedTuple):
     action: np.ndarray
 
     def first_action(self, state: int, action: int) -> int:
-        """Return the first action of the path to a state that ends with an action there."""
+        """Return the first action of the path to a state; at the start, the given action."""
         while self.length[state]:
             state, action = int(self.parent[state]), int(self.action[state])
         return action
@@ -61,13 +61,18 @@ class ShortestPaths(NamedTuple):
 class NumberedStates:
     """The known outcome of every action in every reachable state.
 
-    `next_states`, `rewards` and `terminated` have the shape (states, actions). `known` marks the
-    outcomes that the program or a recorded transition gives, `recorded` the latter. An unknown
-    action stays in its state for the `usual_reward`. `expanded` is the extent of the search from
-    each state, 0 if there was none. If the table `is_large`, a partial search may be enough.
-    `partition` lists positions in a state's numbers: novelty is counted separately for each
-    combination of their values. `values` are all states as rows of integers, and `columns` their
-    observations by leaf of the space.
+    An action without a known outcome stays in its state for the `usual_reward`.
+
+    Attributes:
+        values: All states as rows of integers.
+        columns: The observations of all states, by leaf of the space.
+        next_states, rewards, terminated: Outcomes, (states, actions).
+        known: Mask of the outcomes that are predicted or recorded.
+        recorded: Mask of the outcomes that are recorded.
+        expanded: Extent of the search from each state; 0 if there was none.
+        is_large: Whether a full search is slow, so that a partial one should be tried first.
+        partition: Positions in `values`. A partial search counts novelty separately for each
+            combination of the values at these positions.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -122,7 +127,7 @@ class NumberedStates:
         """Return the number of an action."""
         return self._action_numbers[_hashable(action)]
 
-    def numbered(self, row: Transition) -> NumberedStep:
+    def number_step(self, row: Transition) -> NumberedStep:
         """Return a transition by numbers."""
         state, after = self.state_number(row.observation), self.state_number(row.next_observation)
         action = self.action_number(row.action)
@@ -245,7 +250,7 @@ class NumberedStates:
             "target_reward": target_reward,
         }
         found = self.ask(imagination, "reachable:enumerate_states", roots, **options)
-        with valid_reply():
+        with check_reply():
             numbers, after = self.add_states(roots, found), found["next_states"]
             expanded, known = numbers[found["expanded"]], after >= 0
             self.known[expanded] = known
@@ -289,7 +294,7 @@ class NumberedStates:
 
 
 @contextmanager
-def valid_reply() -> Iterator[None]:
+def check_reply() -> Iterator[None]:
     """Raise `ProgramFailed` if the reply of a program is malformed."""
     try:
         yield

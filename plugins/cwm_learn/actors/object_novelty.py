@@ -45,9 +45,9 @@ class ObjectNovelty(Novelty):
         remote = (*CONTACTS, "beyond")
         self._properties = [n for n, name in self._names if name.split(" ")[0] not in remote]
 
-    def _ranked(self) -> Iterator[NoveltyLevel]:
+    def _rank(self) -> Iterator[NoveltyLevel]:
         contacts = [n for n, name in self._names if name in CONTACTS]
-        yield NoveltyLevel("an untried action", self._untried(self._tuples(0)))
+        yield NoveltyLevel("an untried action", self._untried_actions(self._tuples(0)))
         yield NoveltyLevel("an untried action on this kind of object", self._untried_uses(1))
         yield NoveltyLevel(
             "a new property of objects",
@@ -93,10 +93,10 @@ class ObjectNovelty(Novelty):
                 and (name in more or (name.split(" ")[0] in more and not name.endswith("color")))
             ]
             tuples = [(n, *rest) for n in objects for rest in combinations(others, width - 1)]
-            untried = self._untried(t for t in tuples if len({*t}) == width)
+            untried = self._untried_actions(t for t in tuples if len({*t}) == width)
             unknown[:, action] = untried[:, action]
         return unknown
 
-    def _inferred_relations(self) -> np.ndarray:
-        """Return no relations: those of objects are given."""
+    def _infer_relations(self) -> np.ndarray:
+        """Return no relations, because the constructor receives the relations of objects."""
         return np.zeros((self._shape[0], 0), np.int64)

@@ -13,7 +13,7 @@ from cwm_learn.actors.numbered_states import (
     DiscreteActor,
     NumberedStates,
     NumberedStep,
-    valid_reply,
+    check_reply,
 )
 
 if TYPE_CHECKING:
@@ -178,13 +178,13 @@ class StochasticActor(DiscreteActor):
         return number * self._size + self._table.action_number(action)
 
     def _record_rows(self) -> None:
-        self._steps += map(self._table.numbered, self.known.rows[len(self._steps) :])
+        self._steps += map(self._table.number_step, self.known.rows[len(self._steps) :])
 
     def _search(self, roots: np.ndarray) -> None:
         """Add the program's outcomes in all states that are reachable from some states."""
         assert self.known.imagination is not None
         found = self._table.ask(self.known.imagination, "reachable:enumerate_outcomes", roots)
-        with valid_reply():
+        with check_reply():
             numbers = self._table.add_states(roots, found)
             in_bounds = found["next_state"] >= 0
             outcomes = OutcomeTable(

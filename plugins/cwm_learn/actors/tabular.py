@@ -212,7 +212,7 @@ class TabularActor(DiscreteActor):
     def _record_rows(self) -> None:
         """Record new rows in the table, except outcomes that are not the most common one."""
         for place, row in enumerate(self.known.rows[len(self._steps) :], len(self._steps)):
-            self._steps.append(self.table.numbered(row))
+            self._steps.append(self.table.number_step(row))
             self._latest_novelty = None
             if place not in self.known.random_rows and self.table.record(self._steps[-1]):
                 self._wrong_steps.append(place)
@@ -286,14 +286,14 @@ class TabularActor(DiscreteActor):
             ]
             state = self._state(observation, extent)
             levels = chain(
-                self._questioned(disputed),
+                self._question_levels(disputed),
                 self._promising_levels(state, left) if extent == COMPLETE else (),
             )
             if intent := self._approach(state, left, levels, "probe"):
                 return intent
         return None
 
-    def _questioned(self, disputed: Iterable[tuple[int, int]]) -> Iterator[NoveltyLevel]:
+    def _question_levels(self, disputed: Iterable[tuple[int, int]]) -> Iterator[NoveltyLevel]:
         """Yield disputed pairs of state and action, then the targets of a language model."""
         unknown = np.zeros(self.table.next_states.shape, bool)
         for place in disputed:
@@ -328,7 +328,7 @@ class TabularActor(DiscreteActor):
             numbers = values[:, 0] - int(space.low[0])
             before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
             return split(numbers, digits_of(numbers[before], action, numbers[after], space.count))
-        _, factors = _varying(values)
+        _, factors = _varying_columns(values)
         return factors if factors.shape[1] else np.zeros((len(values), 1), np.int64)
 
     def _varying_relations(self) -> np.ndarray:
@@ -337,7 +337,7 @@ class TabularActor(DiscreteActor):
         tables = self.table.columns[f"observations.{OBJECTS}"]
         names, new = relations(self.known.schema, tables[len(self._relations) :])
         self._relations = np.concatenate([self._relations.reshape(-1, len(names)), new])
-        varying, columns = _varying(self._relations)
+        varying, columns = _varying_columns(self._relations)
         self._relation_names = [names[n] for n in varying]
         return columns
 
@@ -358,7 +358,7 @@ class TabularActor(DiscreteActor):
         return {action: sides[move] for action, move in usual.items() if move in sides}
 
 
-def _varying(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _varying_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the varying columns, and these columns with values numbered from 0."""
     varying = np.flatnonzero((values != values[:1]).any(axis=0))
     columns = [np.unique(values[:, n], return_inverse=True)[1].reshape(-1) for n in varying]

@@ -304,7 +304,7 @@ class _NoveltyFilter:
 def _bounds_of(
     space: Space, path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], np.ndarray, np.ndarray]]:
-    """Yield the path and the bounds of each bounded leaf; `Space.check` ignores those of boxes."""
+    """Yield path and bounds of each bounded leaf; `Space.check` ignores the bounds of boxes."""
     keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
     for key, child in zip(keys, space.children, strict=True):
         yield from _bounds_of(child, (*path, key))
