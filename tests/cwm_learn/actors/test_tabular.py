@@ -53,10 +53,10 @@ class LocalImagination:
 
 
 def tabular_actor(
-    program: str, *, space: Space = CELLS, actions: Space = MOVES, limit: int = 20
+    program: str, start: Any, *, space: Space = CELLS, actions: Space = MOVES, limit: int = 20
 ) -> TabularActor:
-    """Return an actor with a program and no recorded transitions."""
-    known = Knowledge(space, actions, limit, program=program)
+    """Return an actor with a program, a start and no recorded transitions."""
+    known = Knowledge(space, actions, limit, starts=[start], program=program)
     known.imagination = LocalImagination(program, actions)  # type: ignore[assignment]
     return TabularActor(known)
 
@@ -96,9 +96,8 @@ def test_search_finds_all_reachable_states() -> None:
 
 def test_action_that_raises_has_no_prediction() -> None:
     actor = tabular_actor(
-        PLAIN.replace("        row, col", "        1 / (action != 2)\n        row, col")
+        PLAIN.replace("        row, col", "        1 / (action != 2)\n        row, col"), start=8
     )
-    actor.known.starts.append(8)
     actor.rebuild()
     assert actor.predict(8, 2) is None
     step = actor.predict(8, 0)
@@ -128,8 +127,7 @@ class Environment:
 
 
 def test_table_excludes_states_out_of_bounds() -> None:
-    actor = tabular_actor(ENDLESS)
-    actor.known.starts.append(20)
+    actor = tabular_actor(ENDLESS, start=20)
     actor.rebuild()
     assert actor.predict(20, 2) == (23, 0.0, False, None)
     assert len(actor.table) == 4
@@ -183,9 +181,8 @@ def test_partial_search_finds_rewarded_end_in_few_steps() -> None:
     box = gym.spaces.Box(0, 60, (2, 3), np.int64)
     space = space_of(gym.spaces.Dict(mission=gym.spaces.Text(4), objects=box))
     start = {"mission": "go", "objects": np.array([[1, 0, 0], [0, 0, 0]])}
-    actor = tabular_actor(FIELD, space=space, limit=200)
+    actor = tabular_actor(FIELD, start, space=space, limit=200)
     actor.known.schema = schema
-    actor.known.starts.append(start)
     imagination = actor.known.imagination
     assert actor.promised_return(start, 200) == pytest.approx(1.0)
     full_search = imagination.model.counter[0]
@@ -224,8 +221,12 @@ class Environment:
         self.now = {"at": min(at + action, 2), "said": "there" if at + action >= 2 else said}
         return self.now, float(self.now["said"] == "there"), False
 """
-    actor = tabular_actor(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
-    actor.known.starts.append({"at": 0, "said": "go"})
+    actor = tabular_actor(
+        program,
+        space=space,
+        actions=space_of(gym.spaces.Discrete(2)),
+        start={"at": 0, "said": "go"},
+    )
     actor.rebuild()
     assert TabularActor.supports(space, actor.known.action_space)
     assert actor.promised_return({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
@@ -233,8 +234,7 @@ class Environment:
 
 
 def test_promised_return_is_that_of_the_shortest_path() -> None:
-    actor = tabular_actor(COSTLY)
-    actor.known.starts.append(0)
+    actor = tabular_actor(COSTLY, start=0)
     record(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
     actor.rebuild()
     assert actor.promised_return(0, 20) == pytest.approx(-7.0)
@@ -246,8 +246,7 @@ def test_promised_return_is_that_of_the_shortest_path() -> None:
 
 
 def test_recorded_path_wins_over_equal_path() -> None:
-    actor = tabular_actor(GOAL)
-    actor.known.starts.append(0)
+    actor = tabular_actor(GOAL, start=0)
     around = [0, 6, 12, 18, 19, 20, 21, 22, 23]
     moves = {6: 1, 1: 0}
     record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
@@ -257,8 +256,7 @@ def test_recorded_path_wins_over_equal_path() -> None:
 
 
 def test_recorded_transitions_override_program() -> None:
-    actor = tabular_actor(GOAL)
-    actor.known.starts.append(0)
+    actor = tabular_actor(GOAL, start=0)
     actor.rebuild()
     assert play(actor, 10) == [10, 11, 17] or play(actor, 10) == [10, 16, 17]
     record(actor, (16, 0, 16, 0.0, False), (11, 1, 11, 0.0, False))
@@ -271,8 +269,7 @@ def test_recorded_transitions_override_program() -> None:
 
 def test_new_start_is_searched_on_demand() -> None:
     split = PLAIN.replace("row = min", "row = row if row == 2 else min")
-    actor = tabular_actor(split.replace("return", "row == 2 and 0\n        return"))
-    actor.known.starts.append(12)
+    actor = tabular_actor(split.replace("return", "row == 2 and 0\n        return"), start=12)
     actor.rebuild()
     actor.choose(12, 20)
     assert len(actor.table) == 6
@@ -281,8 +278,7 @@ def test_new_start_is_searched_on_demand() -> None:
 
 
 def test_exploration_tries_every_action_once() -> None:
-    actor = tabular_actor(PLAIN)
-    actor.known.starts.append(0)
+    actor = tabular_actor(PLAIN, start=0)
     actor.rebuild()
     here, tried = 0, set()
     while True:
@@ -299,8 +295,7 @@ def test_exploration_tries_every_action_once() -> None:
 
 
 def test_exploration_prefers_new_rows_and_columns_of_grid() -> None:
-    actor = tabular_actor(PLAIN)
-    actor.known.starts.append(0)
+    actor = tabular_actor(PLAIN, start=0)
     record(actor, *((c, a, c, 0.0, False) for c, a in ((0, 2), (0, 3))), (0, 0, 1, 0.0, False))
     record(actor, (1, 1, 7, 0.0, False), (7, 1, 13, 0.0, False), (13, 0, 14, 0.0, False))
     actor.rebuild()
@@ -311,8 +306,7 @@ def test_exploration_prefers_new_rows_and_columns_of_grid() -> None:
 
 
 def test_exploration_prefers_corners_of_grid() -> None:
-    actor = tabular_actor(PLAIN)
-    actor.known.starts.append(0)
+    actor = tabular_actor(PLAIN, start=0)
     around = [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 6, 12, 18, 12, 6, 7]
     moves = {1: 0, -1: 2, 6: 1, -6: 3}
     record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
@@ -328,13 +322,11 @@ def test_exploration_prefers_corners_of_grid() -> None:
 
 
 def test_actor_is_not_settled_while_unvisited_state_could_pay_more() -> None:
-    actor = tabular_actor(GOAL)
-    actor.known.starts.append(16)
+    actor = tabular_actor(GOAL, start=16)
     record(actor, (16, 0, 17, 1.0, True))
     actor.rebuild()
     assert actor.is_settled  # no reward is better, and none is sooner
-    far = tabular_actor(COSTLY)
-    far.known.starts.append(0)
+    far = tabular_actor(COSTLY, start=0)
     record(far, (0, 0, 1, -1.0, False), (1, 1, 7, -1.0, False))
     far.rebuild()
     assert not far.is_settled
@@ -345,8 +337,7 @@ def test_actor_is_not_settled_while_unvisited_state_could_pay_more() -> None:
 
 
 def test_probe_answers_targeted_question() -> None:
-    actor = tabular_actor(GOAL)
-    actor.known.starts.append(0)
+    actor = tabular_actor(GOAL, start=0)
     actor.rebuild()
     asked = TargetedQuestion(OpenQuestion("is there a wall?", action=3), np.array([[2.0], [2.0]]))
     actor.known.targets.append(asked)
@@ -357,8 +348,7 @@ def test_probe_answers_targeted_question() -> None:
 
 
 def test_questions_include_single_ends_and_untried_actions() -> None:
-    actor = tabular_actor(GOAL)
-    actor.known.starts.append(16)
+    actor = tabular_actor(GOAL, start=16)
     record(actor, (16, 0, 17, 1.0, True))
     actor.rebuild()
     asked = [question.text for question in actor.questions()]
@@ -367,8 +357,7 @@ def test_questions_include_single_ends_and_untried_actions() -> None:
 
 
 def test_actor_explores_after_repeated_wrong_rewards() -> None:
-    actor = tabular_actor(GOAL.replace("== 17", "> 17"))
-    actor.known.starts.append(0)
+    actor = tabular_actor(GOAL.replace("== 17", "> 17"), start=0)
     actor.rebuild()
     for cell in (12, 13, 14):
         intent = actor.choose(cell, 20)
@@ -384,8 +373,7 @@ def test_actor_explores_after_repeated_wrong_rewards() -> None:
 
 
 def test_random_rows_do_not_override_program() -> None:
-    actor = tabular_actor(PLAIN)
-    actor.known.starts.append(0)
+    actor = tabular_actor(PLAIN, start=0)
     actor.known.random_rows.add(1)
     record(actor, (0, 0, 1, 0.0, False), (0, 0, 9, 0.0, False))
     actor.rebuild()
