@@ -261,7 +261,7 @@ def test_curriculum_converts_rows_to_a_larger_object_table(tmp_path: Path) -> No
     assert learn("Sokoban-Teleport-v0", steps=14, **arguments).steps == 14
     run = LearnRun.load(tmp_path / "r")
     before = LearnRun.load(tmp_path / "r-1-Sokoban-v0").dataset()
-    earlier = run.earlier()
+    earlier = run.earlier_rows()
     assert len(earlier) == len(before) == len(run.dataset()) == 14
     assert earlier.observation_space != before.observation_space
     assert np.array_equal(earlier.columns["rewards"], before.columns["rewards"])
