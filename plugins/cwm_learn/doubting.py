@@ -21,7 +21,7 @@ from cwm_cli.search.contracts import Message, Usage
 from cwm_cli.search.reading import blocks
 from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.missions import identifiers
-from cwm_learn.writing import SHOWN, AskedModel
+from cwm_learn.writing import MAX_PROGRAM_CHARACTERS, BudgetedModel
 
 DOUBT_INTERVAL = 3
 """Programs per request for questions; most completions are needed to write programs."""
@@ -46,7 +46,7 @@ SYSTEM = (
 class DoubtingModel:
     """A language model that names open questions about a program."""
 
-    model: AskedModel
+    model: BudgetedModel
     known: Knowledge
     description: str = ""
     actions: Sequence[str] = ()
@@ -58,7 +58,7 @@ class DoubtingModel:
         """Request questions about a program.
 
         Args:
-            program: The program; the prompt shows its first `SHOWN` characters.
+            program: The program; the prompt shows its first `MAX_PROGRAM_CHARACTERS` characters.
             replayed: A sentence on how many recorded outcomes the program predicts.
             recorded: The section of the prompt that shows recorded rows.
             asked: Open questions, which the answer should not repeat.
@@ -98,7 +98,7 @@ class DoubtingModel:
         parts = [
             f"## The environment\n\n{self.description}" if self.description else "",
             recorded,
-            f"## The program\n\n{replayed}\n\n```python\n{program[:SHOWN]}\n```",
+            f"## The program\n\n{replayed}\n\n```python\n{program[:MAX_PROGRAM_CHARACTERS]}\n```",
             f"## Open questions\n\nThese are known already:\n\n{known}" if known else "",
             f"## Your answer\n\nWrite a JSON list of at most {MAX_QUESTIONS} further questions in "
             "a ```json block, the most important first. Ask only questions that a step in the "

@@ -55,7 +55,7 @@ from cwm_learn.runs import EARLIER, Budget, LearnConfig, LearnHeader, LearningRe
 from cwm_learn.sessions import RecordedSession
 from cwm_learn.starting_point import RunOrRows, StartingPoint, convert_rows
 from cwm_learn.strategy import LearningTask
-from cwm_learn.writing import AskedModel, ProgramWriter
+from cwm_learn.writing import BudgetedModel, ProgramWriter
 
 ACTORS = (
     "cwm_learn.actors.tabular:TabularActor",
@@ -169,9 +169,9 @@ def learn(
         with found as opened:
             opened.report_repair(observer)
             if strategy is None:
-                asked = _open_model(chosen, opened, completions, max_cost)
+                language_model = _open_model(chosen, opened, completions, max_cost)
                 return _run_loop(
-                    opened, subject, sandbox, budget, asked, point=point, observer=observer
+                    opened, subject, sandbox, budget, language_model, point=point, observer=observer
                 )
             others = [_Subject.of(each, None, StartingPoint(), seed) for each in curriculum]
             tasks = [each.learning_task for each in (*others, subject)]
@@ -289,14 +289,14 @@ def _or_inf(limit: float | None) -> float:
 
 def _open_model(
     chosen: _Choices, run: LearnRun, completions: int | None, max_cost: float | None
-) -> AskedModel | None:
+) -> BudgetedModel | None:
     """Return the language model, after a check that it works; None without one."""
     if not chosen.has_model:
         return None
     strategy, backend = find("strategy", default("strategy")), chosen.backend
     backend.ready(max_cost)
     backend = RecordedAnswers(backend, run.folder / ANSWERS)
-    return AskedModel(
+    return BudgetedModel(
         backend, strategy, completions=completions, max_cost=max_cost, in_flight=chosen.in_flight
     )
 
@@ -378,14 +378,16 @@ class _Subject(NamedTuple):
         words = f"{self.description}\n\nThe only reward is 1 for reaching this goal: {text}."
         return self._replace(goal=goal, description=words), StartingPoint(rows, program, earlier)
 
-    def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> RuleInventor | None:
-        """Return the optimist, None without a mission or without a language model."""
+    def rule_inventor(
+        self, language_model: BudgetedModel | None, sandbox: Sandbox
+    ) -> RuleInventor | None:
+        """Return the inventor of rules, None without a mission or without a language model."""
         known = self.known
-        if asked is None or known.action_space.kind != "discrete":
+        if language_model is None or known.action_space.kind != "discrete":
             return None
         first = int(known.action_space.low[0])
         view = StateView(known.observation_space, known.schema, self.actions, first)
-        return RuleInventor(asked, sandbox, view, known.seed) if view.has_mission else None
+        return RuleInventor(language_model, sandbox, view, known.seed) if view.has_mission else None
 
     @property
     def learning_task(self) -> LearningTask:
@@ -454,29 +456,29 @@ def _run_loop(
     subject: _Subject,
     sandbox: Sandbox,
     budget: Budget,
-    asked: AskedModel | None,
+    language_model: BudgetedModel | None,
     *,
     point: StartingPoint,
     observer: Observer,
 ) -> LearningResult:
     """Learn with the default loop, and write the result; errors name the run."""
     known, task = subject.known, subject.setting.task(subject.spec)
-    questioner = None
-    if asked is not None:
-        questioner = DoubtingModel(asked, known, subject.description, subject.actions)
+    doubting_model = None
+    if language_model is not None:
+        doubting_model = DoubtingModel(language_model, known, subject.description, subject.actions)
     learner = Learner(
         title=f"{subject.spec.id} · learning",
         task=subject.goal.wrap(task) if subject.goal else task,
         known=known,
         actor=choose_actor(known)(known),
-        writer=ProgramWriter(sandbox, known.seed, subject.description, model=asked),
+        writer=ProgramWriter(sandbox, known.seed, subject.description, model=language_model),
         sandbox=sandbox,
         run=run,
         budget=budget,
         observer=observer,
         initial_program=point.program,
-        optimist=subject.optimist(asked, sandbox),
-        questioner=questioner,
+        rule_inventor=subject.rule_inventor(language_model, sandbox),
+        doubting_model=doubting_model,
     )
     steps = learner.known_steps
     verb = f"continues after {steps:,} steps" if steps else "started"

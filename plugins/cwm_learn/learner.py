@@ -110,9 +110,9 @@ class Learner:
     observer: Observer = SILENT
     initial_program: str = ""
     """Program to start with, "" for none."""
-    optimist: RuleInventor | None = None
+    rule_inventor: RuleInventor | None = None
     """Invents rules that would make a mission possible; None without a language model."""
-    questioner: DoubtingModel | None = None
+    doubting_model: DoubtingModel | None = None
     """Has a language model name possible mistakes of the program; None without one."""
 
     steps: int = field(default=0, init=False)
@@ -149,7 +149,7 @@ class Learner:
         kind = self._deterministic_actor
         self._rewriter = ProgramRewriter(self.known, kind, self.writer, self.journal)
         self._collector = QuestionCollector(
-            self.known, self.writer, self.journal, self.env.action_space, self.questioner
+            self.known, self.writer, self.journal, self.env.action_space, self.doubting_model
         )
 
     def learn(self) -> Stop:
@@ -522,10 +522,10 @@ class Learner:
 
     def _invent_rules(self, observation: Any) -> None:
         """Add invented rules to the program if they make a mission without any reward possible."""
-        if self.optimist is None or not self.known.program or self._rewriter.new_mismatches:
+        if self.rule_inventor is None or not self.known.program or self._rewriter.new_mismatches:
             return
         began, rows, used = time.perf_counter(), self.rows_to_explain, self._used_completions
-        written = self.optimist.invent(self.known.program, rows, observation)
+        written = self.rule_inventor.invent(self.known.program, rows, observation)
         completions = self._used_completions - used
         if written is None:
             self._completions_without_program += completions

@@ -27,7 +27,7 @@ from cwm_learn.missions import (
     entry_point,
     merge_programs,
 )
-from cwm_learn.writing import SHOWN, AskedModel, WrittenProgram
+from cwm_learn.writing import MAX_PROGRAM_CHARACTERS, BudgetedModel, WrittenProgram
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
@@ -49,7 +49,7 @@ SYSTEM = (
 class RuleInventor:
     """Asks a language model for rules that make a mission possible that was never rewarded."""
 
-    model: AskedModel
+    model: BudgetedModel
     sandbox: Sandbox
     view: StateView
     seed: int = 0
@@ -99,7 +99,7 @@ class RuleInventor:
         refuted = "\n\n".join(f"```python\n{code.strip()}\n```" for code in self.refuted[-3:])
         parts = [
             self.view.api,
-            f"# The program so far\n\n```python\n{program[:SHOWN]}\n```",
+            f"# The program so far\n\n```python\n{program[:MAX_PROGRAM_CHARACTERS]}\n```",
             f"# Unreachable mission\n\nThe mission is: {self.view.mission(start)}\n\nIn the "
             "program no sequence of actions from this state ends the episode with a reward above "
             f"0. In the environment it is possible.\n\n{state}",

@@ -38,14 +38,14 @@ class QuestionCollector:
     """Collects open questions, and writes them and their answers to the journal.
 
     The sources are the actor, gaps in the rows, rows that no rule predicts, programs that
-    disagree, and a language model (`questioner`, None without one).
+    disagree, and a language model (`doubting_model`, None without one).
     """
 
     known: Knowledge
     writer: ProgramWriter
     journal: LearnerJournal
     action_space: gym.Space[Any]
-    questioner: DoubtingModel | None
+    doubting_model: DoubtingModel | None
     questions: Questions = field(default_factory=Questions)
     _programs_compared: int = 0
 
@@ -127,20 +127,21 @@ class QuestionCollector:
 
     def may_ask_model(self, programs: int) -> bool:
         """Return whether the language model is to name questions after this many programs."""
-        if self.questioner is None or programs % DOUBT_INTERVAL or not self.questioner.model.left:
+        doubting_model = self.doubting_model
+        if doubting_model is None or programs % DOUBT_INTERVAL or not doubting_model.model.left:
             return False
         return len(self._open_model_questions) < MAX_OPEN
 
     def ask_model(self, written: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
         """Ask the language model what the program may predict wrongly."""
-        if self.questioner is None:
+        if self.doubting_model is None:
             return [], Usage()
         verb = "allows" if self.writer.contract == "chance" else "predicts"
         right = len(rows) - int(written.wrong.sum())
         accuracy = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
         # The recorded section states the gaps of the rows already.
         asked = [each.text for each in self.questions.open if each.source != "gaps"]
-        return self.questioner.find_questions(
+        return self.doubting_model.find_questions(
             written.program, accuracy, self.writer.recorded(rows), asked
         )
 
@@ -148,7 +149,9 @@ class QuestionCollector:
         """Record questions of the language model; those with a region become targets to explore."""
         asked = [*self._open_model_questions, *named]
         self.update(asked, "model", steps)
-        targets = [self.questioner.locate(each) for each in asked] if self.questioner else []
+        targets = (
+            [self.doubting_model.locate(each) for each in asked] if self.doubting_model else []
+        )
         self.known.targets[:] = [target for target in targets if target is not None]
 
     def answer(self, row: Transition, steps: int) -> None:

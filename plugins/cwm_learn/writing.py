@@ -72,10 +72,10 @@ MIN_REFINER_SECONDS, REFINER_TIME_FRACTION = 0.2, 0.5
 """Start no refiner with less time left, and give each refiner this fraction of the remaining time,
 because refiners exceed their time limits."""
 
-SHOWN = 24_000
+MAX_PROGRAM_CHARACTERS = 24_000
 """Maximum number of characters of a program in a prompt."""
 
-DRAWS = 64
+SAMPLES = 64
 """Samples of a program without probabilities: an outcome in no sample counts as impossible."""
 
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
@@ -119,7 +119,7 @@ class WrittenProgram(NamedTuple):
 
 
 @dataclass
-class AskedModel:
+class BudgetedModel:
     """A language model with its budget and its usage.
 
     Attributes:
@@ -192,7 +192,7 @@ class ProgramWriter:
     seed: int = 0
     description: str = ""
     seconds: float = 5.0
-    model: AskedModel | None = None
+    model: BudgetedModel | None = None
     contract: ContractName = "plain"
     _failed_at: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """Number of rows at the last attempt that did not help, by source."""
@@ -291,7 +291,7 @@ class ProgramWriter:
 
     def wrong(self, program: str, rows: Dataset) -> np.ndarray:
         """Return a mask of the rows that a program does not replay: all rows if it fails."""
-        answers = ProgramModel(program, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
+        answers = ProgramModel(program, self.sandbox).predict(rows, seed=self.seed, draws=SAMPLES)
         if answers.failure is not None:
             return np.ones(len(rows), np.bool_)
         return mispredicted(answers, rows)
@@ -321,7 +321,7 @@ class ProgramWriter:
     ) -> WrittenProgram | None:
         """Run the rules of a program on every row; return None if it fails."""
         rules, rows = program.partition(EXCEPTIONS)[0], problem.dataset
-        answers = ProgramModel(rules, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
+        answers = ProgramModel(rules, self.sandbox).predict(rows, seed=self.seed, draws=SAMPLES)
         if answers.failure is not None:
             return None
         wrong = mispredicted(answers, rows)

@@ -17,7 +17,7 @@ from cwm_learn.actors.continuous import ContinuousActor
 from cwm_learn.doubting import DoubtingModel, parse_region
 from cwm_learn.records import StepsTaken
 from cwm_learn.runs import LearnRun
-from cwm_learn.writing import AskedModel
+from cwm_learn.writing import BudgetedModel
 from openai_server import OpenAIServer
 
 TRACK = Space("box", "float64", (2,), (-2.0, -1.0), (2.0, 1.0))
@@ -47,13 +47,13 @@ def test_region_consists_only_of_bounds_of_components() -> None:
 
 def test_continuous_actor_tries_a_question_in_its_region() -> None:
     known = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Car Velocity"))
-    questioner = DoubtingModel(
-        AskedModel(Backend(), Strategy), known, actions=("left", "no", "right")
+    doubting_model = DoubtingModel(
+        BudgetedModel(Backend(), Strategy), known, actions=("left", "no", "right")
     )
     question = OpenQuestion("does it bounce?", "position >= 1.5", "right")
-    found = questioner.locate(question)
-    assert questioner.locate(question._replace(region="at the wall")) is None
-    assert questioner.locate(question._replace(action="jump")) is None
+    found = doubting_model.locate(question)
+    assert doubting_model.locate(question._replace(region="at the wall")) is None
+    assert doubting_model.locate(question._replace(action="jump")) is None
     known.targets.append(found)
     intent = ContinuousActor(known).choose(np.array([1.6, 0.0]), 10, "probe")
     assert (intent.action, intent.aim, intent.reason) == (2, "probe", "does it bounce?")
@@ -93,11 +93,13 @@ def test_model_is_asked_for_questions_until_the_cost_limit() -> None:
         Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")),
         QuestionBackend(),
     )
-    model = AskedModel(backend, Strategy, max_cost=1.0)
-    questioner = DoubtingModel(model, known, "A car.", ("left", "no", "right"))
+    model = BudgetedModel(backend, Strategy, max_cost=1.0)
+    doubting_model = DoubtingModel(model, known, "A car.", ("left", "no", "right"))
     recorded = "## What was recorded\n\n12 steps"
     asked = ["what stops it?"]
-    found, usage = questioner.find_questions("class Environment: ...", "11 of 12", recorded, asked)
+    found, usage = doubting_model.find_questions(
+        "class Environment: ...", "11 of 12", recorded, asked
+    )
     prompt = backend.asked.messages[-1].content
     for part in ("A car.", recorded, "class Environment", "11 of 12", *asked, "2 right"):
         assert part in prompt
@@ -105,7 +107,10 @@ def test_model_is_asked_for_questions_until_the_cost_limit() -> None:
     assert [each.text for each in found] == [NAMED[0]["text"], "does the ice [31mmelt?"]
     assert found[1].region == "after many steps, by wait"
     assert (found[1].action, usage.cost, model.used, model.spent) == (None, 0.5, 1, 0.5)
-    assert questioner.find_questions("class Environment: ...", "12 of 12", "", []) == ([], Usage())
+    assert doubting_model.find_questions("class Environment: ...", "12 of 12", "", []) == (
+        [],
+        Usage(),
+    )
     assert model.used == 1
 
 

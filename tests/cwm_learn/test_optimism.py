@@ -17,7 +17,7 @@ from cwm_learn.missions import WorldProgram
 from cwm_learn.optimism import RuleInventor
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearnRun
-from cwm_learn.writing import AskedModel
+from cwm_learn.writing import BudgetedModel
 from folders import CORRIDOR, SUPPORT
 from object_worlds import Corridor, rows_of, view_of
 from openai_server import OpenAIServer
@@ -62,7 +62,7 @@ def test_invention_agrees_with_the_rows_and_makes_the_mission_possible(sandbox: 
     program = WorldProgram(MOVES).source(view)
     start, _ = Corridor().reset(seed=4)
     answers = Answers("I do not know.", CONTRADICTING, OPENED)
-    model = AskedModel(answers, Strategy, each=3)
+    model = BudgetedModel(answers, Strategy, each=3)
     inventor = RuleInventor(model, sandbox, view)
     found = inventor.invent(program, rows, start)
     assert found is not None
@@ -81,7 +81,7 @@ def test_invention_agrees_with_the_rows_and_makes_the_mission_possible(sandbox: 
 def test_no_invention_is_requested_after_a_reward_or_with_a_plan(sandbox: Sandbox) -> None:
     rows, view = rows_of(Corridor(), 10), view_of(rows_of(Corridor(), 1))
     start, _ = Corridor().reset(seed=4)
-    model = AskedModel(Answers(), Strategy)
+    model = BudgetedModel(Answers(), Strategy)
     inventor = RuleInventor(model, sandbox, view)
     moves = (FOLDER / "transition.py").read_text()
     pays = {Corridor().mission: (FOLDER / "reward.py").read_text()}

@@ -14,7 +14,7 @@ from cwm_learn.writing import (
     EXCEPTIONS,
     KEPT,
     MODEL,
-    AskedModel,
+    BudgetedModel,
     ProgramWriter,
     with_exceptions,
 )
@@ -162,7 +162,7 @@ def test_language_model_explains_rows_within_its_budget(sandbox, monkeypatch):
     rows = folded_rows(60)
     with OpenAIServer([answer(f"```python\n{FOLDS}```")]) as server:
         backend = LiteLLM("openai/gpt-4o-mini", api_base=server.url)
-        model = AskedModel(backend, find("strategy", default("strategy")), completions=1)
+        model = BudgetedModel(backend, find("strategy", default("strategy")), completions=1)
         writer = ProgramWriter(sandbox, seconds=0.3, model=model)
         assert writer.write(rows, [FOLDS]).origin == KEPT and not server.requests
         written = writer.write(rows)
