@@ -286,7 +286,7 @@ def summary_lines(goals: Sequence[Goal], ours: Results, seeds: Sequence[int]) ->
     checked = [one["checked"] for one in found if one.get("checked")]
     if checked:
         broken = sum(not one["holds"] for one in checked)
-        yield f"certificates: {len(checked)}, of which {broken} were exceeded in further steps"
+        yield f"certificates: {len(checked)} ({broken} exceeded in further steps)"
     names = {goal.name for goal in goals} & {goal.name for goal in HELD_OUT}
     several: dict[str, list[bool]] = defaultdict(list)
     for case, one in ours.items():

@@ -58,7 +58,7 @@ def test_medians_treat_failed_runs_as_infinite(tmp_path) -> None:
     assert cells[5:8] == ["4", "25.0 %", ""]
     assert cells[8:] == ["PPO 5,120 (at -120)", "27"]
     lines = list(summary_lines([CAR, CLIFF], ours, [10, 11, 12]))
-    assert lines[0] == "certificates: 3, of which 1 were exceeded in further steps"
+    assert lines[0] == "certificates: 3 (1 exceeded in further steps)"
     assert lines[-1] == "writing programs took 25.0 % of the time of learning"
     svg = ElementTree.fromstring(draw_figure([CAR], ours, load_baselines(tmp_path), [10, 11, 12]))
     texts = [element.text for element in svg.iter() if element.tag.endswith("text")]

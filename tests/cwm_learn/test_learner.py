@@ -41,7 +41,7 @@ SPACES = {
 
 
 class Backward(gym.ActionWrapper):
-    """A dry lake on which every action moves in the opposite direction."""
+    """A dry lake with actions that move in the opposite direction."""
 
     metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium 1.3 reads it from the class
 
