@@ -69,7 +69,7 @@ EXPLORE_INTERVAL = 10
 MIN_NOVELTY = 0.01
 """Minimum distance of a new observation from the visited range, in spreads of the data."""
 
-DOOMED_STEPS = 8
+FINAL_STEPS = 8
 """Policies do not start from the last steps before an end, since no action may prevent that end."""
 
 MAX_TRIES = 2
@@ -253,9 +253,9 @@ class ContinuousActor(Actor):
             return None
         makers = {"exploit": self._exploit, "explore": self._explore, "probe": self._probe}
         found = makers[aim](here, left) if self.known.program and left > 0 else None
-        self._plan = (
-            CurrentPlan(aim, left, found, here) if found and len(found["actions"]) else None
-        )
+        self._plan = CurrentPlan(aim, left, found, here) if found else None
+        if self._plan is not None and not self._plan.length:
+            self._plan = None
         return self._plan
 
     def _exploit(self, here: np.ndarray, left: int) -> Arrays | None:
@@ -270,13 +270,8 @@ class ContinuousActor(Actor):
         if plan is not None and plan.aim == "exploit" and 0 < plan.index(left) < plan.length:
             arrays["previous"] = plan.found["actions"][plan.index(left) :]
             arrays["previous_value"] = np.array(plan.value(left))
-        found = self._search(
-            "cells:plan",
-            arrays,
-            horizon=left,
-            max_reward=self._max_reward,
-            usual_reward=self.known.usual_reward,
-        )
+        rewards = {"max_reward": self._max_reward, "usual_reward": self.known.usual_reward}
+        found = self._search("cells:plan", arrays, horizon=left, **rewards)
         if found and found["flat"] and self._max_reward > 0:
             found["flat"] = np.array(False)  # longer episodes have higher returns
         return found
@@ -293,7 +288,7 @@ class ContinuousActor(Actor):
         starts = np.array([np.ravel(start) for start in self.known.starts[-16:]], float)
         found = self._ask(
             "policies:improve",
-            self._arrays | {"starts": starts, "visited": self._observations_before_doom()},
+            self._arrays | {"starts": starts, "visited": self._early_observations()},
             horizon=limit,
             bound=max_reward * limit if max_reward > 0 else None,
             seed=self.known.seed,
@@ -301,13 +296,13 @@ class ContinuousActor(Actor):
         )
         self._weights = found["weights"] if found else None
 
-    def _observations_before_doom(self) -> np.ndarray:
-        """Return observations that are not among the last `DOOMED_STEPS` before an end."""
+    def _early_observations(self) -> np.ndarray:
+        """Return observations that are not among the last `FINAL_STEPS` before an end."""
         rows = self.known.rows
         kept = [
             row
             for place, row in enumerate(rows)
-            if not any(each.terminated for each in rows[place : place + DOOMED_STEPS])
+            if not any(each.terminated for each in rows[place : place + FINAL_STEPS])
         ]
         return np.array([np.ravel(row.observation) for row in kept or rows], float)
 
@@ -393,12 +388,13 @@ class ContinuousActor(Actor):
             text = f"the limit of {name} is between {low:.4g} and {high:.4g}"
             if count == 1:
                 text += "; only one such end was seen"
-            region = f"{name} from {low:.4g} to {high:.4g}"
-            answers = (
-                "an end there lowers the upper bound of the limit, no end raises the lower bound"
+            question = OpenQuestion(
+                text,
+                f"{name} from {low:.4g} to {high:.4g}",
+                None,
+                "an end there lowers the upper bound of the limit, no end raises the lower bound",
+                float(gap * count / ends.sum() + (count == 1)),
             )
-            weight = float(gap * count / ends.sum() + (count == 1))
-            question = OpenQuestion(text, region, None, answers, weight)
             found.append(TargetedQuestion(question, _box(after.shape[1], place, low, high)))
         return found
 
@@ -444,12 +440,11 @@ class ContinuousActor(Actor):
     @property
     def _visited(self) -> VisitedRange:
         """The range of all observations so far, computed once per row."""
-        while len(self._observations) < 2 * len(self.known.rows):
-            row = self.known.rows[len(self._observations) // 2]
-            self._observations += [np.ravel(row.observation), np.ravel(row.next_observation)]
-            self._visited_cache = None
-        if self._visited_cache is None:
-            self._visited_cache = VisitedRange(np.array(self._observations, float))
+        seen, new = self._observations, self.known.rows[len(self._observations) // 2 :]
+        for row in new:
+            seen += [np.ravel(row.observation), np.ravel(row.next_observation)]
+        if self._visited_cache is None or new:
+            self._visited_cache = VisitedRange(np.array(seen, float))
         return self._visited_cache
 
     @property

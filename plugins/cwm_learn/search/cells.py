@@ -112,12 +112,9 @@ class CellSearch:
     ) -> None:
         """Search until the horizon, or until no plan can be better.
 
-        Args:
-            resolution: Divides the size of the cells.
-            max_reward: Largest reward of a step.
-            score: Scores observations to reach; without it only the return counts.
-            revisit: Whether a cell may be entered again in every step. Otherwise only a higher
-                return allows that.
+        `resolution` divides the size of the cells. With `revisit` each step may enter all cells;
+        otherwise an earlier cell needs a higher return. `max_reward` is the largest reward of a
+        step, and `score` scores observations to reach.
         """
         start = self.arrays["start"].ravel()
         layer = CellLayer(start[:, None], np.zeros(1), np.zeros(1, int), np.zeros(1, int))
@@ -283,17 +280,11 @@ def reach(
 ) -> dict[str, np.ndarray]:
     """Return the plan that leads farthest out of the visited range, or into a box.
 
-    Args:
-        model: The model.
-        arrays: As in `plan`, and optionally `boxes` (boxes, 2, components) with lower and upper
-            bounds, which may be infinite.
-        horizon: Steps until the end of the episode.
-        budget: Determines the number of cells that a step of the search keeps.
-        seed: Seed of the search.
-
-    Returns:
-        The plan (see `_pack`). `value` is the distance from the visited range, or minus the
-        distance from the nearest box, in spreads of the data.
+    The arguments have the same meaning as in `plan`, except that `budget` only determines the
+    number of cells that a step of the search keeps. `arrays` may have `boxes` (boxes, 2,
+    components) with lower and upper bounds, which may be infinite. The `value` of the plan is the
+    distance from the visited range, or minus the distance from the nearest box, in spreads of the
+    data.
     """
     simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
 

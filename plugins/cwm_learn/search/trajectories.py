@@ -46,11 +46,7 @@ def simulate(
 ) -> ImaginedTrajectory:
     """Simulate one lane until the episode ends, the program diverges or the horizon is reached.
 
-    Args:
-        simulator: The model.
-        start: The first observation (components,).
-        choose: Returns the action (..., 1) for a step number and an observation (components, 1).
-        horizon: Maximum number of steps.
+    `choose` returns the action (..., 1) for a step number and an observation (components, 1).
     """
     now, ended = start[:, None], False
     actions: list[np.ndarray] = []
