@@ -34,7 +34,7 @@ TIE_NOISE = 1e-5
 
 @dataclass
 class Arm:
-    """A way to continue from a world model; the chance of success is Beta(alpha, beta)."""
+    """A way to continue from a world model; its chance of success has Beta(alpha, beta)."""
 
     kind: ArmKind
     base: WorldEvaluation | None

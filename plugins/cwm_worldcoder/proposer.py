@@ -226,34 +226,30 @@ def guess_effects(
     directions = {"forward", *rules.DIRECTION_WORDS}
     walks = walks or [action for action in view.actions if directions & set(action.split())]
     guesses: list[RuleGuess] = []
-
-    def guess(action: str, effects: list[Any], **pattern: Any) -> None:
-        renamed = {name.replace("_", " "): value for name, value in pattern.items()}
-        guesses.append(RuleGuess(action, renamed, effects))
-
     for action in view.actions:
         hinted = [each for each, hints in HINTS.items() if set(hints) & set(action.split())]
         is_known = action in walks or any(c.result for c in cases if c.action == action)
         possible = hinted or ([] if is_known else list(HINTS))
+        found: list[tuple[dict[str, Any], list[Any]]] = []
         for kind in kinds:
+            front = {"front": kind}
             if action in walks:
-                for state in (None, *states):
-                    guess(action, [step], front=kind, front_state=state)
-                guess(action, [["move", "front", 1], step], front=kind, beyond=None)
+                found += [({**front, "front state": state}, [step]) for state in (None, *states)]
+                found.append(({**front, "beyond": None}, [["move", "front", 1], step]))
             if "take" in possible:
-                guess(action, [["take", "front"]], front=kind, held=None)
-            if "set" in possible:
-                for state in states:
-                    effects = [["set", "front", "state", state]]
-                    guess(action, effects, front=kind)
-                    for held in kinds:
-                        guess(action, effects, front=kind, held=held)
-                        guess(action, effects, front=kind, held=held, front_color_as_held=True)
+                found.append(({**front, "held": None}, [["take", "front"]]))
+            for state in states if "set" in possible else ():
+                effects = [["set", "front", "state", state]]
+                found.append((front, effects))
+                for held in kinds:
+                    found.append(({**front, "held": held}, effects))
+                    found.append(({**front, "held": held, "front color as held": True}, effects))
             if "go" in possible and sum(each.name == kind for each in start) > 1:
-                guess(action, [["go", "here"]], here=kind)
+                found.append(({"here": kind}, [["go", "here"]]))
         if "put" in possible:
-            guess(action, [["put", "held"]], front=None)
-    return [each for each in guesses if each.pattern.get("front") != "Wall"]
+            found.append(({"front": None}, [["put", "held"]]))
+        guesses += [RuleGuess(action, *each) for each in found if each[0].get("front") != "Wall"]
+    return guesses
 
 
 def guess_ends(view: StateView, mission: str) -> list[RuleGuess]:

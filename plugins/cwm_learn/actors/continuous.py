@@ -47,9 +47,9 @@ PLAN_WORK, POLICY_WORK = 2_000_000, 4_000_000
 """Maximum simulated steps for a plan and for a policy: about two and four seconds of one core."""
 
 STEP_WORK, SAVED_WORK = 100_000, 6_000_000
-"""Simulated steps that each decision adds to the planning budget, and the maximum budget. Three
-plans in succession are possible, but if every step fails its plan, planning costs as much as the
-steps add."""
+"""Simulated steps that each decision adds to the planning budget, and the maximum budget. It allows
+three plans in a row. If every step deviates from its plan, each new plan has the simulated steps of
+one decision only."""
 
 PLAN_TOLERANCE = 0.01
 """Replan when a component deviates from the plan by this share of its spread."""
@@ -64,7 +64,7 @@ MAX_BOUND = 1e3
 """Bounds and ranges beyond this are ignored."""
 
 EXPLORE_INTERVAL = 10
-"""Steps until the next search for unvisited observations, if a search found none."""
+"""Steps until the next search for unvisited observations, if the last search found none."""
 
 MIN_NOVELTY = 0.01
 """Minimum distance of a new observation from the visited range, in spreads of the data."""
@@ -73,7 +73,7 @@ FINAL_STEPS = 8
 """Policies do not start from the last steps before an end, since no action may prevent that end."""
 
 MAX_TRIES = 2
-"""Plans per question; a question that two plans did not answer counts as out of reach."""
+"""Plans per question; after two plans without an answer, the question is out of reach for now."""
 
 
 @dataclass

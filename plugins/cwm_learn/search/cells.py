@@ -49,7 +49,8 @@ CHEAP_DIVISOR = 20
 """`plan` also tries finer cells while the work is at most the budget divided by this."""
 
 CERTAIN_SHARE = 0.98
-"""A policy with the maximum return needs no search if this share of the return is certain."""
+"""A policy with the maximum return is used without a search if at least this share of the return
+remains after the reduction outside the visited range."""
 
 HALF_SCORE_STEPS = 200
 """Steps after which a score counts half, since these steps are taken in the environment."""

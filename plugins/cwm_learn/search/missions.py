@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import log, sqrt
 from typing import Any
 
@@ -143,6 +144,7 @@ class _StepTexts:
         return words
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """A state in the tree; it is `done` if all its continuations have been tried.
 
@@ -150,18 +152,17 @@ class _Node:
     the number of words of that text.
     """
 
-    __slots__ = ("action", "children", "counts", "depth", "done", "length", "parent", "state",
-                 "untried", "value_sum", "visits")  # fmt: skip
-
-    def __init__(self, parent: _Node | None, action: int, state: Any) -> None:
-        self.parent, self.action, self.state = parent, action, state
-        self.depth: int = parent.depth + 1 if parent else 0
-        self.value_sum, self.visits = 0.0, 1
-        self.children: list[_Node] = []
-        self.untried: list[int] = []
-        self.counts: Counter[str] = Counter()
-        self.length = 0
-        self.done = False
+    parent: _Node | None
+    action: int
+    state: Any
+    depth: int = 0
+    value_sum: float = 0.0
+    visits: int = 1
+    children: list[_Node] = field(default_factory=list)
+    untried: list[int] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    length: int = 0
+    done: bool = False
 
     @property
     def plan(self) -> list[int]:
@@ -203,7 +204,7 @@ class MissionSearch:
         self._visited = {name(start)}
         while self.nodes < budget and not root.done:
             node = self._select(root)
-            last = child = _Node(node, node.untried.pop(), None)
+            last = child = _Node(node, node.untried.pop(), None, node.depth + 1)
             node.children.append(child)
             self.nodes += 1
             value, is_goal = self._step(node, child)

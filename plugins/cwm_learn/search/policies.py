@@ -18,7 +18,7 @@ STARTS = 16
 observations. Policies that were perfect from a narrow range of starts failed from new starts."""
 
 WORST_WEIGHT = 0.5
-"""Weight of the worst return; the mean has the rest. A failed episode distinguishes policies."""
+"""Weight of the worst return in a score, next to the mean; good policies differ in failures."""
 
 MIN_DEVIATION = 0.05
 """Added to the deviation after each round, so that the method does not stop exploring."""
