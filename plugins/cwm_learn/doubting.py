@@ -149,10 +149,8 @@ class DoubtingModel:
 def parse_region(region: str, names: Mapping[str, int], size: int) -> np.ndarray | None:
     """Return the box (2, components) of a region, None if the region is not a box.
 
-    Args:
-        region: Comparisons of components with numbers, joined by `and`. "" is unbounded.
-        names: Indices of components by name; `observation[0]` is always possible.
-        size: Number of components.
+    A region consists of comparisons of components with numbers, joined by `and`; "" is unbounded.
+    `names` has the indices of components by name; `observation[0]` is always possible.
     """
     box = np.repeat([[-inf], [inf]], size, axis=1)
     if not region:

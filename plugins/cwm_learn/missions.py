@@ -421,15 +421,8 @@ class Environment(_Seen):
 def replace_reward(program: str, goal: str, space: Space, description: str = "") -> str:
     """Return a program with reward 1 and the end of the episode at a goal, and no other reward.
 
-    Args:
-        program: The program of the environment.
-        goal: A condition on observations, such as `observation[0] >= 0.6`, or `position >= 0.6`
-            with a documented name.
-        space: The observation space.
-        description: The documentation of the environment, which may name components.
-
-    Raises:
-        CwmError: If the goal is not such a condition.
+    The goal is a condition on observations, such as `observation[0] >= 0.6`, or `position >= 0.6`
+    if the description has names of components. Other goals raise `CwmError`.
     """
     condition = _condition(goal, space, description)
     return f"{program.rstrip()}\n" + Template(_GOAL_TAIL).substitute(

@@ -78,10 +78,7 @@ MAX_TRIES = 2
 
 @dataclass
 class CurrentPlan:
-    """The plan that is followed, with the step count and the observation at its start.
-
-    `left` are the steps left in the episode. `found` are the arrays of a search.
-    """
+    """The arrays of a plan, and the steps `left` in the episode and observation at its start."""
 
     aim: Aim
     left: int
@@ -158,9 +155,8 @@ class ContinuousActor(Actor):
 
     def observe(self, row: Transition) -> None:
         """Store the outcome of a step."""
-        self._outcomes[_key(row.observation, row.action)] = Step(
-            row.next_observation, row.reward, row.terminated
-        )
+        step = Step(row.next_observation, row.reward, row.terminated)
+        self._outcomes[_key(row.observation, row.action)] = step
 
     def predict(self, observation: Any, action: Any) -> Step | None:
         """Return the recorded outcome, or else the prediction of the program."""
@@ -168,11 +164,8 @@ class ContinuousActor(Actor):
             return known
         if not self.known.program:
             return None
-        arrays = {
-            "observations": np.asarray(observation, float).reshape(1, -1),
-            "actions": np.asarray(action)[None],
-        }
-        found = self._ask("rollouts:predict_steps", arrays)
+        here, actions = np.asarray(observation, float).reshape(1, -1), np.asarray(action)[None]
+        found = self._ask("rollouts:predict_steps", {"observations": here, "actions": actions})
         if not found or found["diverged"][0]:
             return None
         after = found["observations"][0].reshape(self._shape)
@@ -214,9 +207,8 @@ class ContinuousActor(Actor):
         action = self._action(plan, observation, left)
         if aim not in PLAY_AIMS:
             return Intent(action, aim, str(plan.found["reason"]))
-        policy = "a policy optimised in the program"
-        reason = policy if plan.is_policy else "the plan with the highest return"
-        return Intent(action, aim, reason, plan.value(left))
+        reasons = "the plan with the highest return", "a policy optimised in the program"
+        return Intent(action, aim, reasons[plan.is_policy], plan.value(left))
 
     def _action(self, plan: CurrentPlan, observation: Any, left: int) -> Any:
         """Return the next action of a plan, in the type of the environment."""
@@ -253,9 +245,8 @@ class ContinuousActor(Actor):
             return None
         makers = {"exploit": self._exploit, "explore": self._explore, "probe": self._probe}
         found = makers[aim](here, left) if self.known.program and left > 0 else None
-        self._plan = CurrentPlan(aim, left, found, here) if found else None
-        if self._plan is not None and not self._plan.length:
-            self._plan = None
+        plan = CurrentPlan(aim, left, found, here) if found else None
+        self._plan = plan if plan and plan.length else None
         return self._plan
 
     def _exploit(self, here: np.ndarray, left: int) -> Arrays | None:
@@ -369,7 +360,7 @@ class ContinuousActor(Actor):
         ends = np.array([row.terminated for row in self.known.rows], np.bool_)
         if not ends.any() or ends.all():
             return []
-        causes = []
+        causes, found, explained = [], [], np.zeros(len(ends), np.bool_)
         for place, sign in product(range(after.shape[1]), (1, -1)):
             values = sign * after[:, place]
             last = values[~ends].max()
@@ -378,7 +369,6 @@ class ContinuousActor(Actor):
             gap = (first - last) / self._visited.spread[place]
             causes.append((int(mask.sum()), float(gap), place, sign, mask, last, first))
         causes.sort(key=lambda each: each[:2], reverse=True)
-        found, explained = [], np.zeros(len(ends), np.bool_)
         for count, gap, place, sign, mask, last, first in causes:
             if not (mask & ~explained).any():
                 continue  # a component with more ends explains all ends of this one

@@ -82,9 +82,13 @@ class CellLeaf(NamedTuple):
 NO_LEAF = CellLeaf(-np.inf, 0, 0, 0)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class CellSearch:
-    """A forward search from one start, with at most `beam` cells per step."""
+    """A forward search from one start, with at most `beam` cells per step.
+
+    `ended` is the best plan that ends the episode, `surviving` is the best plan that lasts until
+    the horizon, and `reached` is the plan with the best score.
+    """
 
     simulator: LaneSimulator
     arrays: Mapping[str, np.ndarray]
@@ -92,11 +96,8 @@ class CellSearch:
     beam: int
     seed: int
     ended: CellLeaf = field(default=NO_LEAF, init=False)
-    """The best plan that ends the episode."""
     surviving: CellLeaf = field(default=NO_LEAF, init=False)
-    """The best plan that lasts until the horizon."""
     reached: CellLeaf = field(default=NO_LEAF, init=False)
-    """The plan with the best score."""
 
     def __post_init__(self) -> None:
         self._options, self._cell = self.arrays["options"], self.arrays["cell"]
@@ -252,9 +253,7 @@ def plan(
         return _pack(best, simulator, flat=flat, source=source)
     beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), 50, MAX_BEAM))
     for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
-        search = CellSearch(
-            simulator=simulator, arrays=arrays, horizon=horizon, beam=beam, seed=seed
-        )
+        search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, max_reward, revisit=revisit)
         leaf = max(search.ended, search.surviving, key=lambda leaf: leaf.value)
         if leaf.value > -np.inf:
@@ -304,9 +303,7 @@ def reach(
     best_score, best = -np.inf, EMPTY
     for resolution, revisit in (*SPARSE, DENSE):
         work_before = simulator.work
-        search = CellSearch(
-            simulator=simulator, arrays=arrays, horizon=horizon, beam=beam, seed=seed
-        )
+        search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, 0.0, score, revisit=revisit)
         if search.reached.value > best_score:
             best_score = search.reached.value

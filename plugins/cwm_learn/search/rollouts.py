@@ -14,9 +14,7 @@ DIVERGED = 1e6
 
 REWARD_LOSS_OUTSIDE = 0.1
 """Largest share of a reward that is lost outside the data, reached at one spread of the data.
-
-No row shows what happens there, for instance whether the episode ends.
-"""
+No row shows the outcomes there, for instance whether the episode ends."""
 
 MAX_SECONDS = 4.0
 """Seconds of one core that a call may take; the sandbox ends a process after ten."""
