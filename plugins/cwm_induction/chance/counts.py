@@ -43,7 +43,8 @@ class Family:
 
     `mass` and `tail` return P(K = k) and P(K >= k); the second argument is the number of trials,
     the third one the parameter. `grid` are parameters to start from; a family without
-    a parameter has one entry. `source` is the function in the program.
+    a parameter has one entry. `source` is the function in the program, and `drawn` an expression
+    that draws a number.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Family:
     tail: Callable[[Array, Array, Array], Array]
     grid: Array
     source: str
+    drawn: str
     counts_trials: bool = False
 
     @property
@@ -117,6 +119,7 @@ POISSON = Family(
     mean = min(max(mean, 1e-9), 99.0)
     most = int(mean + 5 * mean**0.5 + 4)
     return [(exp(k * log(mean) - mean - lgamma(k + 1)), k) for k in range(most + 1)]''',
+    "self.rng.poisson({parameter})",
 )
 GEOMETRIC = Family(
     "geometric",
@@ -127,6 +130,7 @@ GEOMETRIC = Family(
     """Return the probability of each number of failures before a success."""
     chance = min(max(chance, 0.01), 1.0)
     return [(chance * (1 - chance) ** k, k) for k in range(int(10 / chance) + 1)]''',
+    "(self.rng.geometric({parameter}) - 1)",
 )
 BINOMIAL = Family(
     "binomial",
@@ -139,6 +143,7 @@ BINOMIAL = Family(
     return [
         (comb(trials, k) * chance**k * (1 - chance) ** (trials - k), k) for k in range(trials + 1)
     ]''',
+    "self.rng.binomial({trials}, {parameter})",
     counts_trials=True,
 )
 NORMAL = Family(
@@ -151,6 +156,7 @@ NORMAL = Family(
     most = int(4 * deviation + 1)
     below = [erf((k - 0.5) / (2**0.5 * deviation)) / 2 for k in range(-most, most + 2)]
     return [(below[k + most + 1] - below[k + most], k) for k in range(-most, most + 1)]''',
+    "round(self.rng.normal(0.0, {parameter}))",
 )
 DICE_SOURCE = '''def dice(count, sides):
     """Return the probability of each sum of some dice."""
@@ -179,7 +185,8 @@ def dice(count: int, sides: int) -> Family:
         found: Array = tails[np.clip(k, 0, len(masses)).astype(int)]
         return found
 
-    return Family(f"dice({count}, {sides})", mass, tail, np.zeros(1), DICE_SOURCE)
+    drawn = f"int(self.rng.integers(1, {sides + 1}, {count}).sum())"
+    return Family(f"dice({count}, {sides})", mass, tail, np.zeros(1), DICE_SOURCE, drawn)
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,14 @@ class Draw:
             return self.family.name
         trials = "" if self.trials is None else f"{self.trials.text}, "
         return f"{self.family.name}({trials}{parameter})"
+
+    def drawn(self, parameter: str) -> str:
+        """Write the expression that draws a number; parameters that change are limited."""
+        trials = "" if self.trials is None else f"max({self.trials.text}, 0)"
+        if parameter and not parameter.replace(".", "").isdigit():
+            most = 1.0 if self.family.top < 1 else MAX_MEAN
+            parameter = f"min(max({parameter}, {0.01 if most == 1 else 0.0}), {most})"
+        return self.family.drawn.format(parameter=parameter, trials=trials)
 
 
 @dataclass(frozen=True)
@@ -389,13 +404,20 @@ class CountKernel(ParametricKernel):
         names, counts = ["p", "q"][: len(self.draws)], ["k", "j"]
         given = list(parameters)
         calls, value = [], self.base
+        single = self.base
         for name, count, draw in zip(names, counts, self.draws, strict=False):
             parameter = given.pop(0) if draw.family.has_parameter else ""
             calls.append(f"for {name}, {count} in {draw.call(parameter)}")
             value = plus(value, draw.sign, KnownQuantity(count, self.base.values))
-        text = value.text if self.limit is None else f"min({value.text}, {self.limit.text})"
+            number = KnownQuantity(draw.drawn(parameter), self.base.values)
+            single = plus(single, draw.sign, number)
+        text, drawn_text = value.text, single.text
+        if self.limit is not None:
+            text, drawn_text = (f"min({each}, {self.limit.text})" for each in (text, drawn_text))
         drawn = f"[({' * '.join([*names, *given])}, {text}) {' '.join(calls)}]"
         if self.idle is not None:
             drawn = f"[({literal(1 - float(given[0]))}, {self.idle.text})] + {drawn}"
+            event = f"self.rng.random() < {given[0]}"
+            drawn_text = f"{drawn_text} if {event} else {self.idle.text}"
         sources = frozenset(draw.family.source for draw in self.draws)
-        return FittedKernel(bits, [f"return {drawn}"], refit, sources=sources)
+        return FittedKernel(bits, [f"return {drawn}"], refit, sources=sources, drawn=drawn_text)

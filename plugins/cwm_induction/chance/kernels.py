@@ -76,8 +76,9 @@ class FittedKernel:
     """A kernel that was fitted to some rows.
 
     `lines` are the statements that return the distribution, and `sources` the functions that
-    they call. `refit` fits the kernel to a mask of other rows; it needs more than `least_rows`.
-    If the kernel `draws`, its only value is a draw.
+    they call. `drawn` is an expression that draws a value without listing all values, if there is
+    one. `refit` fits the kernel to a mask of other rows; it needs more than `least_rows`. If the
+    kernel `draws`, its only value is a draw.
     """
 
     bits: float
@@ -87,6 +88,20 @@ class FittedKernel:
     sources: frozenset[str] = frozenset()
     least_rows: int = 0
     draws: bool = False
+    drawn: str = ""
+
+    @property
+    def drawing_lines(self) -> list[str]:
+        """The statements that draw a value."""
+        *before, last = self.lines
+        value = last.removeprefix("return ")
+        if self.drawn:
+            value = self.drawn
+        elif self.draws or self.is_certain:
+            value = value.removeprefix("[(1, ").removesuffix(")]")
+        elif value.startswith("["):
+            value = f"self.draw({value})"
+        return [*before, f"return {value}"]
 
 
 class Kernel(ABC):

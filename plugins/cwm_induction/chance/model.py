@@ -87,13 +87,13 @@ class Tree:
         sides = self.yes.means(values, rows & mask), self.no.means(values, rows & ~mask)
         return np.where(mask, *sides)
 
-    def lines(self) -> list[str]:
-        """Write the statements that return the distribution."""
+    def lines(self, *, draws: bool = False) -> list[str]:
+        """Write the statements that return the distribution, or those that draw a value."""
         if self.leaf is not None:
-            return self.leaf.lines
+            return self.leaf.drawing_lines if draws else self.leaf.lines
         assert self.condition and self.yes and self.no
-        inner = [f"    {line}" for line in self.yes.lines()]
-        return [f"if {self.condition.text}:", *inner, *self.no.lines()]
+        inner = [f"    {line}" for line in self.yes.lines(draws=draws)]
+        return [f"if {self.condition.text}:", *inner, *self.no.lines(draws=draws)]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class _Writer:
         """Return the whole program."""
         leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
         functions = sorted({source for leaf in leaves for source in leaf.sources})
-        if self.model.has_counts:
+        functions = [] if self.draws else functions
+        if self.model.has_counts and not self.draws:
             functions.append(COMBINED)
         names = ("comb", "erf", "exp", "lgamma", "log")
         needed = [name for name in names if any(f"{name}(" in source for source in functions)]
@@ -122,7 +123,7 @@ class _Writer:
         )
         after = ", ".join(f"{name}_next" for name in self.states)
         step = (STEP if self.draws else OUTCOMES).format(body=body, after=after, state=state)
-        step += DRAW if "self.draw(" in body else ""
+        step += DRAW if any("self.draw(" in line for line in methods) else ""
         return head + step + "\n".join([*methods, ""])
 
     @property
@@ -147,8 +148,6 @@ class _Writer:
         lines = []
         for output in self.model.outputs:
             value, is_real = self._value(output), self._is_real(output)
-            if not is_real and not self._is_plain(output):
-                value = f"self.draw({value})"
             if (bounds := self._bounds(output)) and (is_real or output.has_counts):
                 value = "min(max({}, {}), {})".format(value, *bounds)
             lines.append(f"{output.target.name} = {value}")
@@ -205,8 +204,7 @@ class _Writer:
     def _value(self, output: Output) -> str:
         """Write the value of a certain output, or the call that returns or draws values."""
         if not self._is_plain(output):
-            short = output.target.name.removesuffix("_next")
-            return f"self.{short}_chances({', '.join(self._arguments(output))})"
+            return f"self.{self._method_name(output)}({', '.join(self._arguments(output))})"
         [line] = output.tree.lines()
         value = line.removeprefix("return ")
         return value if self._is_real(output) else value.removeprefix("[(1, ").removesuffix(")]")
@@ -231,7 +229,12 @@ class _Writer:
         name = output.target.name
         arguments = ", ".join(["self", *self._arguments(output)])
         yield ""
-        yield f"    def {name.removesuffix('_next')}_chances({arguments}):"
-        what = "Draw" if self._is_real(output) else "Return probability and value of"
+        yield f"    def {self._method_name(output)}({arguments}):"
+        what = "Draw" if self.draws else "Return probability and value of"
+        what = "Return" if self.draws and output.is_certain else what
         yield f'        """{what} `{name}`."""'
-        yield from (f"        {line}" for line in output.tree.lines())
+        yield from (f"        {line}" for line in output.tree.lines(draws=self.draws))
+
+    def _method_name(self, output: Output) -> str:
+        short = output.target.name.removesuffix("_next")
+        return f"{short}_draw" if self.draws else f"{short}_chances"

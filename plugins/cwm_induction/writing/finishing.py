@@ -63,7 +63,8 @@ def _replaced(program: str, names: Mapping[str, str]) -> str:
         return program
     constants = {old.upper(): new.upper() for old, new in names.items()}
     either = "|".join(sorted(names, key=len, reverse=True))
-    suffix = r"_next\b|_chosen\b|_by_case\b|_case_|_velocity|_chances\b|_to_|_leaving|_arriving|\b"
+    whole = "next|chosen|by_case|chances|draw"
+    suffix = rf"_(?:{whole})\b|_case_|_velocity|_to_|_leaving|_arriving|\b"
     variable = rf"(?:(?<![\w\"'.])|(?<=_to_)|(?<=self\.))({either})(?={suffix})"
     program = re.sub(variable, lambda m: names[m[1]], program)
     part = rf"(?:(?<=_)|\b)({either.upper()})(?=_|\b)"

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_induction.attempts import has_rules, real
+from cwm_induction.chance.counts import BINOMIAL, GEOMETRIC, NORMAL, POISSON, Draw, Family, dice
 from cwm_induction.chance.model import RandomModel, learn_model
 from cwm_induction.chance.program import write
+from cwm_induction.chance.quantities import KnownQuantity
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
 
@@ -157,3 +160,30 @@ def test_many_values_of_counts_are_drawn_instead_of_listed() -> None:
 
     _, program = learned(record(step, [61] * 3, 1))
     assert not hasattr(program, "outcomes")
+    program.set_state(np.zeros(3, int))
+    drawn = np.array([program.step(0)[0] for _ in range(1500)])
+    assert drawn.mean(axis=0) == pytest.approx([9, 12, 5], rel=0.06)
+    assert drawn.var(axis=0) == pytest.approx([9, 12, 5], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "family, parameter, trials, mean, variance",
+    [
+        (POISSON, "3.5", None, 3.5, 3.5),
+        (GEOMETRIC, "0.4", None, 1.5, 3.75),
+        (BINOMIAL, "0.3", 10, 3.0, 2.1),
+        (BINOMIAL, "0.3 + 0.1 * 9", 10, 10.0, 0.0),
+        (NORMAL, "2.0", None, 0.0, 4.08),
+        (dice(2, 6), "", None, 7.0, 35 / 6),
+    ],
+)
+def test_draws_follow_their_family(
+    family: Family, parameter: str, trials: int | None, mean: float, variance: float
+) -> None:
+    count = None if trials is None else KnownQuantity("count", np.full(1, float(trials)))
+    text = Draw(family, 1, count).drawn(parameter)
+    names = {"self": SimpleNamespace(rng=np.random.default_rng(0)), "count": trials}
+    code = compile(text, "draw", "eval")
+    drawn = np.array([eval(code, names) for _ in range(4000)])
+    assert drawn.mean() == pytest.approx(mean, abs=0.15)
+    assert drawn.var() == pytest.approx(variance, rel=0.12, abs=1e-9)
