@@ -40,6 +40,14 @@ def _make(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
         raise
 
 
+def no_simulator(name: str) -> EnvironmentFailure:
+    """Return the error of an environment that only defines its spaces."""
+    return EnvironmentFailure(
+        f"{name} has no simulator: define reset and step to act in it, or export a program with "
+        "cwm runs export and act in the export"
+    )
+
+
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """An environment that raises `EnvironmentFailure` if it breaks the interface of Gymnasium.
 
@@ -71,10 +79,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """Reset the environment and check the observation."""
         # The base class only seeds its generator and returns None, which wrappers report badly.
         if type(self.unwrapped).reset is gym.Env.reset:
-            raise EnvironmentFailure(
-                f"{self._name} has no simulator: define reset and step to act in it, or export a "
-                "program with cwm runs export and act in the export"
-            )
+            raise no_simulator(self._name)
         try:
             result = self.env.reset(**options)
         except Exception as error:

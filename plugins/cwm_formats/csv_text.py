@@ -28,6 +28,10 @@ MAX_LINES_OF_ROW = 100
 
 MARKS = ",;\t|"
 
+MIN_SPACED_FRACTION = 0.95
+"""Spaces separate cells only if at least this share of the lines has as many words as the header,
+and no other mark separates more."""
+
 
 @dataclass
 class _Rows:
@@ -54,6 +58,8 @@ def read_csv(file: Path, *, damaged: bool = False) -> ReadTable:
     """
     text, notes = _text(file, damaged=damaged)
     mark = _mark(text)
+    if mark == " ":  # any number of spaces and tabs
+        text = "\n".join(" ".join(line.split()) for line in text.splitlines())
     found = _read_rows(text, mark, file)
     found.notes[:0] = notes
     if found.damaged and not damaged:
@@ -233,4 +239,8 @@ def _mark(text: str) -> str:
         same = sum(width == header for width in rows)
         return (same / len(rows) if rows else 1.0), header
 
-    return max(MARKS, key=fitting)
+    best = max(MARKS, key=fitting)
+    header, *rows = (len(line.split()) for line in sample)
+    same = sum(width == header for width in rows) / max(len(rows), 1)
+    is_spaced = fitting(best)[0] < MIN_SPACED_FRACTION <= same and header > 1
+    return " " if is_spaced and '"' not in text else best

@@ -105,13 +105,17 @@ def _mapped(file: Path) -> dict[str, Any]:
     return found
 
 
+TEXT_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".txt")
+"""Ends of the names of files that may hold a table as text."""
+
+
 @dataclass
 class CsvImporter(TableImporter):
-    """Reads a CSV with a header; marks between cells are commas, semicolons, tabs or bars."""
+    """Reads a CSV with a header; commas, semicolons, tabs, bars or spaces separate cells."""
 
     def reads(self, file: Path) -> bool:
         """Say whether its name ends like one."""
-        return file.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
+        return file.name.lower().endswith(TEXT_TABLES)
 
     def title(self, file: Path) -> str:
         """Return the name without both endings."""

@@ -266,3 +266,14 @@ def test_a_row_number_is_no_observation():
     _, table, notes = inferred()
     assert [column.name for column in table.observed] == ["level"]
     assert "id (row number)" in notes
+
+
+def test_spaces_separate_cells_if_no_other_mark_does():
+    lines = ["level   valve", *(f"  {level(row)}   {valve(row)}" for row in range(80))]
+    Path("spaced.txt").write_text("\n".join(lines) + "\n")
+    dataset, table, _ = inferred("spaced.txt")
+    assert [column.name for column in table.observed] == ["level"]
+    assert len(dataset) == 79
+    Path("log.csv").write_text("\n".join(line.replace("   ", ",") for line in lines) + "\n")
+    same, _, _ = inferred()
+    assert np.array_equal(same.columns["observations"], dataset.columns["observations"])

@@ -272,6 +272,16 @@ def test_invalid_arguments_are_errors_in_one_line(cwm) -> None:
     assert wrong == {}
 
 
+def test_recording_without_simulator_is_refused_before_a_run_begins(cwm) -> None:
+    lines = ["level,valve", *(f"{2 + row % 7}.5,{row % 2}" for row in range(60))]
+    (cwm.folder / "log.csv").write_text("\n".join(lines) + "\n")
+    cwm.inside("data", "import", "log.csv", "--action", "valve", "--out", "log.npz")
+    done = cwm.inside("learn", "--env", "data/log", "--from", "log.npz")
+    assert done.returncode == 1
+    assert "data/log has no simulator" in done.stderr
+    assert not (cwm.folder / "runs").exists()
+
+
 @pytest.mark.slow
 def test_picture_stays_above_the_report_on_a_terminal(tmp_path) -> None:
     child, descriptor = pty.fork()
