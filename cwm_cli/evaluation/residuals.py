@@ -134,20 +134,19 @@ def _columns(
 ) -> Iterator[_Column]:
     """Yield the components of the next observation, and the reward if it has many values."""
     if isinstance(predictions, dict):
-        answers, likeliest = [(predictions, np.ones(len(rows)))], predictions
+        answers = [(predictions, np.ones(len(rows)))]
     else:
-        answers, likeliest = list(predictions.answers()), predictions.likeliest()
+        answers = list(predictions.answers())
     number = 0
     for leaf in rows.observation_space.leaves("next_observations"):
         mean = _expected([(columns[leaf.name], shares) for columns, shares in answers])
-        likely = np.asarray(likeliest[leaf.name], np.float64).reshape(len(rows), -1)
         for place in range(leaf.space.size):
             is_label = number in labels
             yield _Column(
                 number,
                 history.after[:, number],
                 history.before[:, number],
-                (likely if is_label else mean)[:, place],
+                _most_likely(answers, leaf.name, place) if is_label else mean[:, place],
                 is_label,
                 str(number),
             )
@@ -156,6 +155,18 @@ def _columns(
     if rows.has_rewards and len(np.unique(rewards)) > MOST_CLASSES:
         mean = _expected([(columns["rewards"], shares) for columns, shares in answers])
         yield _Column(number, rewards, np.full(len(rows), rewards.mean()), mean[:, 0])
+
+
+def _most_likely(
+    answers: Sequence[tuple[Columns, np.ndarray]], name: str, place: int
+) -> np.ndarray:
+    """Return the most probable value of a label (rows,), over all answers."""
+    rows = len(answers[0][1])
+    values = np.stack([columns[name].reshape(rows, -1)[:, place] for columns, _ in answers])
+    shares = np.stack([shares for _, shares in answers])
+    known = np.unique(values)
+    votes = [np.where(values == value, shares, 0.0).sum(axis=0) for value in known]
+    return np.asarray(known[np.argmax(votes, axis=0)], np.float64)
 
 
 def _expected(answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -12,6 +12,7 @@ from cwm_cli.evaluation.explained import ExplainedMetric
 from cwm_cli.evaluation.noise import noise_levels, rounding_unit
 from cwm_cli.evaluation.residuals import component_scores
 from cwm_cli.evaluation.verdicts import score_words
+from cwm_cli.worlds import Predictions
 
 
 def recorded(states: np.ndarray, actions: np.ndarray, episodes: int = 5) -> Dataset:
@@ -131,6 +132,24 @@ def test_noisy_labels_are_explained_at_their_error_rate() -> None:
         door, _ = component_scores(found, rows, levels)
         assert door.is_label and door.rmse is None
         assert door.is_explained == is_explained
+
+
+def test_the_most_frequent_of_drawn_labels_counts() -> None:
+    rng = np.random.default_rng(3)
+    label = (rng.random(201) < 0.5).astype(float)[:, None]
+    rows = recorded(label, np.zeros(200, int))
+    observed = [["door", "open", "shut"]]
+    rows = replace(rows, metadata=rows.metadata | {"env_args": {"observed": observed}})
+    after = rows.columns["next_observations"]
+    wrong = np.arange(9) >= 6  # three of nine draws
+    draws = np.where(wrong[None, :, None], 1 - after[:, None], after[:, None])
+    columns = {
+        "next_observations": draws,
+        "rewards": np.zeros((200, 9)),
+        "terminations": np.zeros((200, 9), bool),
+    }
+    [door] = component_scores(Predictions(columns, None, "draws"), rows, {})
+    assert door.right == 1.0
 
 
 def test_memory_is_wanted_if_it_filters_the_noise_of_a_sensor() -> None:

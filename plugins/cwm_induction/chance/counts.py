@@ -211,7 +211,9 @@ class Draw:
 
     def drawn(self, parameter: str) -> str:
         """Write the expression that draws a number; parameters that change are limited."""
-        trials = "" if self.trials is None else f"max({self.trials.text}, 0)"
+        trials = "" if self.trials is None else self.trials.text
+        if trials and not trials.isdigit():
+            trials = f"max({trials}, 0)"
         if parameter and not parameter.replace(".", "").isdigit():
             most = 1.0 if self.family.top < 1 else MAX_MEAN
             parameter = f"min(max({parameter}, {0.01 if most == 1 else 0.0}), {most})"
