@@ -177,12 +177,16 @@ class QuestionCollector:
         return [each.question for each in self.questions.open if each.source == "model"]
 
     def _untried_rows(self, steps: int) -> Dataset:
-        """Return untried actions in observed states as rows with placeholder outcomes."""
+        """Return untried actions in observed states as rows with placeholder outcomes.
+
+        Observations at the end of an episode are left out, since no action can be tried there.
+        """
         known, space = self.known, self.known.action_space
         rng = np.random.default_rng([known.seed, steps])
         tried = {(key(row.observation), key(row.action)) for row in known.rows}
-        chosen = rng.permutation(len(known.rows))[:MAX_COMPARED_STATES]
-        states = {key(o): o for o in (known.rows[n].next_observation for n in chosen)}
+        reached = [row.next_observation for row in known.rows if not row.terminated]
+        chosen = rng.permutation(len(reached))[:MAX_COMPARED_STATES]
+        states = {key(o): o for o in (reached[n] for n in chosen)}
         rows = []
         for state, observation in states.items():
             if space.kind == "discrete":
