@@ -76,11 +76,13 @@ class ObjectNovelty(Novelty):
     def _untried_uses(self, width: int, only: Container[str] | None = None) -> np.ndarray:
         """Return a mask of actions never taken with such a combination of `width` objects.
 
-        Actions that always or never change the state are tried on single objects only.
+        Actions that always changed the state are tried on single objects only, and so are actions
+        that never did, except with the carried object, which may be what they need.
         """
         unknown = np.zeros(self._shape, bool)
         tries, effects = self._tries, self._effects
-        uniform = (tries >= MIN_TRIES) & ((effects == 0) | (effects == tries)) & (width > 1)
+        uniform = effects == tries if only else (effects == 0) | (effects == tries)
+        uniform &= (tries >= MIN_TRIES) & (width > 1)
         for action in np.flatnonzero(~uniform).tolist():
             side = self._sides.get(action)
             first = {"here", side} if side else {*CONTACTS}

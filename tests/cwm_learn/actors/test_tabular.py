@@ -195,6 +195,47 @@ def test_partial_search_finds_rewarded_end_in_few_steps() -> None:
     assert imagination.model.counter[0] - full_search < full_search / 4
 
 
+HALL = """
+class Environment:
+    def set_state(self, observation):
+        self.seen = observation
+    def step(self, action):
+        objects = self.seen["objects"].copy()
+        agent, key, door = objects
+        if action < 2:
+            agent[1] = min(max(agent[1] + (-1, 1)[action], 0), door[1] - 1)
+        elif action == 2 and agent[1] == key[1]:
+            key[3] = 1
+        if key[3]:
+            key[1] = agent[1]
+        self.seen = {"mission": "go", "objects": objects}
+        return self.seen, 0.0, False
+"""
+
+
+def test_action_without_effect_is_tried_again_with_carried_object() -> None:
+    held = ObjectField("held", ("no", "yes"))
+    schema = ObjectSchema(
+        ("nothing", "agent", "key", "door"), (ObjectField("x"), ObjectField("y"), held)
+    )
+    box = gym.spaces.Box(0, 9, (3, 4), np.int64)
+    space = space_of(gym.spaces.Dict(mission=gym.spaces.Text(4), objects=box))
+    observation = {"mission": "go", "objects": np.array([[1, 0, 0, 0], [2, 2, 0, 0], [3, 5, 0, 0]])}
+    actor = tabular_actor(HALL, observation, space=space)
+    actor.known.schema = schema
+    tried = []
+    at_door = {"mission": "go", "objects": np.array([[1, 4, 0, 0], [2, 2, 0, 0], [3, 5, 0, 0]])}
+    for _ in range(10):
+        record(actor, (at_door, 3, at_door, 0.0, False))
+    while intent := actor.choose(observation, 20):
+        step = actor.predict(observation, intent.action)
+        assert step is not None
+        tried.append((intent.action, *observation["objects"][:2, [1, 3]].ravel().tolist()))
+        record(actor, (observation, intent.action, step.observation, 0.0, False))
+        observation = step.observation
+    assert (3, 4, 0, 4, 1) in tried  # at the door, with the key
+
+
 @pytest.mark.parametrize("form", ["scalar", "auto"])
 def test_actor_searches_program_in_sandbox(form: str, sandbox: Sandbox) -> None:
     rows = [Transition(n, a, min(n + 1, 23), 0.0, False) for n in range(3) for a in range(4)]
