@@ -88,7 +88,7 @@ class Tree:
         return np.where(mask, *sides)
 
     def lines(self, *, draws: bool = False) -> list[str]:
-        """Write the statements that return the distribution, or those that draw a value."""
+        """Write the statements that return the distribution, or statements that draw a value."""
         if self.leaf is not None:
             return self.leaf.drawing_lines if draws else self.leaf.lines
         assert self.condition and self.yes and self.no

@@ -187,7 +187,7 @@ def _grown(target: LawTarget, base: NoisyLaw, quantities: Sequence[GivenQuantity
 def grow_tree(known: CaseInputs, smallest: float) -> CaseTree:
     """Return a tree of conditions; its numbers have to be filled in.
 
-    Growth ends if the mean squared error is at most `smallest`, such as that of rounding.
+    Growth ends if the mean squared error is at most `smallest`, such as the rounding error.
     """
     outcomes, count = known.outcomes, len(known.outcomes)
     places: Array = np.arange(count)

@@ -76,8 +76,8 @@ class ObjectNovelty(Novelty):
     def _untried_uses(self, width: int, only: Container[str] | None = None) -> np.ndarray:
         """Return a mask of actions never taken with such a combination of `width` objects.
 
-        Actions that always changed the state are tried on single objects only, and so are actions
-        that never did, except with the carried object, which may be what they need.
+        Actions that always changed the state are tried on single objects only. Actions that never
+        changed it are also tried with the carried object, which may be a key or a tool.
         """
         unknown = np.zeros(self._shape, bool)
         tries, effects = self._tries, self._effects
