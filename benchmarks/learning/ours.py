@@ -35,7 +35,7 @@ LEARNING_SECONDS = 120.0
 """Time limit for learning, without measurements."""
 
 MEASURING_SECONDS = 600.0
-"""Time limit for measurements; slow play is measured less often."""
+"""Time limit of a measurement. Another one starts only if the earlier ones took less in total."""
 
 FIRST_SEED = 10_000_019
 """First seed of measurements."""
@@ -113,12 +113,15 @@ class Measuring(Observer):
         if learner and learner.known.program:
             same = len(learner.programs) == self._programs and self._final_returns
             returns = self._final_returns if same else self._play(learner, EPISODES)
-            self.facts["final"] = float(np.mean(returns))
-            self.facts["lowest"] = float(min(returns))
+            if len(returns) == EPISODES:  # otherwise the time was over: not reached
+                self.facts["final"] = float(np.mean(returns))
+                self.facts["lowest"] = float(min(returns))
 
     def _measure(self, learner: Learner) -> None:
         """Play fresh episodes; stop early if the first ones return too little."""
         returns = self._play(learner, FIRST_EPISODES)
+        if len(returns) < FIRST_EPISODES:
+            return
         if np.mean(returns) >= self.returned - 0.05 * abs(self.returned):
             returns += self._play(learner, EPISODES - FIRST_EPISODES)
         self.facts["curve"].append((learner.steps, float(np.mean(returns))))
@@ -129,10 +132,13 @@ class Measuring(Observer):
             self.facts |= {"hit": learner.steps, "hit_seconds": round(seconds, 2)}
 
     def _play(self, learner: Learner, count: int) -> list[float]:
-        """Return the returns of fresh episodes, outside the time limit of learning."""
+        """Return the returns of fresh episodes, outside the time limit of learning.
+
+        A measurement that exceeds its time limit returns fewer episodes.
+        """
         began, planning = time.monotonic(), learner.planning_seconds
         seeds = [next(self._seeds) for _ in range(count)]
-        returns = [played.returned for played in learner.play(seeds)]
+        returns = [played.returned for played in learner.play(seeds, MEASURING_SECONDS)]
         learner.planning_seconds = planning
         self._extend_budget(learner, began)
         return returns

@@ -120,6 +120,11 @@ class Conversation:
             for replies in ready or list(waiting):  # `receive` raises if a reply is late
                 yield waiting.pop(replies)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the beginning of a reply or the end of the process; return whether it came."""
+        left = min(seconds, self._deadline - time.monotonic())
+        return bool(self._poller.poll(max(0.0, left) * 1000))
+
     def receive(self, size: int) -> bytes:
         """Return the next `size` bytes of the reply.
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import finalize
 
@@ -18,7 +19,7 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, printable
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES, SIZE, ImaginingJob, pack, unpack
 from cwm_cli.worlds.model import ImaginedEpisodes, ImaginedStep, ObservedEpisodes
-from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed, RemoteModel
+from cwm_cli.worlds.remote import NO_PLAN, OutOfTime, ProgramFailed, RemoteModel
 
 if TYPE_CHECKING:
     from cwm_cli.planning.model import EpisodeHistory
@@ -29,7 +30,8 @@ class Imagination:
     """Calls functions inside the confined process of a program; close it with `with`.
 
     `steps` counts the steps of the model so far. After a failure, such as a limit of the sandbox
-    in one call, the next call starts a new process.
+    in one call, the next call starts a new process. A call raises `OutOfTime` when `seconds_left`,
+    which a caller may replace, returns 0 or less.
 
         with Imagination(sandbox, program, rows) as imagination:
             found = imagination.ask("stepping:follow", columns, space=space.to_json(), key=[0])
@@ -42,6 +44,7 @@ class Imagination:
     ) -> None:
         self.program = program
         self.steps = 0
+        self.seconds_left: Callable[[], float] = lambda: inf
         self._sandbox = sandbox
         inputs = rows.select("observations", "actions")
         self._job = self.job_class.of(program, rows, seed=seed, columns=inputs, form=form)
@@ -59,6 +62,7 @@ class Imagination:
 
         Raises:
             ProgramFailed: If the program fails, exceeds a limit, or the reply is malformed.
+            OutOfTime: If no seconds are left.
         """
         question = pack({"function": function, "options": options}, arrays or {})
         results = self._sandbox.insist(lambda: self._ask(SIZE.pack(len(question)) + question))
@@ -72,6 +76,9 @@ class Imagination:
         process = self._process
         try:
             process.send(question)
+            if not process.wait(self.seconds_left()) and self.seconds_left() <= 0:
+                self.close()
+                raise OutOfTime
             [size] = SIZE.unpack(process.receive(SIZE.size))
             process.rest()  # the time to read a long reply does not count as time of the program
             if size > 1 << 28:  # 256 MB, enough for a table of a million situations

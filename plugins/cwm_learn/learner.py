@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -21,7 +22,7 @@ from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import total
-from cwm_cli.worlds.remote import ProgramFailed
+from cwm_cli.worlds.remote import OutOfTime, ProgramFailed
 from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.certificate import (
     MIN_CLEAN_EPISODES,
@@ -137,6 +138,7 @@ class Learner:
         self._idle_episodes = 0
         self._noted: set[str] = set()
         self._has_diverged = False  # whether the environment deviates from a repeated episode
+        self._deadline: float | None = inf  # of an evaluation; None while learning
         self._episode_number = -1
         for row in self.run.initial_rows:
             if row.episode != self._episode_number:
@@ -147,6 +149,9 @@ class Learner:
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
         self.journal = LearnerJournal(self.run, self.observer, self)
         kind = self._deterministic_actor
+        self.writer.seconds_left = self.seconds_left
+        if self.writer.model:
+            self.writer.model.seconds_left = self.seconds_left
         self._rewriter = ProgramRewriter(self.known, kind, self.writer, self.journal)
         self._collector = QuestionCollector(
             self.known, self.writer, self.journal, self.env.action_space, self.doubting_model
@@ -155,6 +160,7 @@ class Learner:
     def learn(self) -> Stop:
         """Learn until there is a reason to stop; return the reason."""
         self.journal.begin()
+        self._deadline = None
         try:
             if self.known.rows and not self._has_too_few_rows:
                 self._write_program()
@@ -162,16 +168,24 @@ class Learner:
                 self._play_episode()
             return reason
         finally:
+            self._deadline = inf
             self.journal.end()
 
-    def play(self, seeds: Iterable[int]) -> Iterator[PlayedEpisode]:
-        """Play an episode per seed without learning from it; call only between episodes."""
-        with closing(self.task.make()) as env:
+    def play(self, seeds: Iterable[int], seconds: float = inf) -> Iterator[PlayedEpisode]:
+        """Play an episode per seed without learning from it; call only between episodes.
+
+        The time limit of learning does not apply. After `seconds`, no episode is yielded any more.
+        """
+        before, self._deadline = self._deadline, time.monotonic() + seconds
+        with closing(self.task.make()) as env, ExitStack() as stack, suppress(OutOfTime):
+            stack.callback(setattr, self, "_deadline", before)
             for seed in seeds:
                 env.action_space.seed(int(seed))
                 returned, mismatch, length = 0.0, None, 0
                 observation = self._observation(env.reset(seed=int(seed))[0])
                 for left in range(self.known.limit, 0, -1):
+                    if self.seconds_left() <= 0:
+                        return
                     allowed = self.task.allowed(env)
                     intent = self._choose(observation, left, "exploit", allowed)
                     intent = intent or self._choose(observation, left, None, allowed)
@@ -254,6 +268,19 @@ class Learner:
         self.known.starts.append(observation)
         self._invent_rules(observation)
         aim, episode = self.verification.next_aim, _Episode()
+        try:
+            self._act(observation, aim, episode)
+        except OutOfTime:
+            self._guard(self.actor.rebuild, None)  # drops an unfinished search
+        is_idle = not episode.mismatched and not episode.had_target
+        self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
+        replay = self.journal.replay
+        is_dropped = replay.leaves(number) and not replay.has_end(number)
+        if episode.last is not None and not is_dropped and not self._has_diverged:
+            self._finish_episode(episode, episode.last)
+
+    def _act(self, observation: Any, aim: Aim | None, episode: _Episode) -> None:
+        """Act until the end of an episode, or until a budget is spent."""
         for left in range(self.known.limit, 0, -1):
             intent = self._decide(observation, left, aim)
             if intent is None and aim is not None and not episode.aims:
@@ -273,12 +300,8 @@ class Learner:
                 break
             if self._rewriter.is_due(self.actor, is_mid_episode=True):
                 self._write_program()
-        is_idle = not episode.mismatched and not episode.had_target
-        self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
-        replay = self.journal.replay
-        is_dropped = replay.leaves(number) and not replay.has_end(number)
-        if episode.last is not None and not is_dropped and not self._has_diverged:
-            self._finish_episode(episode, episode.last, is_last_step=left == 1)
+                if self._is_budget_spent:
+                    break
 
     def _is_abandoned(self, episode: _Episode, intent: Intent | None) -> bool:
         """Return whether to end the episode before the next step.
@@ -380,7 +403,11 @@ class Learner:
         """Return the predicted step; None without a program, or if it fails."""
         if not self.known.program:
             return None
-        return self._guard(lambda: self.actor.predict(observation, action), None)
+        try:
+            return self.actor.predict(observation, action)
+        except ProgramFailed as error:
+            self._record_failure(error.failure)
+            return None
 
     def _step_env(self, env: gym.Env[Any, Any], observation: Any, action: Any) -> Transition:
         """Return the transition of a step in an environment."""
@@ -417,25 +444,28 @@ class Learner:
             )
         self.journal.report(MismatchEvent(self.steps, row, predicted, parts, by_chance))
 
-    def _finish_episode(self, episode: _Episode, last: Transition, *, is_last_step: bool) -> None:
+    def _finish_episode(self, episode: _Episode, last: Transition) -> None:
         """Record an episode, then rewrite or probe the program, update questions, and certify."""
+        length = episode.aims.total()
         record = self.journal.append(
             EpisodeRecord(
                 number=self._episode_number,
                 steps=self.steps,
                 returned=episode.returned,
-                length=episode.aims.total(),
+                length=length,
                 aims=dict(episode.aims),
                 promised=episode.promised,
                 mismatched=episode.mismatched,
                 terminated=last.terminated,
-                whole=last.terminated or last.truncated or is_last_step,
+                whole=last.terminated or last.truncated or length == self.known.limit,
                 chance=self._is_stochastic,
             )
         )
         self.episodes.append(record)
         self.verification.add(record)
         self.journal.report(record)
+        if self.seconds_left() <= 0:  # a continued run does the rest
+            return
         is_first_clean = self.verification.episodes == MIN_CLEAN_EPISODES and record.is_play
         if self._rewriter.is_due(self.actor, is_mid_episode=False):
             self._write_program()
@@ -457,7 +487,9 @@ class Learner:
         return settled and not self.known.disputed and not self.known.targets
 
     def _update_actor_questions(self) -> None:
-        self._collector.update(self._guard(self.actor.questions, []), "play", self.steps)
+        asked = self._guard(self.actor.questions, None)
+        if asked is not None:
+            self._collector.update(asked, "play", self.steps)
 
     def _certify(self) -> None:
         """Update the certificate; write only the first one to the journal."""
@@ -477,10 +509,15 @@ class Learner:
         replay = self.journal.replay
         if replay.has_row(self._episode_number):
             return False
-        seconds = self.budget.seconds if replay.is_over else None
-        return self.steps >= self.budget.steps or (
-            seconds is not None and self.run.elapsed >= seconds
-        )
+        return self.steps >= self.budget.steps or self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the time limit of learning or of an evaluation."""
+        if self._deadline is not None:
+            return self._deadline - time.monotonic()
+        if self.budget.seconds is None or not self.journal.replay.is_over:
+            return inf
+        return self.budget.seconds - self.run.elapsed
 
     def _stop_reason(self) -> Stop | None:
         """Return the reason to stop, None to continue."""
@@ -572,6 +609,7 @@ class Learner:
         self.known.imagination = SearchImagination(
             self.sandbox, program, rows, seed=self.known.seed
         )
+        self.known.imagination.seconds_left = self.seconds_left
         self.known.disputed.clear()
         kind: type[Actor] | None = self._deterministic_actor
         if self._is_stochastic:
@@ -582,9 +620,11 @@ class Learner:
         self.learning_seconds += time.perf_counter() - began
 
     def _guard(self, call: Callable[[], T], default: T) -> T:
-        """Return the result of a call of the actor, the default if the program fails in it."""
+        """Return the result of a call of the actor, the default if it fails or the time is over."""
         try:
             return call()
+        except OutOfTime:
+            return default
         except ProgramFailed as error:
             self._record_failure(error.failure)
             return default

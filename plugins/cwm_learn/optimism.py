@@ -71,6 +71,8 @@ class RuleInventor:
             return None
         complaint = ""
         for _ in range(self.model.left):
+            if self.model.seconds_left() <= 0:
+                break
             messages = (
                 Message(role="system", content=SYSTEM),
                 Message(role="user", content=self._prompt(program, start, complaint)),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -126,6 +127,7 @@ class BudgetedModel:
         each: Maximum number of completions for one program.
         completions: Maximum number of completions in all, None without a limit.
         max_cost: Maximum cost in US dollars in all, None without a limit.
+        seconds_left: Returns the seconds until the time limit; 0 or less ends requests.
         used: Number of completions so far.
         spent: Cost so far, in US dollars.
     """
@@ -136,6 +138,7 @@ class BudgetedModel:
     completions: int | None = None
     max_cost: float | None = None
     in_flight: InFlight = field(default_factory=InFlight, repr=False)
+    seconds_left: Callable[[], float] = lambda: inf
     used: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
     limit: CostLimit | None = field(default=None, init=False, repr=False)
@@ -148,7 +151,7 @@ class BudgetedModel:
     @property
     def left(self) -> int:
         """Maximum number of completions for the next program."""
-        if self.limit and self.limit.left <= 0:
+        if self.seconds_left() <= 0 or (self.limit and self.limit.left <= 0):
             return 0
         most = self.each if self.completions is None else self.completions - self.used
         return max(0, min(self.each, most))
@@ -186,6 +189,8 @@ class ProgramWriter:
             more steps.
         model: Language model for rows that data do not explain.
         contract: The kind of program that the rows require, according to the rows so far.
+        seconds_left: Returns the seconds until the time limit of the learner. Induction starts
+            only if it can finish, except for the first program.
     """
 
     sandbox: Sandbox
@@ -194,6 +199,7 @@ class ProgramWriter:
     seconds: float = 5.0
     model: BudgetedModel | None = None
     contract: ContractName = "plain"
+    seconds_left: Callable[[], float] = lambda: inf
     _failed_at: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """Number of rows at the last attempt that did not help, by source."""
     _has_induced: bool = field(default=False, init=False, repr=False)
@@ -221,14 +227,15 @@ class ProgramWriter:
                 found.append(kept)
                 if not kept.unexplained.any() and not is_stochastic:
                     return kept
-        if not found or self._may_retry(self._inducer, problem, INDUCTION_GROWTH):
+        has_time = self.seconds_left() >= self.seconds
+        if not found or (has_time and self._may_retry(self._inducer, problem, INDUCTION_GROWTH)):
             text, findings = self._induce(problem)
             induced = self._evaluate(text, self._inducer, problem, findings)
             found += [] if induced is None else [induced]
         if not found:
             raise CwmError(f"no working program was found from {len(rows)} transitions")
         best = min(found, key=lambda written: written.rank)
-        if best.origin == KEPT:
+        if best.origin == KEPT and has_time:
             self._failed_at[self._inducer] = len(rows)
         if is_stochastic:
             return self._improve_by_model(best, problem)
@@ -281,6 +288,8 @@ class ProgramWriter:
         """Return up to `count` other programs that replay every row, by further inductions."""
         problem, seen, found = self._problem(rows), set(known), list[str]()
         for step in range(1, 2 * count + 1):  # some rivals do not fit
+            if self.seconds_left() < self.seconds:
+                break
             text, _ = self._induce(problem, step)
             if len(found) == count or (step == 1 and text in seen):  # induction found no other
                 break
@@ -346,7 +355,7 @@ class ProgramWriter:
             if not MIN_REPAIR_ROWS <= count < MAX_REPAIR_FRACTION * total_rows:
                 break
             name, *waiting = waiting
-            left = self.seconds - (time.monotonic() - start)
+            left = min(self.seconds - (time.monotonic() - start), self.seconds_left())
             is_fitted = name == CALIBRATION and best.rules in self._fitted
             if is_fitted or left < MIN_REFINER_SECONDS:
                 continue
@@ -394,7 +403,11 @@ class ProgramWriter:
             limit=model.limit,
             start=lambda problem, tell: Refinement(best.rules, best.findings),
         )
-        nodes = [record.node for record in search.run(model.left)]
+        nodes = []
+        for record in search.run(model.left):
+            nodes.append(record.node)
+            if model.seconds_left() <= 0:
+                break
         nodes += [record.node for record in search.drain()]
         usage = total([node.usage for node in nodes if node.asked])
         model.used, model.spent = model.used + search.completions, model.spent + search.spent

@@ -10,6 +10,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.registry import default, find
+from cwm_cli.search.contracts import Backend, Strategy
 from cwm_learn.writing import (
     EXCEPTIONS,
     KEPT,
@@ -54,6 +55,18 @@ def test_program_is_kept_while_it_replays_every_row(sandbox):
     ended["terminations"][:] = np.abs(rows.columns["next_observations"][:, 0]) > 0.05
     other = writer.write(replace(rows, columns=ended), [early.program])
     assert other.origin != KEPT and other.is_exact
+
+
+def test_no_source_starts_when_no_time_is_left(sandbox):
+    rows = random_rows(gym.make("CartPole-v1"), 60)
+    model = BudgetedModel(Backend(), Strategy, seconds_left=lambda: 0.0)
+    writer = ProgramWriter(sandbox, model=model, seconds_left=lambda: 0.0)
+    first = writer.write(rows)
+    still = f"{first.program}\n\nclass Environment(Environment):\n    pass\n"
+    wrong = replace(rows, columns=rows.columns | {"rewards": rows.columns["rewards"] + 1})
+    assert writer.write(wrong, [still]).origin == KEPT
+    assert writer.rivals(rows, [first.program]) == []
+    assert not model.left
 
 
 def test_unexplained_rows_are_looked_up_and_counted(sandbox):

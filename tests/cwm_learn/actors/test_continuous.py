@@ -10,6 +10,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds.remote import OutOfTime
 from cwm_learn.actors.base import Knowledge
 from cwm_learn.actors.continuous import ContinuousActor
 from cwm_learn.imagination import SearchImagination
@@ -111,6 +112,17 @@ def test_pendulum_swing_up_has_the_predicted_return(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
+def test_search_ends_when_no_time_is_left(sandbox: Sandbox) -> None:
+    known, _ = knowledge_of("Pendulum-v1", PENDULUM, sandbox)
+    actor = ContinuousActor(known)
+    known.imagination.seconds_left = lambda: 0.0
+    with pytest.raises(OutOfTime):
+        actor.choose(known.starts[0], 50)
+    actor.rebuild()
+    known.imagination.seconds_left = lambda: np.inf
+    assert actor.choose(known.starts[0], 50) is not None
+
+
 def test_exploration_leaves_the_visited_range(sandbox: Sandbox) -> None:
     known, env = knowledge_of("MountainCar-v0", CAR, sandbox)
     actor = ContinuousActor(known)
