@@ -5,9 +5,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from math import floor, isfinite, log10, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -16,7 +19,7 @@ from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
-from cwm_learn.actors.base import PLAY_AIMS
+from cwm_learn.actors.base import PLAY_AIMS, Knowledge
 from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
 from cwm_learn.learner import Learner
@@ -98,6 +101,7 @@ class LearningView(Lines):
                 self.steps = max(self.steps, event.steps)
                 self.returns += [event.curve_point] * (not event.is_cut)
                 self.length, self.returned = 0, 0.0
+                self.step = None  # its aim does not hold for the next episode
             case ProgramRecord():
                 self.program = event
             case RecordedQuestion():
@@ -119,7 +123,7 @@ class LearningView(Lines):
         if oldest is None:
             return ""
         waited = duration(time.monotonic() - oldest.since)
-        return f"waiting for {printable(oldest.model, 40) or 'the backend'}, {waited}"
+        return f"waiting for {printable(oldest.model, 40) or 'the backend'} for {waited}"
 
     @property
     def elapsed(self) -> str:
@@ -174,6 +178,45 @@ def describe_aim(step: StepEvent) -> str:
     """Return the aim of a step and the reason for it."""
     reason = printable(step.intent.reason, 200)
     return f"{step.intent.aim}: {reason}" if reason else step.intent.aim
+
+
+def describe_mismatch(event: MismatchEvent, known: Knowledge | None = None) -> str:
+    """Return the wrong parts with their values, and the component with the largest error.
+
+    `known` has the names of the components.
+    """
+    row, predicted = event.row, event.predicted
+    if predicted is None:
+        return "no prediction"
+    texts = []
+    for part in event.parts:
+        actual, value = getattr(row, part), getattr(predicted, part)
+        if part == "observation":
+            actual = row.next_observation
+            part, actual, value = _worst_component(actual, value, known)
+        if isinstance(actual, float):
+            error = abs(actual - value)
+            actual, value = round_by_error(actual, error), round_by_error(value, error)
+        texts.append(f"{part} {printable(str(actual), 40)}, predicted {printable(str(value), 40)}")
+    return "; ".join(texts)
+
+
+def _worst_component(actual: Any, predicted: Any, known: Knowledge | None) -> tuple[str, Any, Any]:
+    """Return the name and both values of the component of an observation with the largest error."""
+    if not isinstance(actual, np.ndarray) or np.shape(actual) != np.shape(predicted):
+        describe = known.describe if known else str
+        return "observation", describe(actual), describe(predicted)
+    values, others = np.asarray(actual, float).ravel(), np.asarray(predicted, float).ravel()
+    place = int(np.abs(values - others).argmax())
+    name = known.component_name(place) if known else f"observation[{place}]"
+    return name, float(values[place]), float(others[place])
+
+
+def round_by_error(value: float, error: float) -> str:
+    """Return a number with the digits up to the second significant digit of its error."""
+    if not (isfinite(error) and isfinite(value)) or error <= 0:
+        return f"{value:.5g}"
+    return f"{value:.{min(9, max(0, 1 - floor(log10(error))))}f}"
 
 
 class LearningPicture(LearningView):
@@ -231,15 +274,19 @@ class LearningPicture(LearningView):
             promise = self.step.intent.promised_return
             promised = "" if promise is None else f" (planned return {promise:.5g})"
             yield Text(f"aim       {describe_aim(self.step)}{promised}", "cyan")
-            words = f"{1000 * self.step_seconds / max(self.step_count, 1):,.1f} ms per step"
+        elif self.step_count:
+            yield Text("aim       a new episode", "cyan")
+        if self.step_count:
+            words = f"{1000 * self.step_seconds / self.step_count:,.1f} ms per step"
             if isinstance(self.work, Learner):
                 words += f", and {self.work.writing_seconds:,.0f} s for writing programs"
             yield Text(f"planning  {words}", "dim")
         if self.mismatch:
-            where = " ".join(str(self.mismatch.row.observation).split())
-            parts = ", ".join(self.mismatch.parts)
+            known = self.work.known if isinstance(self.work, Learner) else None
             chance = " by chance" * self.mismatch.by_chance
-            words = f"{parts}{chance} at step {self.mismatch.steps:,}: {printable(where, 80)}"
+            words = (
+                f"step {self.mismatch.steps:,}{chance}: {describe_mismatch(self.mismatch, known)}"
+            )
             yield Text(f"mismatch  {words} ({self.mismatches:,} so far)", "red")
         if self.program:
             program = self.program
@@ -264,8 +311,10 @@ def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableT
     reason = str(result.certificate or "too few steps of play without a mismatch")
     yield Text(f"{title}: ", style).append(f"{reason}.", "default not bold")
     if play:
-        mean, count = sum(play) / len(play), len(play)
-        yield Text(f"Mean return {mean:.5g} (last {count} episode{'s' * (count != 1)} of play).")
+        count = len(play)
+        error = stdev(play) / sqrt(count) if count > 1 else 0.0
+        mean = round_by_error(fmean(play), error)
+        yield Text(f"Mean return {mean} (last {count} episode{'s' * (count != 1)} of play).")
     words = f"Learned from {result.steps:,} steps in {result.episodes:,} episodes"
     words += f" ({duration(result.seconds)}"
     if result.seconds:

@@ -19,22 +19,25 @@ from threading import Event
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from cwm_cli.data.dataset import Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.planning.model import Step
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.search.models import InFlight
 from cwm_cli.views.curves import Axis, Chart, Series
-from cwm_learn.actors.base import Intent
+from cwm_learn.actors.base import Intent, Knowledge
 from cwm_learn.certificate import EpisodeRecord, Verification
-from cwm_learn.curve import learning_chart, save_curve
+from cwm_learn.curve import learning_chart, lowest_shown, save_curve
 from cwm_learn.outcomes import MismatchEvent, StepEvent
 from cwm_learn.questions import RecordedQuestion
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearningResult
-from cwm_learn.view import learning_report, learning_view
+from cwm_learn.view import describe_mismatch, learning_report, learning_view
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 
@@ -66,7 +69,7 @@ def events():
     yield RecordedQuestion(source="gaps", text="a lesser question")
     yield RecordedQuestion(source="play", text=HOSTILE, weight=2.0)
     yield StepEvent(40, Intent(0, "explore", HOSTILE, None), row, None, False, 0.25)
-    yield MismatchEvent(40, row, None, ("reward",), False)
+    yield MismatchEvent(40, row, Step(HOSTILE, 0.0, False), ("reward",), False)
     yield episode(40, -120.0, "explore", 1)
     yield StepEvent(60, Intent(0, "exploit", "by the plan", -13.0), row, None, True, 0.75)
     yield episode(60, -13.0, "exploit")
@@ -97,9 +100,9 @@ def test_picture_shows_the_state_of_learning() -> None:
     lines = picture(terminal())
     labelled = {line.split("  ")[0].strip(): line for line in lines}
     assert "3: 0 steps, return 0 so far; last -13, best -13" in labelled["episode"]
-    assert labelled["aim"].endswith("exploit: by the plan (planned return -13)")
+    assert labelled["aim"] == "aim       a new episode"
     assert "500.0 ms per step" in labelled["planning"]
-    assert "reward at step 40" in labelled["mismatch"]
+    assert "step 40: reward -1.0, predicted 0.0 (1 so far)" in labelled["mismatch"]
     assert "program   1, 38 lines by induction, from 10 rows, 2 rows unexplained" in lines
     assert labelled["open"].startswith("open      2 questions; ")
     assert "evil" in labelled["open"]  # the question with the larger weight
@@ -116,6 +119,25 @@ def test_picture_fits_any_terminal_with_any_texts(width, height) -> None:
     assert len(lines) <= max(height - 1, 1)
     assert all(cell_len(line) <= width for line in lines)
     assert not set("".join(lines)) & set("\x1b\x07\u202e")
+
+
+def test_mismatch_names_the_component_with_the_largest_error() -> None:
+    space, actions = (
+        Space("box", "float64", (2,), (-9, -9), (9, 9)),
+        Space("discrete", low=(0,), high=(1,)),
+    )
+    known = Knowledge(space, actions, 10, names=("position", "velocity"))
+    row = Transition(np.zeros(2), 0, np.array([0.5, 1.23456]), 0.0, False)
+    predicted = Step(np.array([0.5, 1.2]), 0.0, True)
+    event = MismatchEvent(7, row, predicted, ("observation", "terminated"), False)
+    words = "velocity 1.235, predicted 1.200; terminated False, predicted True"
+    assert describe_mismatch(event, known) == words
+
+
+def test_rare_low_returns_do_not_flatten_the_curve() -> None:
+    assert lowest_shown([-120.0, -13.0]) == -120.0
+    assert lowest_shown([*range(20), -10_000.0]) > -50
+    assert lowest_shown([-200.0] * 10 + [-100.0] * 10) == -200.0
 
 
 def test_each_episode_is_a_plain_line_without_a_terminal() -> None:
@@ -156,8 +178,8 @@ def test_views_name_the_model_during_a_request(monkeypatch) -> None:
     for view in (lines, picture):
         assert view.waiting == ""
         view.ends()
-    assert re.search(r"\[0/300\] waiting for openai/x, \d+ s", console.file.getvalue())
-    assert re.search(r"model     waiting for openai/x, \d+ s", screen.file.getvalue())
+    assert re.search(r"\[0/300\] waiting for openai/x for \d+ s", console.file.getvalue())
+    assert re.search(r"model     waiting for openai/x for \d+ s", screen.file.getvalue())
 
 
 def wait_until(holds) -> None:
