@@ -1,6 +1,6 @@
-"""Twelve simulated systems that produce CSV files of recorded transitions.
+"""Sixteen simulated systems that produce CSV files of recorded transitions.
 
-Run `python -m benchmarks.tables.systems FOLDER` to write 24 CSV files (each system with and without
+Run `python -m benchmarks.tables.systems FOLDER` to write 32 CSV files (each system with and without
 sensor noise, 2,000 rows) and `floors.json`.
 
 Each row holds the recorded observation and the action applied in this step. The next
@@ -32,6 +32,7 @@ from benchmarks.tables.continuous_laws import (
     Thermostat,
     Vehicle,
 )
+from benchmarks.tables.more_laws import Crane, Greenhouse, Parking, Reactor
 from benchmarks.tables.observer import one_step, rmses, scored_rows, wrong_shares
 from benchmarks.tables.random_laws import (
     Conveyor,
@@ -125,6 +126,10 @@ _ALL = (
     _system(Epidemic(), "chance", "memory"),
     _system(HeatExchanger(), "memory", "memory"),
     _system(Elevator(), "chance", "memory"),
+    _system(Reactor(), "memory", "memory"),
+    _system(Parking(), "chance", "chance"),
+    _system(Greenhouse(), "memory", "memory"),
+    _system(Crane(), "plain", "memory"),
 )
 
 SYSTEMS: Mapping[str, System] = MappingProxyType({system.name: system for system in _ALL})
@@ -133,6 +138,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType({system.name: system for system
 DEVELOPMENT = ("tank", "inventory", "thermostat", "battery", "conveyor", "epidemic")
 #: Six systems for one final examination.
 FINAL = ("queue", "predator_prey", "traffic_light", "vehicle", "heat_exchanger", "elevator")
+#: Four systems of another author, which were measured once, after the last change of induction.
+NEW = ("reactor", "parking", "greenhouse", "crane")
 
 
 def file_name(name: str, noisy: bool) -> str:
@@ -217,7 +224,7 @@ def filter_gain(name: str, noisy: bool) -> float:
 
 
 def write_all(folder: Path) -> list[Path]:
-    """Write all 24 CSV files and `floors.json`; return the paths of the CSV files."""
+    """Write all CSV files and `floors.json`; return the paths of the CSV files."""
     paths, floors = [], {}
     for name, system in SYSTEMS.items():
         for noisy in (False, True):

@@ -255,9 +255,9 @@ def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
 
 def actions_taken(comparison: ComparedRows) -> list[Regime]:
     """Return the rows of each action, empty if there are more than 20 actions."""
-    actions = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
     found = []
     for mask in rows_by_action(comparison.dataset):
+        actions = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
         first = actions[np.argmax(mask)].tolist()
         # The action of a discrete space is a number, others are arrays.
         name = first[0] if comparison.dataset.action_space.kind == "discrete" else first

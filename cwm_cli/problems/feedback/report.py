@@ -63,7 +63,8 @@ def _missing_data(comparison: ComparedRows) -> Iterator[str]:
     """Yield missing ends, actions never taken, and components without a bound or a change."""
     if not comparison.terminal.any():
         yield "no episode terminates"
-    space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
+    space = comparison.dataset.action_space
+    actions = np.zeros(0) if space.children else comparison.dataset.columns["actions"]
     if space.kind == "discrete":
         every = range(int(space.low[0]), int(space.high[0]) + 1)
         never = sorted(set(every) - set(actions.tolist())) if len(every) < 1000 else []
@@ -481,14 +482,16 @@ def _action_terms(comparison: ComparedRows) -> Iterator[tuple[str, np.ndarray]]:
 
     The first action has no indicator: the constant term and the other indicators determine it.
     """
-    space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
+    space, columns = comparison.dataset.action_space, comparison.dataset.columns
     if space.kind == "discrete":
+        actions = columns["actions"]
         values = np.unique(actions)
         if len(values) <= 6:
             yield from ((f"(action == {value})", actions == value) for value in values[1:])
-    elif space.kind in ("box", "multidiscrete", "multibinary"):
-        columns = actions.reshape(len(actions), -1).astype(np.float64).T
-        yield from zip(component_names(space, "action"), columns, strict=True)
+    elif all(leaf.space.kind != "text" for leaf in space.leaves("actions")):
+        leaves = [columns[leaf.name] for leaf in space.leaves("actions")]
+        values = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+        yield from zip(component_names(space, "action"), values.T.astype(np.float64), strict=True)
 
 
 def fit_term(

@@ -190,6 +190,21 @@ class TestAnyObservation:
         assert "not a finite number in 7 rows" in text
         assert "observation[3]: right in 0 %; never a finite number" in text
 
+    def test_missing_effect_of_a_part_of_a_mixed_action_is_named(self):
+        data, guess = wide(2)
+        label = Space("discrete", low=(0,), high=(2,))
+        feed = Space("box", "float64", (1,), (0.0,), (9.0,))
+        space = Space("dict", keys=("heating", "feed"), children=(label, feed))
+        rng = np.random.default_rng(1)
+        columns = {name: each for name, each in data.columns.items() if name != "actions"}
+        columns["actions.heating"] = rng.integers(0, 3, len(data))
+        columns["actions.feed"] = rng.uniform(0, 9, (len(data), 1))
+        change = np.concatenate([0.7 * columns["actions.feed"], np.zeros((len(data), 1))], axis=1)
+        columns["next_observations"] = columns["observations"] + change
+        mixed = Dataset(columns, data.observation_space, space)
+        text = report(mixed, guess, AccuracyMetric.of(mixed))
+        assert "adding 0.7 * action['feed'][0] to the prediction makes 100 % of them right" in text
+
     @settings(max_examples=25, deadline=None)
     @given(texts, texts, st.text(min_size=1, max_size=30))
     def test_reports_contain_no_control_characters(self, one, other, key):
