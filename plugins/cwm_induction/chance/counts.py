@@ -422,4 +422,17 @@ class CountKernel(ParametricKernel):
             event = f"self.rng.random() < {given[0]}"
             drawn_text = f"{drawn_text} if {event} else {self.idle.text}"
         sources = frozenset(draw.family.source for draw in self.draws)
-        return FittedKernel(bits, [f"return {drawn}"], refit, sources=sources, drawn=drawn_text)
+        values = [np.max(draw.count, initial=0) or self._width for draw in self.draws]
+        return FittedKernel(
+            bits,
+            [f"return {drawn}"],
+            refit,
+            sources=sources,
+            drawn=drawn_text,
+            pairs=int(np.prod(values)),
+        )
+
+    @property
+    def _width(self) -> float:
+        """Number of values that a count without trials may have."""
+        return float(np.abs(self.target.values - self.base.values).max()) + 1

@@ -77,8 +77,9 @@ class FittedKernel:
 
     `lines` are the statements that return the distribution, and `sources` the functions that
     they call. `drawn` is an expression that draws a value without listing all values, if there is
-    one. `refit` fits the kernel to a mask of other rows; it needs more than `least_rows`. If the
-    kernel `draws`, its only value is a draw.
+    one, and `pairs` the number of pairs that the listing loops over. `refit` fits the kernel to a
+    mask of other rows; it needs more than `least_rows`. If the kernel `draws`, its only value is a
+    draw.
     """
 
     bits: float
@@ -89,6 +90,7 @@ class FittedKernel:
     least_rows: int = 0
     draws: bool = False
     drawn: str = ""
+    pairs: int = 1
 
     @property
     def drawing_lines(self) -> list[str]:

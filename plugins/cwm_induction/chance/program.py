@@ -29,6 +29,10 @@ MAX_COMBINATIONS = 1_000
 """A program lists its outcomes up to this number of combinations of values, which it loops over:
 with 1,500 combinations, some hundred steps took more than 10 s."""
 
+MAX_PAIRS = 5_000
+"""A program lists its outcomes up to this number of pairs of count and probability in all loops:
+a car park with two binomial counts of up to 87 cars needed more than the time limit."""
+
 PROBABILITIES = "Predicts the probabilities of all outcomes."
 
 HEAD = '''{imports}
@@ -133,8 +137,10 @@ class _Writer:
         kinds = [output.kinds for output in self.model.outputs if not output.is_certain]
         is_large = surprise > MAX_BITS or len(kinds) > MAX_RANDOM
         is_large = is_large or prod(kinds) > MAX_COMBINATIONS
-        leaves = [leaf for output in self.model.outputs for leaf in output.tree.leaves()]
-        return is_large or any(leaf.draws for leaf in leaves) or not self._is_whole
+        trees = [output.tree.leaves() for output in self.model.outputs]
+        is_large = is_large or prod(max(leaf.pairs for leaf in tree) for tree in trees) > MAX_PAIRS
+        draws = any(leaf.draws for tree in trees for leaf in tree)
+        return is_large or draws or not self._is_whole
 
     @property
     def _is_whole(self) -> bool:

@@ -12,9 +12,19 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_induction.attempts import has_rules, real
-from cwm_induction.chance.counts import BINOMIAL, GEOMETRIC, NORMAL, POISSON, Draw, Family, dice
+from cwm_induction.chance.counts import (
+    BINOMIAL,
+    GEOMETRIC,
+    NORMAL,
+    POISSON,
+    CountKernel,
+    Draw,
+    Family,
+    dice,
+)
+from cwm_induction.chance.kernels import OutcomeTarget
 from cwm_induction.chance.model import RandomModel, learn_model
-from cwm_induction.chance.program import write
+from cwm_induction.chance.program import MAX_PAIRS, write
 from cwm_induction.chance.quantities import KnownQuantity
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
@@ -164,6 +174,17 @@ def test_many_values_of_counts_are_drawn_instead_of_listed() -> None:
     drawn = np.array([program.step(0)[0] for _ in range(1500)])
     assert drawn.mean(axis=0) == pytest.approx([9, 12, 5], rel=0.06)
     assert drawn.var(axis=0) == pytest.approx([9, 12, 5], rel=0.2)
+
+
+def test_sum_of_two_counts_knows_how_many_pairs_its_list_has() -> None:
+    rng = np.random.default_rng(4)
+    cars = np.full(200, 87.0)
+    values = cars - rng.binomial(87, 0.1, 200) + rng.binomial(87, 0.05, 200)
+    target = OutcomeTarget("cars_next", values, np.full(200, -999.0), np.full(200, 999.0))
+    trials = KnownQuantity("cars", cars)
+    draws = Draw(BINOMIAL, -1, trials), Draw(BINOMIAL, 1, trials)
+    leaf = CountKernel(target, trials, draws, 0.0).fit(np.ones(200, bool))
+    assert leaf.pairs == 87 * 87 > MAX_PAIRS
 
 
 @pytest.mark.parametrize(
