@@ -32,6 +32,7 @@ from benchmarks.tables.systems import (
     write,
 )
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.evaluation.residuals import most_likely_labels
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds import Predictions, ProgramModel
 from cwm_formats.recorded import RecordedColumn, RecordedTable
@@ -173,9 +174,8 @@ def _means(predictions: Predictions, labels: Sequence[bool], order: Sequence[int
     weights = weights / weights.sum(axis=0)
     means = np.asarray((values * weights[..., None]).sum(axis=0), np.float64)
     for column in np.flatnonzero(labels):
-        known = np.unique(values[..., column])
-        votes = [(weights * (values[..., column] == value)).sum(axis=0) for value in known]
-        means[:, column] = known[np.argmax(votes, axis=0)]
+        pairs = list(predictions.answers())
+        means[:, column] = most_likely_labels(pairs, "next_observations", order[column])
     return means
 
 

@@ -67,7 +67,7 @@ class EvaluationResult(Result):
             own predictions.
         baseline: Score of predictions without a model, on held-out rows if they are scored.
         places: Row numbers of each part in the dataset, counted from 0.
-        program: Source text of the program; empty for other models.
+        text: Source text of the program; empty for other models.
     """
 
     scores: Scores
@@ -80,7 +80,7 @@ class EvaluationResult(Result):
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
     baseline: Score | None = None
     places: Mapping[Part, np.ndarray] = field(default_factory=dict, repr=False)
-    program: str = field(default="", repr=False)
+    text: str = field(default="", repr=False)
 
     @property
     def is_good(self) -> bool:

@@ -131,11 +131,16 @@ class EnvironmentSpec:
 
         A log without a simulator has an environment that only defines its spaces.
         """
-        import gymnasium as gym
-
         with closing(self.make(**env_args)) as env:
-            kind = type(env.unwrapped)
-        return kind.step is not gym.Env.step and kind.reset is not gym.Env.reset
+            return is_simulator(env)
+
+
+def is_simulator(env: gym.Env[Any, Any]) -> bool:
+    """Return whether an environment defines `step` and `reset`."""
+    import gymnasium as gym
+
+    kind = type(env.unwrapped)
+    return kind.step is not gym.Env.step and kind.reset is not gym.Env.reset
 
 
 @contextmanager

@@ -146,7 +146,7 @@ def _columns(
                 number,
                 history.after[:, number],
                 history.before[:, number],
-                _most_likely(answers, leaf.name, place) if is_label else mean[:, place],
+                most_likely_labels(answers, leaf.name, place) if is_label else mean[:, place],
                 is_label,
                 str(number),
             )
@@ -157,10 +157,16 @@ def _columns(
         yield _Column(number, rewards, np.full(len(rows), rewards.mean()), mean[:, 0])
 
 
-def _most_likely(
+def most_likely_labels(
     answers: Sequence[tuple[Columns, np.ndarray]], name: str, place: int
 ) -> np.ndarray:
-    """Return the most probable value of a label (rows,), over all answers."""
+    """Return the most probable value of a label in each row (rows,).
+
+    Args:
+        answers: Columns of predictions, with the probability of each row (rows,).
+        name: Column of the label.
+        place: Position of the label in the column.
+    """
     rows = len(answers[0][1])
     values = np.stack([columns[name].reshape(rows, -1)[:, place] for columns, _ in answers])
     shares = np.stack([shares for _, shares in answers])

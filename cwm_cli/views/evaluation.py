@@ -32,7 +32,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield score_table(scores)
     else:
         yield part_table(scores, result.baseline)
-    yield from component_parts(result.scores.train, result.scores.test, result.program)
+    yield from component_parts(result.scores.train, result.scores.test, result.text)
     if extra := {TITLES[part]: each for part, each in result.ranks.items()}:
         first = next(iter(extra.values()))
         yield GridTable(type(first).grid(extra))

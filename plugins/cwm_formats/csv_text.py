@@ -239,8 +239,9 @@ def _mark(text: str) -> str:
         same = sum(width == header for width in rows)
         return (same / len(rows) if rows else 1.0), header
 
-    best = max(MARKS, key=fitting)
+    fits = {mark: fitting(mark) for mark in MARKS}
+    best = max(MARKS, key=fits.__getitem__)
     header, *rows = (len(line.split()) for line in sample)
     same = sum(width == header for width in rows) / max(len(rows), 1)
-    is_spaced = fitting(best)[0] < MIN_SPACED_FRACTION <= same and header > 1
+    is_spaced = fits[best][0] < MIN_SPACED_FRACTION <= same and header > 1
     return " " if is_spaced and '"' not in text else best

@@ -23,7 +23,7 @@ from cwm_cli.data.dataset import Dataset, outside_space
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.checking import no_simulator
-from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.envs.spec import EnvironmentSpec, is_simulator, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
@@ -338,9 +338,9 @@ class _Subject(NamedTuple):
         args = dict(env_args or {})
         if point.rows is not None:
             args = recorded_args(point.rows, env_args)
-        if not spec.has_simulator(args):
-            raise no_simulator(spec.id)
         with closing(spec.make(**args)) as made:
+            if not is_simulator(made):
+                raise no_simulator(spec.id)
             space, description = space_of(made.observation_space), spec.describe(made)
             known = Knowledge(
                 space,

@@ -102,7 +102,7 @@ def _measures(found: EvaluationResult) -> Iterator[Section]:
         if components := each.score.components:
             title = f"Components, {PARTS[part]}"
             yield Section(
-                "table", title, table_of(component_grid(components, found.program)), COMPONENTS
+                "table", title, table_of(component_grid(components, found.text)), COMPONENTS
             )
 
 

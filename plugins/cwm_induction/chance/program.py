@@ -1,6 +1,7 @@
 """Programs of random models: `outcomes` combines the distributions of all outputs."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -130,7 +131,7 @@ class _Writer:
         step += DRAW if any("self.draw(" in line for line in methods) else ""
         return head + step + "\n".join([*methods, ""])
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether the program draws outcomes, because there are too many to list."""
         surprise = self.model.bits / max(int(self.model.learn.sum()), 1)

@@ -324,7 +324,7 @@ def law_of(
         library = library.with_switch
     search = TermSearch(target, library, effort, remembers)
     law = without_relay(search, search.selected(law, robust=target.has_outliers(law)))
-    law = without_needless(search, refined(search, search.limited(search.repaced(law))))
+    law = without_needless(search, refined(search, search.limited(search.fit_paces(law))))
     law = search.selected(tuned(search, law), robust=target.has_outliers(law))
     unfiltered = target.fit(replace(law, gain=1.0), fits_gain=False)
     fresh = TermSearch(target, library.without_itself, effort, False)

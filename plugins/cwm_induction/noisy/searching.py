@@ -156,7 +156,7 @@ class TermSearch:
     def _penalty(self) -> float:
         return float(np.log(self.target.fitted.sum()) + np.log(1 + len(self.library.terms)))
 
-    def repaced(self, law: NoisyLaw) -> NoisyLaw:
+    def fit_paces(self, law: NoisyLaw) -> NoisyLaw:
         """Fit the weights of exponential averages by a search in shrinking steps."""
         series = self.target.series
         actions = [q for column in series.acted for q in series.readings(column, column.values)]
@@ -232,7 +232,7 @@ class TermSearch:
             law, cost = tried[best], costs[best]
             if any(form.quantity.pace < 1 for form in law.terms[-1].forms):
                 # before other terms make up for a wrong weight
-                law = self.repaced(law)
+                law = self.fit_paces(law)
                 cost = self.cost(law, robust)
         return law
 
