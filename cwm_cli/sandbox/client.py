@@ -182,18 +182,19 @@ class Sandbox:
         replies = self.insist(lambda: self._run_apart(sides, limits))
         return [[Reply({}, KILLED_WORKERS)]] if replies is None else replies
 
-    def converse(self, job: Job, *, side: int = 0) -> Conversation:
+    def converse(self, job: Job, *, side: int = 0, limits: Limits | None = None) -> Conversation:
         """Open a conversation with the process of a program; the caller has to close it.
 
         Args:
             job: The job; its handler answers questions until the conversation ends.
             side: The side whose worker runs the job, 0 or 1.
+            limits: Bounds on the time and memory of the process; default: those of the sandbox.
 
         Raises:
             SandboxError: The sandbox failed; `insist` retries.
         """
         self.prepare(job.handler)
-        return Conversation(self._pool.lend_any(side), job, job.encode(), self.limits)
+        return Conversation(self._pool.lend_any(side), job, job.encode(), limits or self.limits)
 
     def converse_apart(
         self,

@@ -146,7 +146,10 @@ class Limits:
         Every 16 draws add the time limit once more. A program that answers a row in 30 microseconds
         then has time for 64 draws of each of 20,000 rows.
         """
-        factor = 1 + draws // 16
+        return self.scaled(1 + draws // 16)
+
+    def scaled(self, factor: int) -> Self:
+        """Return limits with a multiple of the CPU and wall-clock time of a whole program."""
         return replace(
             self,
             cpu_seconds=min(_MAX_SECONDS, factor * self.cpu_seconds),

@@ -30,8 +30,9 @@ class Imagination:
     """Calls functions inside the confined process of a program; close it with `with`.
 
     `steps` counts the steps of the model so far. After a failure, such as a limit of the sandbox
-    in one call, the next call starts a new process. A call raises `OutOfTime` when `seconds_left`,
-    which a caller may replace, returns 0 or less.
+    in one call, the next call starts a new process. `limits` are those of the sandbox unless
+    replaced before the first call. A call raises `OutOfTime` when `seconds_left`, which a caller
+    may replace, returns 0 or less.
 
         with Imagination(sandbox, program, rows) as imagination:
             found = imagination.ask("stepping:follow", columns, space=space.to_json(), key=[0])
@@ -45,6 +46,7 @@ class Imagination:
         self.program = program
         self.steps = 0
         self.seconds_left: Callable[[], float] = lambda: inf
+        self.limits = sandbox.limits
         self._sandbox = sandbox
         inputs = rows.select("observations", "actions")
         self._job = self.job_class.of(program, rows, seed=seed, columns=inputs, form=form)
@@ -72,7 +74,7 @@ class Imagination:
 
     def _ask(self, question: bytes) -> dict[str, np.ndarray]:
         if self._process is None:
-            self._process = self._sandbox.converse(self._job)
+            self._process = self._sandbox.converse(self._job, limits=self.limits)
         process = self._process
         try:
             process.send(question)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cwm_cli.worlds.confined import ImaginingHandler
 from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.messages import ImaginingJob
 from cwm_learn.search import cells, missions, policies, reachable, rollouts
+
+TIME_FACTOR = 3
+"""Time limits of a process that searches, as a multiple of the limits for a program alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +38,7 @@ class SearchImagination(Imagination):
     """A program in a confined process that also runs the searches of the learning agent."""
 
     job_class = ImaginedSearchJob
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.limits = self.limits.scaled(TIME_FACTOR)
