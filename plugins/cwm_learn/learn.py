@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from cwm_cli.data.objects import OBJECTS
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.checking import no_simulator
 from cwm_cli.envs.spec import EnvironmentSpec, is_simulator, space_of
-from cwm_cli.envs.tasks import Setting, step_limit
+from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
@@ -42,10 +41,11 @@ from cwm_cli.search.models import (
     ModelPool,
     innermost,
     make_backend,
-    models_text,
     read_models,
 )
 from cwm_learn.actors.base import Actor, Knowledge
+from cwm_learn.actors.continuous import ContinuousActor
+from cwm_learn.actors.tabular import TabularActor
 from cwm_learn.doubting import DoubtingModel
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
@@ -55,14 +55,8 @@ from cwm_learn.optimism import RuleInventor
 from cwm_learn.runs import EARLIER, Budget, LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_learn.sessions import RecordedSession
 from cwm_learn.starting_point import RunOrRows, StartingPoint, convert_rows
-from cwm_learn.strategy import LearningTask
+from cwm_learn.strategy import LearningStrategy, LearningTask
 from cwm_learn.writing import BudgetedModel, ProgramWriter
-
-ACTORS = (
-    "cwm_learn.actors.tabular:TabularActor",
-    "cwm_learn.actors.continuous:ContinuousActor",
-)
-"""Actor classes; the first one that supports the spaces of an environment is used."""
 
 
 def learn(
@@ -127,10 +121,10 @@ def learn(
     arguments = dict(locals())  # for the environments of a curriculum
     check_access(tools, allow_gap)
     budget = _read_budget(steps, seconds, stop)
-    flags = {"api_base": api_base, "temperature": temperature}
     answers = choose_backend(backend, named_models(model))
-    chosen = _Choices.read(answers, strategy, options, flags, cache=cache)
-    if cache and (words := uncached(chosen.answers.backend)):
+    flags = {"api_base": api_base, "temperature": temperature}
+    chosen = _read_choices(answers, strategy, options, flags, cache=cache)
+    if cache and (words := uncached(answers.backend)):
         observer.note(words)
     folder = None if run is None else placed(run)
     if curriculum and strategy is None:
@@ -153,7 +147,7 @@ def learn(
             subject, point = subject.with_goal(goal, point)
         config = LearnConfig(
             env=subject.spec.id,
-            env_args=subject.setting.env_args,
+            env_args=subject.no_rows.metadata["env_args"],
             begins=point.digest,
             strategy=strategy or "",
             goal=goal or "",
@@ -169,19 +163,36 @@ def learn(
             return finished
         with found as opened:
             opened.report_repair(observer)
-            if strategy is None:
-                language_model = _open_model(chosen, opened, completions, max_cost)
+            recorded = chosen.backend and RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
+            if chosen.strategy is None:
+                language_model = None
+                if recorded is not None:
+                    recorded.ready(max_cost)
+                    language_model = BudgetedModel(
+                        recorded,
+                        find("strategy", default("strategy")),
+                        completions=completions,
+                        max_cost=max_cost,
+                        in_flight=chosen.in_flight,
+                    )
                 return _run_loop(
                     opened, subject, sandbox, budget, language_model, point=point, observer=observer
                 )
             others = [_Subject.of(each, None, StartingPoint(), seed) for each in curriculum]
-            tasks = [each.learning_task for each in (*others, subject)]
-            session = RecordedSession.of(opened, tasks, sandbox, observer)
-            session.goal, session.in_flight = goal, chosen.in_flight
-            if chosen.has_model:
-                session.backend = RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
-            session.steps, session.seconds = budget.steps, _or_inf(budget.seconds)
-            session.completions, session.max_cost = _or_inf(completions), _or_inf(max_cost)
+            session = RecordedSession(
+                tasks=[each.learning_task for each in (*others, subject)],
+                sandbox=sandbox,
+                backend=recorded,
+                in_flight=chosen.in_flight,
+                seed=seed,
+                goal=goal,
+                steps=steps,
+                seconds=inf if seconds is None else seconds,
+                completions=inf if completions is None else completions,
+                max_cost=inf if max_cost is None else max_cost,
+                observer=observer,
+                run=opened,
+            )
             return session.run_strategy(chosen.strategy)
 
 
@@ -212,94 +223,57 @@ def _learn_curriculum(
 
 
 class _Choices(NamedTuple):
-    """The chosen backend and strategy, with all options."""
+    """The chosen limits, strategy and backend, and the options that identify the run.
 
-    answers: ChosenBackend
-    options: Mapping[str, Mapping[str, Any]]
+    `strategy` is None for the default loop, and `backend` is None for induction from data alone.
+    """
+
     limits: Limits
-    strategy: Any
+    strategy: LearningStrategy | None
+    backend: Backend | None
+    models: tuple[str, ...]
     in_flight: InFlight
-    cache: bool
-
-    @classmethod
-    def read(
-        cls,
-        answers: ChosenBackend,
-        strategy: str | None,
-        options: Sequence[str] | Mapping[str, Any],
-        flags: Mapping[str, Any],
-        *,
-        cache: bool,
-    ) -> _Choices:
-        """Read the options; `flags` are options of the backend."""
-        owners = [Owner("sandbox", Limits)]
-        factory = None if strategy is None else find("learning strategy", strategy)
-        if factory is not None:
-            owners.append(Owner("strategy", factory))
-        if not find("backend", answers.backend).from_data:
-            owners.append(Owner("backend", find("backend", answers.backend)))
-            owners.append(Owner("search", ModelChoice))
-        flags = {name: value for name, value in flags.items() if value is not None}
-        check_flags(answers.backend, flags)
-        values = with_presets(read_options(options, owners), owners)
-        made = factory(**values["strategy"]) if factory else None
-        if "backend" in values:
-            values = values | {"backend": values["backend"] | flags}
-        return cls(answers, values, Limits.chosen(values["sandbox"]), made, InFlight(), cache)
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the backend is more than induction from data."""
-        return not find("backend", self.answers.backend).from_data
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The models, with their weights."""
-        if not (self.has_model and self.answers.model):
-            return self.answers.models if self.has_model else ()
-        found = read_models([self.answers.model])
-        return tuple(map(str, found)) if len(found) > 1 else (models_text(found),)
-
-    @property
-    def backend(self) -> Backend:
-        """The backend of all models."""
-        factory, options = find("backend", self.answers.backend), self.options["backend"]
-        factory = AnswerCache().making(factory) if self.cache else factory
-        factory = self.in_flight.making(factory)
-        choice = ModelChoice(**self.options["search"])
-        return make_backend(factory, self.answers.model, options, choice.models)
-
-    @property
-    def identity(self) -> dict[str, dict[str, Any]]:
-        """The options that distinguish one run from another."""
-        identity = {"sandbox": asdict(self.limits)}
-        if self.has_model:
-            backend = self.backend
-            owner = Owner("backend", find("backend", self.answers.backend))
-            identity["backend"] = owner.identity(innermost(backend))
-            if isinstance(backend, ModelPool) and backend.choosing != ModelChoice().models:
-                identity["search"] = {"models": backend.choosing}  # absent from older runs
-        if self.strategy is not None:
-            identity["strategy"] = dict(self.options["strategy"])
-        return identity
+    identity: dict[str, dict[str, Any]]
 
 
-def _or_inf(limit: float | None) -> float:
-    return inf if limit is None else limit
-
-
-def _open_model(
-    chosen: _Choices, run: LearnRun, completions: int | None, max_cost: float | None
-) -> BudgetedModel | None:
-    """Return the language model, after a check that it works; None without one."""
-    if not chosen.has_model:
-        return None
-    strategy, backend = find("strategy", default("strategy")), chosen.backend
-    backend.ready(max_cost)
-    backend = RecordedAnswers(backend, run.folder / ANSWERS)
-    return BudgetedModel(
-        backend, strategy, completions=completions, max_cost=max_cost, in_flight=chosen.in_flight
-    )
+def _read_choices(
+    answers: ChosenBackend,
+    strategy: str | None,
+    options: Sequence[str] | Mapping[str, Any],
+    flags: Mapping[str, Any],
+    *,
+    cache: bool,
+) -> _Choices:
+    """Create strategy and backend with the options of the user; `flags` are of the backend."""
+    owners = {"sandbox": Owner("sandbox", Limits)}
+    if strategy is not None:
+        owners["strategy"] = Owner("strategy", find("learning strategy", strategy))
+    factory = find("backend", answers.backend)
+    if not factory.from_data:
+        owners["backend"] = Owner("backend", factory)
+        owners["search"] = Owner("search", ModelChoice)
+    flags = {name: value for name, value in flags.items() if value is not None}
+    check_flags(answers.backend, flags)
+    values = read_options(options, [*owners.values()])
+    values = with_presets(values, [*owners.values()])
+    limits, in_flight = Limits.chosen(values["sandbox"]), InFlight()
+    identity = {"sandbox": asdict(limits)}
+    backend, models = None, tuple[str, ...]()
+    if not factory.from_data:
+        factory = in_flight.making(AnswerCache().making(factory) if cache else factory)
+        choice = ModelChoice(**values["search"])
+        backend = make_backend(factory, answers.model, values["backend"] | flags, choice.models)
+        models = (answers.model,)
+        identity["backend"] = owners["backend"].identity(innermost(backend))
+        if isinstance(backend, ModelPool):
+            models = tuple(map(str, read_models(answers.models)))
+            if choice != ModelChoice():  # absent from older runs
+                identity["search"] = {"models": choice.models}
+    made = None
+    if strategy is not None:
+        made = owners["strategy"].factory(**values["strategy"])
+        identity["strategy"] = values["strategy"]
+    return _Choices(limits, made, backend, models, in_flight, identity)
 
 
 def _read_budget(steps: int, seconds: float | None, stop: str) -> Budget:
@@ -318,11 +292,12 @@ class _Subject(NamedTuple):
     """The environment to learn, and everything known about it before the first step."""
 
     spec: EnvironmentSpec
-    setting: Setting
+    task: Task
     description: str
     known: Knowledge
-    actions: tuple[str, ...] = ()
-    goal: GoalCondition | None = None
+    actions: tuple[str, ...]
+    no_rows: Dataset
+    """A dataset of this environment without rows."""
 
     @classmethod
     def of(
@@ -342,19 +317,26 @@ class _Subject(NamedTuple):
             if not is_simulator(made):
                 raise no_simulator(spec.id)
             space, description = space_of(made.observation_space), spec.describe(made)
+            schema = spec.objects(made) if spec.objects else None
             known = Knowledge(
                 space,
                 space_of(made.action_space, "actions"),
                 step_limit(made),
                 seed,
-                spec.objects(made) if spec.objects else None,
+                schema,
                 documented_names(description, space),
             )
-            if point.rows is not None and point.rows.observation_space != known.observation_space:
-                raise CwmError(f"the initial transitions are not from {spec.id}: choose others")
-            setting = Setting(env, args, seed, known.limit)
             names = spec.action_names(made) if spec.action_names else ()
-            return cls(spec, setting, description, known, tuple(names))
+        if point.rows is not None and point.rows.observation_space != space:
+            raise CwmError(f"the initial transitions are not from {spec.id}: choose others")
+        metadata: dict[str, Any] = {"env": env, "env_args": args}
+        if schema is not None:
+            metadata[OBJECTS] = schema.to_json()
+        no_rows = Dataset.of(
+            [], observation_space=space, action_space=known.action_space, metadata=metadata
+        )
+        task = Setting(env, args, seed, known.limit).task(spec)
+        return cls(spec, task, description, known, tuple(names), no_rows)
 
     def convert(self, point: StartingPoint) -> StartingPoint:
         """Convert the earlier rows of a starting point to rows of this environment.
@@ -379,7 +361,8 @@ class _Subject(NamedTuple):
         earlier = None if point.earlier is None else goal.relabel(point.earlier)
         program = goal.add_to(point.program) if point.program else ""
         words = f"{self.description}\n\nThe only reward is 1 for reaching this goal: {text}."
-        return self._replace(goal=goal, description=words), StartingPoint(rows, program, earlier)
+        subject = self._replace(task=goal.wrap(self.task), description=words)
+        return subject, StartingPoint(rows, program, earlier)
 
     def rule_inventor(
         self, language_model: BudgetedModel | None, sandbox: Sandbox
@@ -395,21 +378,7 @@ class _Subject(NamedTuple):
     @property
     def learning_task(self) -> LearningTask:
         """The task of a learning strategy."""
-        task, schema = self.setting.task(self.spec), self.known.schema
-        return LearningTask(self.spec.id, task, schema, self.actions)
-
-    @property
-    def no_rows(self) -> Dataset:
-        """A dataset of this environment without rows."""
-        about: dict[str, Any] = {"env": self.setting.env, "env_args": self.setting.env_args}
-        if self.known.schema is not None:
-            about[OBJECTS] = self.known.schema.to_json()
-        return Dataset.of(
-            [],
-            observation_space=self.known.observation_space,
-            action_space=self.known.action_space,
-            metadata=about,
-        )
+        return LearningTask(self.spec.id, self.task, self.known.schema, self.actions)
 
 
 def _open_run(
@@ -427,26 +396,21 @@ def _open_run(
         unfinished = (run for run in LearnRun.find_equal(config) if run.finished(budget) is None)
         folder = next((run.folder for run in unfinished), None)
     folder = folder or fresh_folder(config.env, "learn", str(config.seed))
-    if (folder / HEADER).exists():
-        run = LearnRun.load(folder)
-        run.check(config)
-        return run
-    description, protection = subject.description, sandbox.protection
-    header = LearnHeader(config=config, description=description, protection=protection)
-    files = {DATASET: point.rows if point.rows is not None else subject.no_rows}
+    header = LearnHeader(
+        config=config, description=subject.description, protection=sandbox.protection
+    )
+    files = {DATASET: subject.no_rows if point.rows is None else point.rows}
     if point.earlier is not None:
         files[EARLIER] = point.earlier
-    started = LearnRun.start(folder, header, files)
-    if point.program:
-        started.write_best(point.program)
-    return started
+    run = LearnRun.begin(folder, header, files)
+    if point.program and not run.is_continued:
+        run.write_best(point.program)
+    return run
 
 
 def choose_actor(known: Knowledge) -> type[Actor]:
     """Return the first actor class that supports an environment."""
-    for address in ACTORS:
-        module, _, name = address.partition(":")
-        actor: type[Actor] = getattr(import_module(module), name)
+    for actor in (TabularActor, ContinuousActor):
         if actor.supports(known.observation_space, known.action_space):
             return actor
     raise CwmError(
@@ -465,13 +429,12 @@ def _run_loop(
     observer: Observer,
 ) -> LearningResult:
     """Learn with the default loop, and write the result; errors name the run."""
-    known, task = subject.known, subject.setting.task(subject.spec)
-    doubting_model = None
+    known, doubting_model = subject.known, None
     if language_model is not None:
         doubting_model = DoubtingModel(language_model, known, subject.description, subject.actions)
     learner = Learner(
         title=f"{subject.spec.id} · learning",
-        task=subject.goal.wrap(task) if subject.goal else task,
+        task=subject.task,
         known=known,
         actor=choose_actor(known)(known),
         writer=ProgramWriter(sandbox, known.seed, subject.description, model=language_model),

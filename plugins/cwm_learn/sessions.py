@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import EpisodeRecord
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearningResult, LearnRun, SavedModel
-from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
-
-if TYPE_CHECKING:
-    from cwm_cli.sandbox import Sandbox
+from cwm_learn.strategy import LearningSession, LearningStrategy
 
 
 @dataclass
@@ -29,44 +25,34 @@ class RecordedSession(LearningSession):
     """
 
     run: LearnRun = field(kw_only=True)
-    _episode: int = 0
-    _length: int = 0
     _mismatched: int = 0
+    """Wrong predictions in the running episode."""
     _programs: int = 0
     trainer: str = ""
     """Name of the trainer of the model, "" without a trained model."""
 
-    @classmethod
-    def of(
-        cls, run: LearnRun, tasks: Sequence[LearningTask], sandbox: Sandbox, observer: Observer
-    ) -> Self:
-        """Open a session; an interrupted run restarts, with its recorded answers."""
-        if run.is_continued:
-            run.rewrite([])
-            run.restart_clock()
-        return cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
-
     def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
         """Write a step to the run."""
         super().stepped(row, aim=aim, mismatched=mismatched)
-        self._length += 1
         self._mismatched += mismatched
         with suppress(ValueError, KeyError, TypeError):  # rows of earlier environments do not fit
-            self.run.append_steps([row._replace(episode=self._episode)])
+            self.run.append_steps([row._replace(episode=len(self.returns))])
 
     def ended(self, returned: float, *, aim: str) -> None:
         """Write an episode to the run."""
-        super().ended(returned, aim=aim)
+        steps = len(self.rows)
+        length = steps - (self.returns[-1][0] if self.returns else 0)
         record = EpisodeRecord(
-            number=self._episode,
-            steps=len(self.rows),
+            number=len(self.returns),
+            steps=steps,
             returned=returned,
-            length=self._length,
-            aims={aim: self._length},
+            length=length,
+            aims={aim: length},
             mismatched=self._mismatched,
         )
+        super().ended(returned, aim=aim)
+        self._mismatched = 0
         self.run.append(record)
-        self._episode, self._length, self._mismatched = self._episode + 1, 0, 0
         self.observer.advanced(record)
 
     def wrote(self, program: str, note: str = "") -> None:
@@ -93,11 +79,16 @@ class RecordedSession(LearningSession):
     def run_strategy(self, strategy: LearningStrategy) -> LearningResult:
         """Learn with a strategy, and write the result to the run.
 
+        An interrupted run restarts, with its recorded answers.
+
         Raises:
             CwmError: The strategy needs a language model, and the session has none.
         """
         if strategy.needs_answers and self.backend is None:
             raise CwmError("this strategy needs a language model: add --model PROVIDER/NAME")
+        if self.run.is_continued:
+            self.run.rewrite([])
+            self.run.restart_clock()
         self.observer.note(f"{self.run.place} started", "Run")
         self.observer.begins(self)
         try:
