@@ -21,6 +21,7 @@ from benchmarks.learning.goals import Goal
 from cwm_cli.data.dataset import Transition
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import Certificate
+from cwm_learn.evaluation import play_episodes
 from cwm_learn.learn import learn
 from cwm_learn.learner import Learner
 from cwm_learn.runs import dataset_value
@@ -86,7 +87,8 @@ class Measuring(Observer):
         """Wrap the environment of the learner."""
         if isinstance(work, Learner):
             self.learner = work
-            work.env = CallingWrapper(work.env, self._before_action)
+            environment = work.environment
+            environment.env = CallingWrapper(environment.env, self._before_action)
 
     def _before_action(self, is_reset: bool) -> None:
         """Measure play after a new program, or after an episode with news."""
@@ -136,10 +138,10 @@ class Measuring(Observer):
 
         A measurement that exceeds its time limit returns fewer episodes.
         """
-        began, planning = time.monotonic(), learner.planning_seconds
+        began, planning = time.monotonic(), learner.actor.planning_seconds
         seeds = [next(self._seeds) for _ in range(count)]
-        returns = [played.returned for played in learner.play(seeds, MEASURING_SECONDS)]
-        learner.planning_seconds = planning
+        returns = [played.returned for played in play_episodes(learner, seeds, MEASURING_SECONDS)]
+        learner.actor.planning_seconds = planning
         self._extend_budget(learner, began)
         return returns
 
@@ -151,7 +153,7 @@ class Measuring(Observer):
 
     def _check(self, certificate: Certificate, learner: Learner) -> dict[str, Any]:
         """Count first mismatches of further episodes, and the steps up to them."""
-        began, actor, known = time.monotonic(), learner.actor, learner.known
+        began, actor, known = time.monotonic(), learner.actor.current, learner.known
         steps, wrong = 0, 0
         with closing(learner.task.make()) as env:
             while steps < CHECK_STEPS and time.monotonic() - began < MEASURING_SECONDS:

@@ -43,9 +43,7 @@ from cwm_cli.search.models import (
     make_backend,
     read_models,
 )
-from cwm_learn.actors.base import Actor, Knowledge
-from cwm_learn.actors.continuous import ContinuousActor
-from cwm_learn.actors.tabular import TabularActor
+from cwm_learn.actors.base import Knowledge
 from cwm_learn.doubting import DoubtingModel
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
@@ -408,16 +406,6 @@ def _open_run(
     return run
 
 
-def choose_actor(known: Knowledge) -> type[Actor]:
-    """Return the first actor class that supports an environment."""
-    for actor in (TabularActor, ContinuousActor):
-        if actor.supports(known.observation_space, known.action_space):
-            return actor
-    raise CwmError(
-        "no learning strategy supports this environment: use `cwm synthesize` on recorded data"
-    )
-
-
 def _run_loop(
     run: LearnRun,
     subject: _Subject,
@@ -436,7 +424,6 @@ def _run_loop(
         title=f"{subject.spec.id} · learning",
         task=subject.task,
         known=known,
-        actor=choose_actor(known)(known),
         writer=ProgramWriter(sandbox, known.seed, subject.description, model=language_model),
         sandbox=sandbox,
         run=run,
@@ -476,7 +463,7 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
         steps=learner.steps,
         episodes=len(learner.episodes),
         returns=[each.curve_point for each in learner.episodes if not each.is_cut],
-        certificate=learner.certificate,
+        certificate=learner.verification.certificate,
         questions=list(learner.questions),
         completions=completions,
         cost=cost,
@@ -486,7 +473,7 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
         refits=len(learner.programs),
         mismatches=dict(learner.mismatches),
         writing_seconds=round(learner.writing_seconds, 3),
-        planning_seconds=round(learner.planning_seconds + learner.learning_seconds, 3),
+        planning_seconds=round(learner.actor.planning_seconds + learner.actor.learning_seconds, 3),
         gaps=tuple(each.text for each in learner.questions.open if each.source == "gaps"),
         has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
     )

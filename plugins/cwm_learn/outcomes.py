@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cwm_cli.data.dataset import Transition
 from cwm_cli.planning.model import Step, close, key
 from cwm_learn.actors.base import Intent
+from cwm_learn.certificate import EpisodeRecord
 
 
 class StepEvent(NamedTuple):
@@ -31,6 +34,51 @@ class MismatchEvent(NamedTuple):
     predicted: Step | None
     parts: tuple[str, ...]
     by_chance: bool
+
+
+@dataclass
+class EpisodeStatistics:
+    """Statistics of the running episode.
+
+    `is_random` is set if a step was random because the actor had no target.
+    """
+
+    promised: float | None = None
+    aims: Counter[str] = field(default_factory=Counter)
+    returned: float = 0.0
+    mismatched: int = 0
+    is_random: bool = False
+    last: Transition | None = None
+
+    @property
+    def had_target(self) -> bool:
+        """Whether the actor had a target for every step so far."""
+        return bool(self.aims) and not self.is_random
+
+    def add(self, intent: Intent, row: Transition) -> None:
+        """Add a step."""
+        if not self.aims:
+            self.promised = intent.promised_return
+        self.aims[intent.aim] += 1
+        self.returned += row.reward
+        self.last = row
+
+    def record(self, steps: int, limit: int, *, is_stochastic: bool) -> EpisodeRecord:
+        """Return the journal line; the episode must have a step."""
+        assert self.last is not None
+        length = self.aims.total()
+        return EpisodeRecord(
+            number=self.last.episode,
+            steps=steps,
+            returned=self.returned,
+            length=length,
+            aims=dict(self.aims),
+            promised=self.promised,
+            mismatched=self.mismatched,
+            terminated=self.last.terminated,
+            whole=self.last.terminated or self.last.truncated or length == limit,
+            chance=is_stochastic,
+        )
 
 
 def wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
 from cwm_learn.actors.base import OpenQuestion
 from cwm_learn.certificate import EpisodeRecord, Verification
+from cwm_learn.evaluation import PlayedEpisode, play_episodes
 from cwm_learn.learn import with_docstring
-from cwm_learn.learner import Learner, PlayedEpisode
+from cwm_learn.learner import Learner
 from cwm_learn.outcomes import OutcomeCounts
 from cwm_learn.questions import Questions
 from cwm_learn.records import StepsTaken
@@ -235,7 +236,7 @@ def test_play_adds_no_rows(learned: LearningResult, tmp_path: Path) -> None:
         def advanced(self, event: object) -> None:
             if isinstance(event, EpisodeRecord):
                 rows = len(self.learner.known.rows)
-                measured.extend(self.learner.play([7, 8]))
+                measured.extend(play_episodes(self.learner, [7, 8]))
                 assert len(self.learner.known.rows) == rows
 
     done = learn_lake(start=learned.run, run=tmp_path / "r", steps=12, observer=Measuring())
