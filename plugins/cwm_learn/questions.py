@@ -61,6 +61,11 @@ class RecordedQuestion(BaseModel):
         return OpenQuestion(self.text, self.region, self.action, self.answers, self.weight)
 
 
+def open_questions(questions: Iterable[RecordedQuestion]) -> list[RecordedQuestion]:
+    """Return the unanswered questions, those with the largest weight in plans first."""
+    return sorted((q for q in questions if q.state == "open"), key=lambda each: -each.weight)
+
+
 class Questions:
     """All questions so far, by key."""
 
@@ -73,7 +78,7 @@ class Questions:
     @property
     def open(self) -> list[RecordedQuestion]:
         """The unanswered questions, the most important first."""
-        return sorted((q for q in self if q.state == "open"), key=lambda question: -question.weight)
+        return open_questions(self)
 
     def update(
         self, current: Iterable[OpenQuestion], source: Source, steps: int

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
-from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns
 from cwm_cli.runs.observer import Measures
 from cwm_cli.search.contracts import Usage
 from cwm_learn.certificate import Certificate, EpisodeRecord
@@ -18,40 +16,31 @@ PROGRAMS = "programs"
 """Folder with all programs of the run."""
 
 
-class StoredColumn(BaseModel):
-    """A column of a dataset as JSON."""
+def _read_column(found: Any) -> np.ndarray:
+    """Return a column of a dataset, from JSON if it is not an array already."""
+    if isinstance(found, np.ndarray):
+        return found
+    try:
+        return np.array(found["values"], dtype=np.dtype(found["dtype"]))
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error  # pydantic accepts no other error
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
-    dtype: str
-    values: list[Any]
-
-    @classmethod
-    def of(cls, column: np.ndarray) -> Self:
-        """Return a column in this form."""
-        return cls(dtype=column.dtype.str, values=column.tolist())
-
-    def array(self) -> np.ndarray:
-        """Return the column."""
-        return np.array(self.values, dtype=np.dtype(self.dtype))
+def _write_column(column: np.ndarray) -> dict[str, Any]:
+    return {"dtype": column.dtype.str, "values": column.tolist()}
 
 
 class StepsTaken(BaseModel):
     """A journal line: consecutive steps as the columns of a dataset."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
+    )
 
     kind: Literal["steps"] = "steps"
-    columns: dict[str, StoredColumn]
-
-    @classmethod
-    def of(cls, rows: Dataset) -> Self:
-        """Return rows in this form."""
-        return cls(columns={name: StoredColumn.of(each) for name, each in rows.columns.items()})
-
-    def arrays(self) -> Columns:
-        """Return the columns."""
-        return {name: column.array() for name, column in self.columns.items()}
+    columns: dict[
+        str, Annotated[np.ndarray, PlainValidator(_read_column), PlainSerializer(_write_column)]
+    ]
 
 
 class ProgramRecord(BaseModel):

@@ -25,60 +25,75 @@ MAX_GRID_ROWS = 12
 """Rows of a table in a report; the last rows are shown."""
 
 
-def verdict(records: Sequence[LearnRecord], result: Mapping[str, Any]) -> str:
-    """Return whether the play is certified and its mean return, with the steps and the cost."""
-    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
-    played = [each.returned for each in episodes if each.is_play][-MEAN_EPISODES:]
-    outcome = "Certified"
-    if not any(isinstance(each, Certificate) for each in records):
-        outcome = "Not certified"
-    if played:
-        outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
-    return with_effort(
-        outcome,
-        steps=episodes[-1].steps if episodes else None,
-        completions=result.get("completions"),
-        cost=result.get("cost", 0.0),
-        seconds=result.get("seconds"),
-    )
+class LearnReport:
+    """The report and the page of a run, from its records."""
 
+    def __init__(self, records: Sequence[LearnRecord]) -> None:
+        self.episodes = [each for each in records if isinstance(each, EpisodeRecord)]
+        self.programs = [each for each in records if isinstance(each, ProgramRecord)]
+        self.certificates = [each for each in records if isinstance(each, Certificate)]
+        asked = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
+        self.questions = list(asked.values())
 
-def sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
-    """Yield the sections of the page from the records of a run."""
-    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
-    programs = [each for each in records if isinstance(each, ProgramRecord)]
-    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
-    certificates = [each for each in records if isinstance(each, Certificate)]
-    if episodes:
-        about = "Without an episode that the end of the budget cut off."
-        yield Section("chart", "Return of each episode", _return_curve(episodes), about)
-    lines = ["Not certified: predictions did not agree with the environment for long enough."]
-    if certificates:
-        untried = [f"Not covered, never tried: {each}" for each in certificates[-1].untried]
-        lines = [str(certificates[-1]), *untried]
-    yield Section("notes", "Certificate", {"lines": lines})
-    if episodes:
-        yield Section("panels", "Steps and mismatches", {"sections": list(_step_panels(episodes))})
-    if programs:
-        heads = ["program", "by", "steps", "rows", "lines", "unexplained", "wrong", "seconds"]
-        rows = (
-            [str(p.number), p.origin, p.steps, p.rows, p.lines, p.unexplained, p.wrong, p.seconds]
-            for p in programs
+    def verdict(self, result: Mapping[str, Any]) -> str:
+        """Return whether the play is certified and its mean return, with the steps and the cost."""
+        outcome = "Certified" if self.certificates else "Not certified"
+        played = [each.returned for each in self.episodes if each.is_play][-MEAN_EPISODES:]
+        if played:
+            outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
+        return with_effort(
+            outcome,
+            steps=self.episodes[-1].steps if self.episodes else None,
+            completions=result.get("completions"),
+            cost=result.get("cost", 0.0),
+            seconds=result.get("seconds"),
         )
-        yield Section("table", "Programs over time", table(heads, rows, words=2, filters=(1,)))
-    if len(programs) > 1:
-        yield Section("panels", "", {"sections": list(_program_panels(programs))})
-    if questions:
-        asked = sorted(questions.values(), key=lambda each: (each.state != "open", -each.weight))
-        cells = (
-            [each.state, each.text, each.answer, each.source, each.asked, each.weight]
-            for each in asked
-        )
-        heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
-        count = sum(each.state == "open" for each in asked)
-        about = f"{count} open, {len(asked) - count} answered; sorted by their weight in plans."
-        data = table(heads, cells, words=4, filters=(0, 3))
-        yield Section("table", "Questions", data, about)
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections of the page."""
+        if self.episodes:
+            about = "Without an episode that the end of the budget cut off."
+            yield Section("chart", "Return of each episode", _return_curve(self.episodes), about)
+        lines = ["Not certified: predictions did not agree with the environment for long enough."]
+        if self.certificates:
+            last = self.certificates[-1]
+            lines = [str(last), *(f"Not covered, never tried: {each}" for each in last.untried)]
+        yield Section("notes", "Certificate", {"lines": lines})
+        if self.episodes:
+            panels = list(_step_panels(self.episodes))
+            yield Section("panels", "Steps and mismatches", {"sections": panels})
+        if self.programs:
+            names = ("origin", "steps", "rows", "lines", "unexplained", "wrong", "seconds")
+            rows = ([str(p.number), *(getattr(p, n) for n in names)] for p in self.programs)
+            heads = ["program", "by", *names[1:]]
+            yield Section("table", "Programs over time", table(heads, rows, words=2, filters=(1,)))
+        if len(self.programs) > 1:
+            yield Section("panels", "", {"sections": list(_program_panels(self.programs))})
+        if self.questions:
+            asked = sorted(self.questions, key=lambda each: (each.state != "open", -each.weight))
+            fields = ("state", "text", "answer", "source", "asked", "weight")
+            heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
+            count = sum(each.state == "open" for each in asked)
+            about = f"{count} open, {len(asked) - count} answered; sorted by their weight in plans."
+            cells = ([getattr(each, name) for name in fields] for each in asked)
+            yield Section("table", "Questions", table(heads, cells, words=4, filters=(0, 3)), about)
+
+    def grids(self) -> Iterator[Grid]:
+        """Yield the tables of a report: the last episodes, programs and questions."""
+        heads = ["episode", "aim", "steps", "return", "promised", "mismatches"]
+        cells = []
+        for e in self.episodes[-MAX_GRID_ROWS:]:
+            promised = "" if e.promised is None else f"{e.promised:.5g}"
+            numbers = f"{e.steps:,}", f"{e.returned:.5g}", promised, str(e.mismatched)
+            cells.append([str(e.number), e.aim, *numbers])
+        yield Grid("last episodes", heads, cells, 2)
+        heads, cells = ["program", "by", "steps", "rows", "lines", "unexplained"], []
+        for p in self.programs[-MAX_GRID_ROWS:]:
+            numbers = f"{p.steps:,}", f"{p.rows:,}", str(p.lines), str(p.unexplained)
+            cells.append([str(p.number), p.origin, *numbers])
+        yield Grid("last programs", heads, cells, 2)
+        cells = [[q.text, q.answer or "open"] for q in self.questions[-MAX_GRID_ROWS:]]
+        yield Grid("questions", ["question", "answer"], cells, 2)
 
 
 def _return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
@@ -122,31 +137,3 @@ def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:
     for name, words in measures.items():
         line = ChartLine.of("", [(each.steps, getattr(each, name)) for each in programs])
         yield ["", "chart", LineChart("steps", words, [line], staircase=True).data()]
-
-
-def grids(records: Sequence[LearnRecord]) -> Iterator[Grid]:
-    """Yield the tables of a report: the last episodes, programs and questions."""
-    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
-    programs = [each for each in records if isinstance(each, ProgramRecord)]
-    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
-    heads = ["episode", "aim", "steps", "return", "promised", "mismatches"]
-    cells = [
-        [
-            *(str(e.number), e.aim, f"{e.steps:,}", f"{e.returned:.5g}"),
-            "" if e.promised is None else f"{e.promised:.5g}",
-            str(e.mismatched),
-        ]
-        for e in episodes[-MAX_GRID_ROWS:]
-    ]
-    yield Grid("last episodes", heads, cells, 2)
-    heads = ["program", "by", "steps", "rows", "lines", "unexplained"]
-    cells = [
-        [
-            *(str(p.number), p.origin, f"{p.steps:,}", f"{p.rows:,}"),
-            *(str(p.lines), str(p.unexplained)),
-        ]
-        for p in programs[-MAX_GRID_ROWS:]
-    ]
-    yield Grid("last programs", heads, cells, 2)
-    cells = [[q.text, q.answer or "open"] for q in [*questions.values()][-MAX_GRID_ROWS:]]
-    yield Grid("questions", ["question", "answer"], cells, 2)

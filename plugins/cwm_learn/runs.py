@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cwm_cli.commands.collect import find_environment
 from cwm_cli.data.dataset import VALID, Dataset, Transition
@@ -27,7 +27,7 @@ from cwm_cli.runs.store import DATASET, RunHeader
 from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
 from cwm_learn.records import LearnRecord, ProgramRecord, StepsTaken
-from cwm_learn.report import grids, sections, verdict
+from cwm_learn.report import LearnReport
 
 if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
@@ -127,7 +127,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     def append_steps(self, rows: Sequence[Transition]) -> None:
         """Append a journal line with consecutive steps."""
-        self.append(StepsTaken.of(self.dataset_of(rows)))
+        self.append(StepsTaken(columns=self.dataset_of(rows).columns))
 
     def connected(
         self, events: Iterable[LearnRecord | RowsAdded | None]
@@ -139,30 +139,26 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
     def _fits(self, taken: StepsTaken) -> bool:
         """Return whether steps have the columns of the dataset."""
-        known = self.initial_rows.columns
-        try:
-            arrays = taken.arrays()
-        except (TypeError, ValueError, OverflowError):
-            return False
-        lengths = {len(array) if array.ndim else -1 for array in arrays.values()}
+        known, found = self.initial_rows.columns, taken.columns
+        lengths = {len(array) if array.ndim else -1 for array in found.values()}
         return (
-            arrays.keys() - {VALID} == known.keys() - {VALID}
+            found.keys() - {VALID} == known.keys() - {VALID}
             and len(lengths) == 1
             and all(
-                arrays[name].dtype.kind == column.dtype.kind
-                and arrays[name].shape[1:] == column.shape[1:]
+                found[name].dtype.kind == column.dtype.kind
+                and found[name].shape[1:] == column.shape[1:]
                 for name, column in known.items()
-                if name in arrays
+                if name in found
             )
         )
 
     def rows_of(self, taken: StepsTaken) -> Dataset:
         """Return the transitions of a journal line."""
-        return replace(self.initial_rows, columns=taken.arrays())
+        return replace(self.initial_rows, columns=taken.columns)
 
     def dataset(self) -> Dataset:
         """Return all transitions: the initial ones and the steps."""
-        taken = [each.arrays() for each in self.records() if isinstance(each, StepsTaken)]
+        taken = [each.columns for each in self.records() if isinstance(each, StepsTaken)]
         if not taken:
             return Dataset.load(self.folder / DATASET)  # a copy, which callers may change
         columns = {name: np.concatenate([part[name] for part in taken]) for name in taken[0]}
@@ -251,25 +247,23 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
     def report(cls, runs: Sequence[LearnRun]) -> RunReport:
         """Return the last episodes, the programs and the questions of one run."""
         run = _one_run(runs)
-        about, records = run.summary(), list(run.records())
-        certificates = [each for each in records if isinstance(each, Certificate)]
+        about, result = run.summary(), run.result() or {}
+        report = LearnReport(list(run.records()))
+        progress = (f"seed {about.seed}", about.done, about.result)
         return RunReport(
             title=f"{about.environment} · learning, {about.run}",
-            grids=[grid for grid in grids(records) if grid.cells],
-            verdict=verdict(records, run.result() or {}),
-            notes=[
-                ", ".join(filter(None, (f"seed {about.seed}", about.done, about.result))),
-                *(str(each) for each in certificates[-1:]),
-            ],
-            facts=about.as_json() | (run.result() or {}),
-            rows=[each.model_dump(mode="json", exclude={"kind"}) for each in run.episodes()],
+            grids=[grid for grid in report.grids() if grid.cells],
+            verdict=report.verdict(result),
+            notes=[", ".join(filter(None, progress)), *map(str, report.certificates[-1:])],
+            facts=about.as_json() | result,
+            rows=[each.model_dump(mode="json", exclude={"kind"}) for each in report.episodes],
         )
 
     @classmethod
     def sections(cls, runs: Sequence[LearnRun]) -> list[Section]:
         """Return the returns, the certificate, the aims, the programs and the questions."""
         run = _one_run(runs)
-        return [*sections(list(run.records())), *run.program_sections()]
+        return [*LearnReport(list(run.records())).sections(), *run.program_sections()]
 
 
 def dataset_value(space: Space, value: Any) -> Any:
@@ -332,30 +326,15 @@ class LearningResult(
     @classmethod
     def from_json(cls, found: Mapping[str, Any], run: Path) -> Self:
         """Return a result from the output of `as_json`."""
-        facts = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
-        certified = found["certificate"]
-        return cls(
-            **facts
-            | {
-                "run": run,
-                "program": run / "best.py" if found["program"] else None,
-                "certificate": certified and Certificate.model_validate(certified),
-                "questions": [RecordedQuestion.model_validate(each) for each in found["questions"]],
-                "gaps": tuple(found.get("gaps", ())),
-            }
-        )
+        program = run / "best.py" if found["program"] else None
+        own = {"run": run, "program": program}
+        return TypeAdapter(cls).validate_python({**found, **own})
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm learn --json`."""
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        certificate = self.certificate.model_dump(mode="json") if self.certificate else None
-        return facts | {
-            "run": named(self.run),
-            "program": named(self.program) if self.program else None,
-            "certificate": certificate,
-            "questions": [each.model_dump(mode="json") for each in self.questions],
-            "gaps": list(self.gaps),
-        }
+        facts: dict[str, Any] = TypeAdapter(LearningResult).dump_python(self, mode="json")
+        program = named(self.program) if self.program else None
+        return facts | {"run": named(self.run), "program": program}
 
 
 def _one_run(runs: Sequence[LearnRun]) -> LearnRun:

@@ -24,7 +24,7 @@ from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
 from cwm_learn.learner import Learner
 from cwm_learn.outcomes import MismatchEvent, StepEvent
-from cwm_learn.questions import RecordedQuestion
+from cwm_learn.questions import RecordedQuestion, open_questions
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearningResult
 
@@ -108,12 +108,6 @@ class LearningView(Lines):
                 self.questions[event.key] = event
             case Certificate():
                 self.certificate = event
-
-    @property
-    def open(self) -> list[RecordedQuestion]:
-        """Open questions, those with the largest weight in plans first."""
-        found = [each for each in self.questions.values() if each.state == "open"]
-        return sorted(found, key=lambda each: -each.weight)
 
     @property
     def waiting(self) -> str:
@@ -293,7 +287,7 @@ class LearningPicture(LearningView):
             words = f"{program.number}, {program.lines} lines by {printable(program.origin, 40)}"
             wrong = f", {program.unexplained} rows unexplained" if program.unexplained else ""
             yield Text(f"program   {words}, from {program.rows:,} rows{wrong}")
-        if questions := self.open:
+        if questions := open_questions(self.questions.values()):
             yield Text(
                 f"open      {len(questions)} questions; {printable(questions[0].text, 200)}",
                 "yellow",
@@ -328,8 +322,7 @@ def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableT
     yield Text(f"Stopped: {STOPPED.get(result.stopped, result.stopped)}.")
     if result.completions:
         yield Text(f"Cost: {result.completions:,} completions, {money(result.cost)}.")
-    questions = [each for each in result.questions if each.state == "open"]
-    questions.sort(key=lambda each: -each.weight)
+    questions = open_questions(result.questions)
     yield from gap_parts([printable(each.text) for each in questions])
     if len(questions) > MAX_GAPS:
         yield Text(f"  and {len(questions) - MAX_GAPS} more: cwm runs show {named(result.run)}")

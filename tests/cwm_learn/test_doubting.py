@@ -130,7 +130,7 @@ def test_prompt_contains_the_rows_and_no_question_that_they_answer(
         )
     [asked] = [each.prompt for each in server.requests if DOUBTS in each.prompt]
     records = LearnRun.load(tmp_path / "r").records()
-    steps = [each.arrays()["actions"] for each in records if isinstance(each, StepsTaken)]
+    steps = [each.columns["actions"] for each in records if isinstance(each, StepsTaken)]
     tried = set(np.concatenate(steps)[:10].tolist())
     assert len(tried) > 1
     assert "10 steps of 3 episodes" in asked

@@ -158,8 +158,8 @@ def test_journal_stores_rows_exactly(tmp_path: Path) -> None:
     whole = Dataset.of(rows, **SPACES)
     header = LearnHeader(config=LearnConfig(env="Any-v0"), description="")
     with LearnRun.start(tmp_path / "r", header, {"dataset.npz": whole[np.arange(0)]}) as run:
-        run.append(StepsTaken.of(whole[np.arange(8)]))
-        run.append(StepsTaken.of(whole[np.arange(8, 20)]))
+        run.append(StepsTaken(columns=whole[np.arange(8)].columns))
+        run.append(StepsTaken(columns=whole[np.arange(8, 20)].columns))
         run.append(episode(0, 20))
     again = load(tmp_path / "r")
     assert again.dataset().digest == whole.digest
