@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from cwm_learn.journal_replay import LearnerJournal
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
-MAX_RIVAL_PROGRAMS = 1
-"""Programs to compare with the current one; each takes as long to write as the first."""
-
 MAX_COMPARED_STATES, MAX_DISPUTES = 300, 20
 """Maximum number of states to compare programs in, and of differences to probe."""
 
@@ -94,17 +91,17 @@ class QuestionCollector:
             return 0.0
         self._programs_compared = programs
         began, program, seed = time.perf_counter(), self.known.program, self.known.seed
-        recorded = self.journal.recorded(ComparisonRecord)
-        if recorded is None:
-            rivals = self.writer.rivals(rows, [program], count=MAX_RIVAL_PROGRAMS)
-            self.journal.append(ComparisonRecord(programs=tuple(rivals)))
-        else:
-            rivals = list(recorded.programs)
+        comparison = self.journal.recorded(ComparisonRecord)
+        if comparison is None:
+            rival = self.writer.rival(rows, program)
+            comparison = ComparisonRecord(programs=() if rival is None else (rival,))
+            self.journal.append(comparison)
         untried = self._untried_rows(steps)
+        rivals = comparison.programs
         if rivals and len(untried):
             columns, _ = self.writer.sandbox.predict(program, untried, seed=seed)
             predicted = replace(untried, columns=untried.columns | columns)
-            differ = np.any([self.writer.wrong(rival, predicted) for rival in rivals], axis=0)
+            differ = np.any([self.writer.wrong(each, predicted) for each in rivals], axis=0)
             disputes = [predicted.row(int(n)) for n in np.flatnonzero(differ)[:MAX_DISPUTES]]
             self.known.disputed[:] = [(row.observation, row.action) for row in disputes]
         return time.perf_counter() - began

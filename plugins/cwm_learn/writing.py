@@ -109,11 +109,6 @@ class WrittenProgram(NamedTuple):
     skill: float = 0.0
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the program replays every row."""
-        return not self.wrong.any()
-
-    @property
     def rank(self) -> tuple[int, float, int]:
         """Sort key, lowest first: unexplained rows, then skill (highest first), then length."""
         return int(self.unexplained.sum()), -round(self.skill, 3), len(self.rules)
@@ -284,19 +279,18 @@ class ProgramWriter:
         program = with_exceptions(rules, rows[unexplained]) if record.looks_up else rules
         return WrittenProgram(program, record.origin, rules, unexplained, wrong, usage=record.usage)
 
-    def rivals(self, rows: Dataset, known: Sequence[str], count: int = 3) -> list[str]:
-        """Return up to `count` other programs that replay every row, by further inductions."""
-        problem, seen, found = self._problem(rows), set(known), list[str]()
-        for step in range(1, 2 * count + 1):  # some rivals do not fit
+    def rival(self, rows: Dataset, program: str) -> str | None:
+        """Return another program that replays every row, by further inductions; None without."""
+        problem = self._problem(rows)
+        for step in (1, 2):  # the first one may mispredict rows
             if self.seconds_left() < self.seconds:
-                break
+                return None
             text, _ = self._induce(problem, step)
-            if len(found) == count or (step == 1 and text in seen):  # induction found no other
-                break
-            if text not in seen and not self.wrong(text, problem.dataset).any():
-                found.append(text)
-            seen.add(text)
-        return found
+            if text == program:
+                return None
+            if not self.wrong(text, problem.dataset).any():
+                return text
+        return None
 
     def wrong(self, program: str, rows: Dataset) -> np.ndarray:
         """Return a mask of the rows that a program does not replay: all rows if it fails."""

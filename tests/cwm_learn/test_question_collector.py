@@ -28,7 +28,7 @@ def test_programs_are_not_compared_where_episodes_ended(sandbox):
     rows += [Transition(2, 0, 3, 0.0, True)]
     known = Knowledge(CORRIDOR, MOVES, 10, rows=rows, program=PROGRAM.format(stride=1))
     writer = ProgramWriter(sandbox)
-    writer.rivals = lambda *_, **__: [PROGRAM.format(stride=-1)]
+    writer.rival = lambda *_: PROGRAM.format(stride=-1)
 
     def dataset_of(rows):
         return Dataset.of(rows, observation_space=CORRIDOR, action_space=MOVES)

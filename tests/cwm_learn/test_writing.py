@@ -48,13 +48,13 @@ def random_rows(env, count, seed=0):
 def test_program_is_kept_while_it_replays_every_row(sandbox):
     rows, writer = random_rows(gym.make("CartPole-v1"), 120), ProgramWriter(sandbox)
     early = writer.write(rows[np.arange(len(rows)) < 60])
-    assert early.is_exact and not early.unexplained.any()
+    assert not early.wrong.any() and not early.unexplained.any()
     later = writer.write(rows, [early.program])
     assert later.origin == KEPT and later.program == early.program
     ended = rows.columns | {"terminations": rows.columns["terminations"].copy()}
     ended["terminations"][:] = np.abs(rows.columns["next_observations"][:, 0]) > 0.05
     other = writer.write(replace(rows, columns=ended), [early.program])
-    assert other.origin != KEPT and other.is_exact
+    assert other.origin != KEPT and not other.wrong.any()
 
 
 def test_no_source_starts_when_no_time_is_left(sandbox):
@@ -65,7 +65,7 @@ def test_no_source_starts_when_no_time_is_left(sandbox):
     still = f"{first.program}\n\nclass Environment(Environment):\n    pass\n"
     wrong = replace(rows, columns=rows.columns | {"rewards": rows.columns["rewards"] + 1})
     assert writer.write(wrong, [still]).origin == KEPT
-    assert writer.rivals(rows, [first.program]) == []
+    assert writer.rival(rows, first.program) is None
     assert not model.left
 
 
@@ -76,7 +76,7 @@ def test_unexplained_rows_are_looked_up_and_counted(sandbox):
     _, alone = np.unique(rows.situations(), return_index=True)
     rows = rows[np.sort(alone)]
     written = ProgramWriter(sandbox).write(rows)
-    assert written.is_exact and written.unexplained.any()
+    assert not written.wrong.any() and written.unexplained.any()
     assert EXCEPTIONS in written.program and EXCEPTIONS not in written.rules
     wrong = ProgramWriter(sandbox).wrong(written.rules, rows)
     assert (wrong == written.unexplained).all()
@@ -126,7 +126,7 @@ def test_real_valued_rows_are_not_looked_up(sandbox):
     rows.columns["next_observations"][7] += 0.01
     written = ProgramWriter(sandbox).write(rows)
     assert np.flatnonzero(written.unexplained).tolist() == [7]
-    assert written.program == written.rules and not written.is_exact
+    assert written.program == written.rules and written.wrong.any()
 
 
 def test_contradicting_rows_are_reported_as_wrong(sandbox):
@@ -134,7 +134,7 @@ def test_contradicting_rows_are_reported_as_wrong(sandbox):
     twice = rows.concatenate(rows)
     twice.columns["rewards"][12] = 5.0
     written = ProgramWriter(sandbox).write(twice)
-    assert not written.is_exact
+    assert written.wrong.any()
     assert set(np.flatnonzero(written.wrong)) <= {0, 12}
 
 
@@ -179,7 +179,7 @@ def test_language_model_explains_rows_within_its_budget(sandbox, monkeypatch):
         writer = ProgramWriter(sandbox, seconds=0.3, model=model)
         assert writer.write(rows, [FOLDS]).origin == KEPT and not server.requests
         written = writer.write(rows)
-        assert written.origin == MODEL and written.is_exact and not written.unexplained.any()
+        assert written.origin == MODEL and not written.wrong.any() and not written.unexplained.any()
         assert model.used == 1 and written.usage.tokens and model.spent > 0
         assert "This program predicts 0 %" in server.requests[0].prompt
         assert not model.left
