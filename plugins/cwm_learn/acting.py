@@ -50,12 +50,15 @@ class GuardedActor:
         kind: type[Actor],
         known: Knowledge,
         action_space: gym.Space[Any],
+        sandbox: Sandbox,
+        *,
+        seconds_left: Callable[[], float],
         on_failure: Callable[[Failure], None],
     ) -> None:
         self.current = kind(known)
         self.planning_seconds = self.learning_seconds = 0.0
         self._kind, self._known, self._action_space = kind, known, action_space
-        self._on_failure = on_failure
+        self._sandbox, self._seconds_left, self._on_failure = sandbox, seconds_left, on_failure
 
     def choose(
         self, observation: Any, left: int, aim: Aim | None, allowed: tuple[int, ...] | None
@@ -110,15 +113,7 @@ class GuardedActor:
         """Return whether no unvisited state could raise the return."""
         return self._call(lambda: self.current.is_settled, default=False)
 
-    def adopt(
-        self,
-        program: str,
-        rows: Dataset,
-        sandbox: Sandbox,
-        seconds_left: Callable[[], float],
-        *,
-        is_stochastic: bool,
-    ) -> None:
+    def adopt(self, program: str, rows: Dataset, *, is_stochastic: bool) -> None:
         """Simulate with another program from now on, and prepare the actor for it."""
         began, known = time.perf_counter(), self._known
         if known.imagination is not None:
@@ -126,8 +121,8 @@ class GuardedActor:
         known.program = program
         if not self.current.KEEPS_EXCEPTIONS:
             program = program.partition(EXCEPTIONS)[0]
-        known.imagination = SearchImagination(sandbox, program, rows, seed=known.seed)
-        known.imagination.seconds_left = seconds_left
+        known.imagination = SearchImagination(self._sandbox, program, rows, seed=known.seed)
+        known.imagination.seconds_left = self._seconds_left
         known.disputed.clear()
         kind = self.current.stochastic_variant() if is_stochastic else self._kind
         if kind is not None and type(self.current) is not kind:

@@ -52,6 +52,11 @@ class RepeatableEnvironment:
         """Whether the journal continues with another episode."""
         return self._journal.replay.leaves(self.episode)
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the journal continues with another episode, without the end of this one."""
+        return self.is_left and not self._journal.replay.has_end(self.episode)
+
     def reset(self) -> Any:
         """Begin the next episode, or the next recorded one; return its first observation."""
         self.episode = self._journal.replay.begin_episode(self.episode + 1)

@@ -425,7 +425,6 @@ def _run_loop(
         task=subject.task,
         known=known,
         writer=ProgramWriter(sandbox, known.seed, subject.description, model=language_model),
-        sandbox=sandbox,
         run=run,
         budget=budget,
         observer=observer,
@@ -456,7 +455,8 @@ def _run_loop(
 
 
 def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
-    run, (completions, cost) = learner.run, learner.usage
+    run, costs = learner.run, [record.cost for record in learner.programs]
+    completions = sum(record.completions for record in learner.programs)
     return LearningResult(
         run=run.folder,
         program=run.folder / "best.py" if learner.known.program else None,
@@ -465,8 +465,8 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
         returns=[each.curve_point for each in learner.episodes if not each.is_cut],
         certificate=learner.verification.certificate,
         questions=list(learner.questions),
-        completions=completions,
-        cost=cost,
+        completions=completions + learner.completions_without_program,
+        cost=None if None in costs else sum(cost or 0.0 for cost in costs),
         seconds=round(run.elapsed, 3),
         stopped=stopped,
         changed=learner.verification.changed,
@@ -481,7 +481,7 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
 
 def _program_facts(learner: Learner, result: LearningResult) -> list[str]:
     """Return lines on the accuracy, the certificate and the open questions of the program."""
-    rows, is_random = learner.rows_to_explain, learner.writer.contract == "chance"
+    rows, is_random = learner.rows_to_explain, learner.writer.is_stochastic
     wrong = int(learner.writer.wrong(learner.known.program, rows).sum())
     right = f"{len(rows) - wrong:,}" if wrong else "all"
     verb = "It gives a positive probability to" if is_random else "It predicts"

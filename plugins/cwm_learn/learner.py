@@ -44,7 +44,6 @@ from cwm_learn.rewriting import ProgramRewriter
 from cwm_learn.runs import Budget, LearnRun
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox import Sandbox
     from cwm_cli.search.models import InFlight
     from cwm_learn.doubting import DoubtingModel
     from cwm_learn.optimism import RuleInventor
@@ -73,24 +72,20 @@ class Learner:
     task: Task
     known: Knowledge
     writer: ProgramWriter
-    sandbox: Sandbox
     run: LearnRun
     budget: Budget = field(default_factory=Budget)
     observer: Observer = SILENT
     initial_program: str = ""
-    """Program to start with, "" for none."""
     rule_inventor: RuleInventor | None = None
-    """Invents rules that would make a mission possible; None without a language model."""
     doubting_model: DoubtingModel | None = None
-    """Has a language model name possible mistakes of the program; None without one."""
 
     steps: int = field(default=0, init=False)
-    """Environment steps in this run."""
     episodes: list[EpisodeRecord] = field(default_factory=list, init=False)
     programs: list[ProgramRecord] = field(default_factory=list, init=False)
     verification: Verification = field(default_factory=Verification, init=False)
-    mismatches: Counter[str] = field(default_factory=Counter, init=False)
-    """Number of wrong predictions by part of the transition."""
+    mismatches: Counter[str] = field(default_factory=Counter, init=False)  # by wrong part
+    completions_without_program: int = field(default=0, init=False)
+    """Completions since the last program."""
     writing_seconds: float = field(default=0.0, init=False)
     deadline: float | None = field(default=inf, init=False)
     """End of an evaluation in monotonic seconds; None while learning."""
@@ -98,7 +93,6 @@ class Learner:
     def __post_init__(self) -> None:
         kind = choose_actor(self.known)
         self._outcomes = OutcomeCounts()
-        self._completions_without_program = 0
         self._idle_episodes = 0
         self._noted: set[str] = set()
         episode = -1
@@ -110,7 +104,14 @@ class Learner:
         self.journal = LearnerJournal(self.run, self.observer, self)
         self.environment = RepeatableEnvironment(self.task, self.known, self.journal, self.observer)
         space = self.environment.env.action_space
-        self.actor = GuardedActor(kind, self.known, space, self._record_failure)
+        self.actor = GuardedActor(
+            kind,
+            self.known,
+            space,
+            self.writer.sandbox,
+            seconds_left=self.seconds_left,
+            on_failure=self._record_failure,
+        )
         self.writer.seconds_left = self.seconds_left
         if self.writer.model:
             self.writer.model.seconds_left = self.seconds_left
@@ -146,20 +147,9 @@ class Learner:
 
     @property
     def rows_to_explain(self) -> Dataset:
-        """The rows that a program has to predict.
-
-        These are all rows if the program is stochastic, otherwise those without randomness.
-        """
-        ignored = () if self._is_stochastic else self.known.random_rows
+        """The rows to predict: all with a stochastic program, else those without randomness."""
+        ignored = () if self.writer.is_stochastic else self.known.random_rows
         return self.run.dataset_of([r for n, r in enumerate(self.known.rows) if n not in ignored])
-
-    @property
-    def usage(self) -> tuple[int, float | None]:
-        """Number of completions and their cost in US dollars, None if unknown."""
-        costs = [record.cost for record in self.programs]
-        cost = None if None in costs else sum(cost or 0.0 for cost in costs)
-        count = sum(record.completions for record in self.programs)
-        return count + self._completions_without_program, cost
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -172,16 +162,8 @@ class Learner:
         return max(self.steps, self.journal.replay.steps)
 
     @property
-    def _used_completions(self) -> int:
-        return self.writer.model.used if self.writer.model else 0
-
-    @property
     def _has_too_few_rows(self) -> bool:
         return len(self.known.rows) < self.actor.current.WARMUP_STEPS
-
-    @property
-    def _is_stochastic(self) -> bool:
-        return self.writer.contract == "chance"
 
     # --- an episode
 
@@ -197,9 +179,8 @@ class Learner:
             self.actor.rebuild()  # drops an unfinished search
         is_idle = not episode.mismatched and not episode.had_target
         self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
-        replay, number = self.journal.replay, self.environment.episode
-        is_dropped = self.environment.is_left and not replay.has_end(number)
-        if episode.last is not None and not is_dropped and not self.environment.has_diverged:
+        environment = self.environment
+        if episode.last is not None and not environment.is_dropped and not environment.has_diverged:
             self._finish_episode(episode)
 
     def _act(self, observation: Any, aim: Aim | None, episode: EpisodeStatistics) -> None:
@@ -289,8 +270,8 @@ class Learner:
 
     def _finish_episode(self, episode: EpisodeStatistics) -> None:
         """Record an episode, then rewrite or probe the program, update questions, and certify."""
-        statistics = episode.record(self.steps, self.known.limit, is_stochastic=self._is_stochastic)
-        record = self.journal.append(statistics)
+        chance, limit = self.writer.is_stochastic, self.known.limit
+        record = self.journal.append(episode.record(self.steps, limit, is_stochastic=chance))
         self.episodes.append(record)
         self.verification.add(record)
         self.journal.report(record)
@@ -299,10 +280,10 @@ class Learner:
         is_first_clean = self.verification.episodes == MIN_CLEAN_EPISODES and record.is_play
         if self._rewriter.is_due(self.actor.current, is_mid_episode=False):
             self._write_program()
-        elif is_first_clean and not (self._rewriter.new_mismatches or self._is_stochastic):
+        elif is_first_clean and not (self._rewriter.new_mismatches or self.writer.is_stochastic):
             rows, programs = self.rows_to_explain, len(self.programs)
             self.writing_seconds += self._collector.find_disputes(rows, programs, self.steps)
-        self._update_actor_questions()
+        self._collector.update(self.actor.questions(), "play", self.steps)
         self._collector.ask_about_disputes(self.steps)
         verification, known = self.verification, self.known
         verification.is_probed = verification.is_clean and (
@@ -311,25 +292,21 @@ class Learner:
         )
         self._certify()
 
-    # --- certificates and questions
+    # --- certificates and budgets
 
-    def _update_actor_questions(self) -> None:
-        asked = self.actor.questions()
-        if asked is not None:
-            self._collector.update(asked, "play", self.steps)
+    def _certify(self) -> bool:
+        """Update the certificate if the program deserves one; return whether it does.
 
-    def _certify(self) -> None:
-        """Update the certificate; write only the first one to the journal."""
-        if self._is_certifiable:
-            is_first = self.verification.certificate is None
-            found = self.verification.certify([each.text for each in self.questions.open])
-            if is_first and found is not None:
-                self.journal.append(found)
-                self.journal.report(found)
-
-    @property
-    def _is_certifiable(self) -> bool:
-        return not self._rewriter.new_mismatches and self.verification.is_certifiable
+        Only the first certificate is written to the journal.
+        """
+        if self._rewriter.new_mismatches or not self.verification.is_certifiable:
+            return False
+        is_first = self.verification.certificate is None
+        found = self.verification.certify([each.text for each in self.questions.open])
+        if is_first and found is not None:
+            self.journal.append(found)
+            self.journal.report(found)
+        return True
 
     @property
     def _is_budget_spent(self) -> bool:
@@ -351,8 +328,7 @@ class Learner:
             return None
         if self.budget.is_reached(self.episodes):
             return "return"
-        if self.budget.certified and self._is_certifiable:
-            self._certify()
+        if self.budget.certified and self._certify():
             return "certified"
         if self._is_budget_spent:
             return "steps" if self.steps >= self.budget.steps else "seconds"
@@ -363,7 +339,7 @@ class Learner:
     def _write_program(self) -> None:
         """Write a program for all rows, ask questions about it, and act on it from now on."""
         self._rewriter.detect_randomness()
-        completions, rows = self._used_completions, self.rows_to_explain
+        completions, rows = self.writer.used_completions, self.rows_to_explain
         program = self.known.program or self.initial_program
         written, seconds = self._rewriter.write(rows, [program] if program else [])
         began = time.perf_counter()
@@ -371,14 +347,14 @@ class Learner:
         self._collector.ask_about_rows(written, rows, self._outcomes.contradicted, self.steps)
         if is_new and self._collector.may_ask_model(len(self.programs)):
             # The prompt lists open questions, so drop answered questions first.
-            self._update_actor_questions()
+            self._collector.update(self.actor.questions(), "play", self.steps)
             named, usage = self._collector.ask_model(written, rows)
             written = written._replace(usage=total([written.usage, usage]))
         seconds += time.perf_counter() - began
         self.writing_seconds += seconds
         self._rewriter.restart(written)
         if is_new:
-            self._adopt(written, rows, seconds, self._used_completions - completions)
+            self._adopt(written, rows, seconds, self.writer.used_completions - completions)
         if not self.known.rows[-1].terminated:
             self._invent_rules(self.known.rows[-1].next_observation)
         self._collector.pursue(named, self.steps)
@@ -387,11 +363,11 @@ class Learner:
         """Add invented rules to the program if they make a mission without any reward possible."""
         if self.rule_inventor is None or not self.known.program or self._rewriter.new_mismatches:
             return
-        began, rows, used = time.perf_counter(), self.rows_to_explain, self._used_completions
+        began, rows, used = time.perf_counter(), self.rows_to_explain, self.writer.used_completions
         written = self.rule_inventor.invent(self.known.program, rows, observation)
-        completions = self._used_completions - used
+        completions = self.writer.used_completions - used
         if written is None:
-            self._completions_without_program += completions
+            self.completions_without_program += completions
         else:
             seconds = time.perf_counter() - began
             self.writing_seconds += seconds
@@ -401,19 +377,9 @@ class Learner:
         self, written: WrittenProgram, rows: Dataset, seconds: float, completions: int
     ) -> None:
         """Record another program, act on it, and restart its verification."""
-        record = ProgramRecord(
-            number=len(self.programs) + 1,
-            steps=self.steps,
-            rows=len(rows),
-            origin=written.origin,
-            lines=written.program.count("\n"),
-            unexplained=int(written.unexplained.sum()),
-            wrong=int(written.wrong.sum()),
-            seconds=round(seconds, 3),
-            completions=completions + self._completions_without_program,
-            cost=written.usage.cost,
-        )
-        self._completions_without_program = 0
+        completions += self.completions_without_program
+        record = written.record(len(self.programs) + 1, self.steps, seconds, completions)
+        self.completions_without_program = 0
         if self.journal.replay.is_over:
             self.run.save_program(record, written.program)
         record = self.journal.append(record)
@@ -421,13 +387,7 @@ class Learner:
         if self.journal.replay.is_over:
             self.run.write_best(written.program)
         self.journal.report(record)
-        self.actor.adopt(
-            written.program,
-            rows,
-            self.sandbox,
-            self.seconds_left,
-            is_stochastic=self._is_stochastic,
-        )
+        self.actor.adopt(written.program, rows, is_stochastic=self.writer.is_stochastic)
         self.verification.restart(self.steps)
 
     def _record_failure(self, failure: Failure) -> None:

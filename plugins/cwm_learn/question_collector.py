@@ -46,8 +46,13 @@ class QuestionCollector:
     questions: Questions = field(default_factory=Questions)
     _programs_compared: int = 0
 
-    def update(self, asked: Iterable[OpenQuestion], source: Source, steps: int) -> None:
-        """Record new and answered questions, given all questions that a source asks now."""
+    def update(self, asked: Iterable[OpenQuestion] | None, source: Source, steps: int) -> None:
+        """Record new and answered questions, given all questions that a source asks now.
+
+        None leaves the questions of a source that failed unchanged.
+        """
+        if asked is None:
+            return
         for question in self.questions.update(asked, source, steps):
             self.journal.append(question)
             self.journal.report(question)
@@ -133,7 +138,7 @@ class QuestionCollector:
         """Ask the language model what the program may predict wrongly."""
         if self.doubting_model is None:
             return [], Usage()
-        verb = "allows" if self.writer.contract == "chance" else "predicts"
+        verb = "allows" if self.writer.is_stochastic else "predicts"
         right = len(rows) - int(written.wrong.sum())
         accuracy = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
         # The recorded section states the gaps of the rows already.

@@ -47,7 +47,7 @@ from cwm_cli.search.models import InFlight
 from cwm_cli.search.spending import CostLimit, Refusal
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
-from cwm_learn.records import WritingRecord
+from cwm_learn.records import ProgramRecord, WritingRecord
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
@@ -112,6 +112,21 @@ class WrittenProgram(NamedTuple):
     def rank(self) -> tuple[int, float, int]:
         """Sort key, lowest first: unexplained rows, then skill (highest first), then length."""
         return int(self.unexplained.sum()), -round(self.skill, 3), len(self.rules)
+
+    def record(self, number: int, steps: int, seconds: float, completions: int) -> ProgramRecord:
+        """Return the journal line of the program, after a number of environment steps."""
+        return ProgramRecord(
+            number=number,
+            steps=steps,
+            rows=len(self.wrong),
+            origin=self.origin,
+            lines=self.program.count("\n"),
+            unexplained=int(self.unexplained.sum()),
+            wrong=int(self.wrong.sum()),
+            seconds=round(seconds, 3),
+            completions=completions,
+            cost=self.usage.cost,
+        )
 
 
 @dataclass
@@ -205,6 +220,16 @@ class ProgramWriter:
         self._inducer = default("backend")
         self._answers = make_data_backend(self._inducer, seconds=self.seconds, learning=True)
 
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the programs have random outcomes."""
+        return self.contract == "chance"
+
+    @property
+    def used_completions(self) -> int:
+        """Number of completions so far."""
+        return self.model.used if self.model else 0
+
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
         """Return the first given program that replays every row, or the best one found.
 
@@ -214,13 +239,13 @@ class ProgramWriter:
         Raises:
             CwmError: No program runs.
         """
-        problem, is_stochastic = self._problem(rows), self.contract == "chance"
+        problem = self._problem(rows)
         found: list[WrittenProgram] = []
         for text in programs:
             kept = self._evaluate(text, KEPT, problem)
             if kept is not None:
                 found.append(kept)
-                if not kept.unexplained.any() and not is_stochastic:
+                if not kept.unexplained.any() and not self.is_stochastic:
                     return kept
         has_time = self.seconds_left() >= self.seconds
         if not found or (has_time and self._may_retry(self._inducer, problem, INDUCTION_GROWTH)):
@@ -232,7 +257,7 @@ class ProgramWriter:
         best = min(found, key=lambda written: written.rank)
         if best.origin == KEPT and has_time:
             self._failed_at[self._inducer] = len(rows)
-        if is_stochastic:
+        if self.is_stochastic:
             return self._improve_by_model(best, problem)
         best = self._improve_by_model(self._refine(best, problem), problem)
         return self._with_lookup(best, problem)
@@ -242,7 +267,7 @@ class ProgramWriter:
     ) -> tuple[WrittenProgram, WritingRecord]:
         """Write a program, and return it with its record for `repeat`."""
         began, self._has_induced = time.perf_counter(), False
-        used, spent = (self.model.used, self.model.spent) if self.model else (0, 0.0)
+        used, spent = self.used_completions, self.model.spent if self.model else 0.0
         written = self.write(rows, programs)
         record = WritingRecord(
             origin=written.origin,
@@ -253,7 +278,7 @@ class ProgramWriter:
             usage=written.usage,
             in_vain=dict(self._failed_at),
             induced=self._has_induced,
-            completions=self.model.used - used if self.model else 0,
+            completions=self.used_completions - used,
             spent=self.model.spent - spent if self.model else 0.0,
             seconds=round(time.perf_counter() - began, 3),
         )
@@ -328,7 +353,7 @@ class ProgramWriter:
         if answers.failure is not None:
             return None
         wrong = mispredicted(answers, rows)
-        score = problem.metric.score(answers, rows) if self.contract == "chance" else None
+        score = problem.metric.score(answers, rows) if self.is_stochastic else None
         skill = 0.0 if score is None or score.skill is None else score.skill
         return WrittenProgram(rules, origin, rules, wrong, wrong, findings, skill=skill)
 
