@@ -74,7 +74,7 @@ class RepeatableEnvironment:
         if recorded is None:
             if not replay.is_over:
                 replay.clear()  # decisions after a new step are not in the journal
-                self._journal.resume()
+                self._journal.begin()
             row = take_step(self.env, self._task, self._known, observation, action, self.episode)
             self._journal.add_step(row)
             return row
@@ -89,7 +89,7 @@ class RepeatableEnvironment:
                     "the environment did not repeat its observations: the current episode is "
                     "discarded"
                 )
-        self._journal.resume()
+        self._journal.begin()
         return recorded
 
 

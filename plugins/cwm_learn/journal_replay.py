@@ -11,6 +11,7 @@ repeats the recorded action.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cwm_cli.data.dataset import Transition
@@ -40,12 +41,7 @@ class LearnerJournal:
         self._unsaved: list[Transition] = []
 
     def begin(self) -> None:
-        """Start the observer, unless a replay comes first."""
-        if self.replay.is_over:
-            self._observer.begins(self._learner)
-
-    def resume(self) -> None:
-        """Discount the time of the replay if it is over, and start the observer."""
+        """Start the observer and the clock, unless a replay comes first or continues."""
         if self.replay.is_over:
             self.run.restart_clock(self._seconds_before)
             self._observer.begins(self._learner)
@@ -68,7 +64,7 @@ class LearnerJournal:
         """Return the next record of the replay, None if it is of another kind."""
         found = self.replay.record(kind)
         if found is not None:
-            self.resume()
+            self.begin()
         return found
 
     def add_step(self, row: Transition) -> None:
@@ -105,7 +101,10 @@ class JournalReplay:
     def __init__(self, run: LearnRun) -> None:
         self._events: deque[Transition | LearnRecord] = deque()
         for record in run.records():
-            self._events += run.rows_of(record) if isinstance(record, StepsTaken) else [record]
+            if isinstance(record, StepsTaken):
+                self._events += replace(run.initial_rows, columns=record.columns)
+            else:
+                self._events.append(record)
         rows = [each for each in self._events if isinstance(each, Transition)]
         finished = {each.number for each in self._events if isinstance(each, EpisodeRecord)}
         self.steps = len(rows)

@@ -177,8 +177,12 @@ def learn(
                     opened, subject, sandbox, budget, language_model, point=point, observer=observer
                 )
             others = [_Subject.of(each, None, StartingPoint(), seed) for each in curriculum]
+            tasks = [
+                LearningTask(each.spec.id, each.task, each.known.schema, each.actions)
+                for each in (*others, subject)
+            ]
             session = RecordedSession(
-                tasks=[each.learning_task for each in (*others, subject)],
+                tasks=tasks,
                 sandbox=sandbox,
                 backend=recorded,
                 in_flight=chosen.in_flight,
@@ -372,11 +376,6 @@ class _Subject(NamedTuple):
         first = int(known.action_space.low[0])
         view = StateView(known.observation_space, known.schema, self.actions, first)
         return RuleInventor(language_model, sandbox, view, known.seed) if view.has_mission else None
-
-    @property
-    def learning_task(self) -> LearningTask:
-        """The task of a learning strategy."""
-        return LearningTask(self.spec.id, self.task, self.known.schema, self.actions)
 
 
 def _open_run(

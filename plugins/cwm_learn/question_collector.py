@@ -114,15 +114,10 @@ class QuestionCollector:
     def ask_about_disputes(self, steps: int) -> None:
         """Ask about the disputed predictions."""
         disputes = [(self.known.describe(o), action) for o, action in self.known.disputed]
+        words = "two programs that fit all rows predict different outcomes of action"
+        answers = "which program is right"
         asked = [
-            OpenQuestion(
-                f"two programs that fit all rows predict different outcomes of action {action} "
-                f"at {state}",
-                state,
-                action,
-                "which program is right",
-                1.0,
-            )
+            OpenQuestion(f"{words} {action} at {state}", state, action, answers, 1.0)
             for state, action in disputes
         ]
         self.update(asked, "candidates", steps)
@@ -132,7 +127,7 @@ class QuestionCollector:
         doubting_model = self.doubting_model
         if doubting_model is None or programs % DOUBT_INTERVAL or not doubting_model.model.left:
             return False
-        return len(self._open_model_questions) < MAX_OPEN
+        return sum(each.source == "model" for each in self.questions.open) < MAX_OPEN
 
     def ask_model(self, written: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
         """Ask the language model what the program may predict wrongly."""
@@ -149,12 +144,12 @@ class QuestionCollector:
 
     def pursue(self, named: Sequence[OpenQuestion], steps: int) -> None:
         """Record questions of the language model; those with a region become targets to explore."""
-        asked = [*self._open_model_questions, *named]
+        open_before = [each.question for each in self.questions.open if each.source == "model"]
+        asked = [*open_before, *named]
         self.update(asked, "model", steps)
-        targets = (
-            [self.doubting_model.locate(each) for each in asked] if self.doubting_model else []
-        )
-        self.known.targets[:] = [target for target in targets if target is not None]
+        if self.doubting_model is not None:
+            targets = map(self.doubting_model.locate, asked)
+            self.known.targets[:] = [target for target in targets if target is not None]
 
     def answer(self, row: Transition, steps: int) -> None:
         """Remove the dispute and the questions of the language model that a step answers."""
@@ -162,21 +157,15 @@ class QuestionCollector:
             tried = key(row.observation), key(row.action)
             left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != tried]
             self.known.disputed[:] = left
-        answered = [target for target in self.known.targets if target.is_answered(row)]
-        if not answered:
-            return
-        left_targets = [each for each in self.known.targets if not each.is_answered(row)]
-        self.known.targets[:] = left_targets
-        outcome = f"{self.known.describe(row.next_observation)}, reward {row.reward:g}"
-        answer = f"step {steps:,} led to {outcome}" + ", the end" * row.terminated
+        targets = self.known.targets
+        answered = [target for target in targets if target.is_answered(row)]
+        targets[:] = [target for target in targets if not target.is_answered(row)]
         for target in answered:
+            outcome = f"{self.known.describe(row.next_observation)}, reward {row.reward:g}"
+            answer = f"step {steps:,} led to {outcome}" + ", the end" * row.terminated
             question = self.questions.answer(target.question, "model", answer)
             self.journal.append(question)
             self.journal.report(question)
-
-    @property
-    def _open_model_questions(self) -> list[OpenQuestion]:
-        return [each.question for each in self.questions.open if each.source == "model"]
 
     def _untried_rows(self, steps: int) -> Dataset:
         """Return untried actions in observed states as rows with placeholder outcomes.

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cwm_cli.commands.collect import find_environment
 from cwm_cli.data.dataset import VALID, Dataset, Transition
-from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
@@ -152,10 +151,6 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             )
         )
 
-    def rows_of(self, taken: StepsTaken) -> Dataset:
-        """Return the transitions of a journal line."""
-        return replace(self.initial_rows, columns=taken.columns)
-
     def dataset(self) -> Dataset:
         """Return all transitions: the initial ones and the steps."""
         taken = [each.columns for each in self.records() if isinstance(each, StepsTaken)]
@@ -170,13 +165,6 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         file = self.folder / record.file
         file.parent.mkdir(exist_ok=True)
         files.replace(file, program)
-
-    def program(self, record: ProgramRecord) -> str:
-        """Return the text of a program of the run."""
-        try:
-            return read_text(self.folder / record.file)
-        except UnreadableError as error:
-            raise UnreadableError(error.file, error.reason, "restore it") from error
 
     def save_trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
         """Store a trained model, for strategies that produce no program."""
