@@ -1,9 +1,9 @@
-"""Missions and goals: world models of two programs, and programs with another reward.
+"""Missions in words: world models of two programs, and inventions of rules.
 
 Transitions do not depend on the mission. So a correct transition program is kept, and a new mission
 needs only a reward program: first a guess from the rewards of the most similar missions, which is
 fixed when data contradict it. A user's goal is either a mission in words or a condition on
-observations.
+observations (`goals`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -23,8 +23,6 @@ import numpy as np
 
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectSchema, Thing
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.documented import documented_names
-from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import close
 
 TRANSITION, REWARD, INVENTED = "transition", "reward_func", "invented"
@@ -416,95 +414,6 @@ class Environment(_Seen):
         self.set_state(after)
         return after, reward, terminated
 '''
-
-
-def replace_reward(program: str, goal: str, space: Space, description: str = "") -> str:
-    """Return a program with reward 1 and the end of the episode at a goal, and no other reward.
-
-    The goal is a condition on observations, such as `observation[0] >= 0.6`, or `position >= 0.6`
-    if the description has names of components. Other goals raise `CwmError`.
-    """
-    condition = _condition(goal, space, description)
-    return f"{program.rstrip()}\n" + Template(_GOAL_TAIL).substitute(
-        goal=_line(goal).replace("\\", "").replace('"""', ""), condition=condition
-    )
-
-
-_GOAL_TAIL = '''
-
-_World = Environment
-
-
-class Environment(_World):
-    """The same environment with another reward: 1 for reaching $goal."""
-
-    def step(self, action):
-        observation, _, terminated, *more = super().step(action)
-        reached = bool($condition)
-        return (observation, float(reached), bool(terminated or reached), *more)
-'''
-
-
-def is_condition(goal: str, space: Space, description: str = "") -> bool:
-    """Return whether a goal is a condition on observations, and not a mission in words."""
-    try:
-        _condition(goal, space, description)
-    except CwmError:
-        return False
-    return True
-
-
-def compile_condition(goal: str, space: Space, description: str = "") -> Callable[[Any], bool]:
-    """Return a function that checks whether an observation meets a goal."""
-    code = compile(_condition(goal, space, description), "<goal>", "eval")
-    known = {"__builtins__": {}, "abs": abs, "min": min, "max": max}
-    return lambda observation: bool(eval(code, known, {"observation": observation}))  # noqa: S307
-
-
-def _condition(goal: str, space: Space, description: str) -> str:
-    """Return the goal as Python over `observation`, after a check that it only compares numbers."""
-    names = component_identifiers(space, description)
-    hint = f"components are called {', '.join(names)}" if names else "write observation[0] >= 1"
-    try:
-        tree = ast.parse(goal.strip(), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CwmError(f"the goal {goal!r} is not a Python condition: {hint}") from None
-    for node in ast.walk(tree):
-        if not isinstance(node, _CONDITION_PARTS):
-            raise CwmError(f"the goal {goal!r} must be a comparison of numbers: {hint}")
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in _GOAL_NAMES[1:]:
-            raise CwmError(f"the goal {goal!r} may only call abs, min and max: {hint}")
-        if isinstance(node, ast.Name) and node.id not in (*names, *_GOAL_NAMES):
-            raise CwmError(f"the goal {goal!r} has the unknown name {node.id!r}: {hint}")
-    if not any(isinstance(n, ast.Name) and n.id not in _GOAL_NAMES[1:] for n in ast.walk(tree)):
-        raise CwmError(f"the goal {goal!r} uses no observation: {hint}")
-    return ast.unparse(_ComponentNames(names).visit(tree))
-
-
-_GOAL_NAMES = ("observation", "abs", "min", "max")
-_CONDITION_PARTS = (
-    ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Name,
-    ast.Constant, ast.Subscript, ast.Tuple, ast.boolop, ast.unaryop, ast.operator, ast.cmpop,
-    ast.expr_context,
-)  # fmt: skip
-
-
-class _ComponentNames(ast.NodeTransformer):
-    """Replaces names of components by `observation[i]`."""
-
-    def __init__(self, names: Mapping[str, int]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # the name is prescribed by ast
-        """Replace a name."""
-        if node.id not in self._names:
-            return node
-        return ast.parse(f"observation[{self._names[node.id]}]", mode="eval").body
-
-
-def component_identifiers(space: Space, description: str) -> dict[str, int]:
-    """Return the names that a goal may use for the documented components of an observation."""
-    return identifiers(documented_names(description, space))
 
 
 def identifiers(documented: Sequence[str]) -> dict[str, int]:

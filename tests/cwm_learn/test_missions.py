@@ -1,23 +1,16 @@
-"""Missions in words, goals as conditions, and world models of two programs."""
+"""Missions in words, and world models of two programs."""
 
 import numpy as np
 import pytest
 
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.spec import space_of
-from cwm_cli.errors import CwmError
-from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds import ProgramModel
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import (
     WorldProgram,
-    component_identifiers,
     content_words,
-    is_condition,
     merge_programs,
     nearest_missions,
-    replace_reward,
 )
 from folders import CORRIDOR
 from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of, view_of
@@ -102,51 +95,3 @@ def test_merging_keeps_the_last_definition_and_skips_invalid_code() -> None:
 def test_nearest_missions_differ_in_the_fewest_words() -> None:
     known = ["pick up the red ball", "open the red door", "get to the green goal square"]
     assert nearest_missions("pick up the blue ball!", known, 2) == known[:2]
-
-
-GUIDE = """
-| Num | Observation | Min |
-|-----|-------------|-----|
-| 0 | Cart Position | -4.8 |
-| 1 | Cart Velocity | -Inf |
-| 2 | Pole Angle | -0.4 |
-| 3 | Pole Angular Velocity | -Inf |
-"""
-
-
-def test_program_of_a_goal_returns_a_reward_if_the_condition_holds(sandbox) -> None:
-    spec = environment("CartPole-v1")
-    env = spec.make()
-    space = space_of(env.observation_space)
-    assert component_identifiers(space, GUIDE)["position"] == 0
-    assert is_condition("position >= 0.5", space, GUIDE)
-    assert not is_condition(MISSION, space, GUIDE)
-    moves = (
-        "import numpy as np\n"
-        "class Environment:\n"
-        "    def set_state(self, observation):\n"
-        "        self.state = np.array(observation)\n"
-        "    def step(self, action):\n"
-        "        self.state = self.state + np.array([0.4, 0, 0, 0])\n"
-        "        return self.state, 1.0, False\n"
-    )
-    program = replace_reward(moves, "position >= 0.5 and abs(cart_velocity) < 1", space, GUIDE)
-    starts = [np.array([x, v, 0.0, 0.0]) for x, v in ((0.0, 0.0), (0.2, 0.0), (0.2, 2.0))]
-    rows = Dataset.of(
-        [Transition(start, 0, start, 0.0, False) for start in starts],
-        observation_space=space,
-        action_space=space_of(env.action_space, "actions"),
-    )
-    found = ProgramModel(program, sandbox).predict(rows)
-    assert found.columns["rewards"].tolist() == [0, 1, 0]
-    assert found.columns["terminations"].tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    "goal", ["speed > 1", "position.real > 1", "open('x')", "1 > 0", "position >", "().__class__"]
-)
-def test_invalid_goal_raises_a_one_line_error(goal: str) -> None:
-    space = space_of(environment("CartPole-v1").make().observation_space)
-    with pytest.raises(CwmError, match="position") as error:
-        replace_reward("", goal, space, GUIDE)
-    assert len(str(error.value).splitlines()) == 1
