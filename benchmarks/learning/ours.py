@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from benchmarks.learning.evaluation import play_episodes
 from benchmarks.learning.goals import Goal
 from cwm_cli.data.dataset import Transition
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import Certificate
-from cwm_learn.evaluation import play_episodes
 from cwm_learn.learn import learn
 from cwm_learn.learner import Learner
 from cwm_learn.runs import dataset_value

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from benchmarks.learning.evaluation import PlayedEpisode, play_episodes
 from candidates import STILL_ANSWER
 from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.data.dataset import Dataset, Transition
@@ -20,7 +21,6 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
 from cwm_learn.actors.base import OpenQuestion
 from cwm_learn.certificate import EpisodeRecord, Verification
-from cwm_learn.evaluation import PlayedEpisode, play_episodes
 from cwm_learn.learn import with_docstring
 from cwm_learn.learner import Learner
 from cwm_learn.outcomes import OutcomeCounts
