@@ -20,10 +20,11 @@ from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.planning.model import Model, Step
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_learn.missions import StateView, WorldProgram
+from cwm_learn.missions import StateView
 from cwm_learn.search.missions import find_plans
 from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import TaskLearner, WorldCoderAgent
+from cwm_worldcoder.world_program import WorldProgram
 
 EASY, DOOR, UNLOCK = "MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"
 FETCH = "MiniGrid-Fetch-6x6-N2-v0"

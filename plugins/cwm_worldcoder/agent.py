@@ -25,12 +25,13 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Move, Request
-from cwm_learn.missions import StateView, WorldProgram, merge_programs, nearest_missions
+from cwm_learn.missions import StateView, merge_programs
 from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_worldcoder.arms import BANDIT, WorldSearch
 from cwm_worldcoder.asking import ProgramQuestion, extract_programs
 from cwm_worldcoder.evaluating import WorldEvaluator
 from cwm_worldcoder.proposer import RuleProposer
+from cwm_worldcoder.world_program import WorldProgram, nearest_missions
 
 MAX_WARM_STEPS = 2
 """Maximum steps per episode without requests for programs, as a multiple of `warm`."""

@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from cwm_cli.data.dataset import Transition
-from cwm_learn.missions import REWARD, TRANSITION, WorldProgram, merge_programs
+from cwm_learn.missions import merge_programs
 from cwm_worldcoder.asking import ProgramQuestion, ShownRow, extract_programs
 from cwm_worldcoder.evaluating import WorldEvaluation, WorldEvaluator, evaluate
+from cwm_worldcoder.world_program import REWARD, TRANSITION, WorldProgram
 
 ArmKind = Literal["init", "transition", "reward", "reach"]
 T = TypeVar("T")

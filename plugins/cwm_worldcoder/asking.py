@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import Message
 from cwm_cli.search.reading import blocks, unfenced
-from cwm_learn.missions import REWARD, TRANSITION, StateView, compiles
+from cwm_learn.missions import StateView, compiles
 from cwm_worldcoder.evaluating import Prediction
+from cwm_worldcoder.world_program import REWARD, TRANSITION
 
 QuestionKind = Literal[
     "transition", "reward", "fix transition", "fix reward", "reach", "guess reward"

@@ -18,7 +18,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.imagination import SearchImagination
-from cwm_learn.missions import StateView, WorldProgram, content_words
+from cwm_learn.missions import StateView, content_words
+from cwm_worldcoder.world_program import WorldProgram
 
 REWARD_TOLERANCE = 1e-6
 """Rewards with a smaller difference are equal."""

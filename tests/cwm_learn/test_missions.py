@@ -1,17 +1,14 @@
-"""Missions in words, and world models of two programs."""
+"""Missions in words: plans, predictions and merged programs."""
 
-import numpy as np
 import pytest
 
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.worlds import ProgramModel
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import (
-    WorldProgram,
     content_words,
     merge_programs,
-    nearest_missions,
 )
+from cwm_worldcoder.world_program import WorldProgram
 from folders import CORRIDOR
 from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of, view_of
 
@@ -23,19 +20,6 @@ DYNAMICS, PAYS = ((FOLDER / name).read_text() for name in ("transition.py", "rew
 def sandbox():
     with Sandbox(Limits(), 2) as made:
         yield made
-
-
-def test_two_programs_join_to_a_program_that_predicts_the_rows(sandbox) -> None:
-    rows = rows_of(Corridor())
-    world = WorldProgram(DYNAMICS, {MISSION: PAYS})
-    program = world.source(view_of(rows))
-    found = ProgramModel(program, sandbox).predict(rows)
-    assert found.failure is None
-    assert np.array_equal(
-        found.columns["next_observations.objects"], rows.columns["next_observations.objects"]
-    )
-    assert np.array_equal(found.columns["rewards"], rows.columns["rewards"])
-    assert np.array_equal(found.columns["terminations"], rows.columns["terminations"])
 
 
 def test_search_finds_a_plan_for_the_mission(sandbox) -> None:
@@ -90,8 +74,3 @@ def test_merging_keeps_the_last_definition_and_skips_invalid_code() -> None:
     assert "unused" not in code
     assert "hello" not in code
     assert "broken" not in code
-
-
-def test_nearest_missions_differ_in_the_fewest_words() -> None:
-    known = ["pick up the red ball", "open the red door", "get to the green goal square"]
-    assert nearest_missions("pick up the blue ball!", known, 2) == known[:2]

@@ -13,11 +13,11 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.worlds import ProgramModel
-from cwm_learn.missions import WorldProgram
 from cwm_learn.optimism import RuleInventor
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearnRun
 from cwm_learn.writing import BudgetedModel
+from cwm_worldcoder.world_program import WorldProgram
 from folders import CORRIDOR, SUPPORT
 from object_worlds import Corridor, rows_of, view_of
 from openai_server import OpenAIServer

@@ -14,13 +14,14 @@ from cwm_cli.envs.tasks import Task
 from cwm_cli.registry import find
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Move, Request
-from cwm_learn.missions import StateView, WorldProgram
+from cwm_learn.missions import StateView
 from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import WorldCoderAgent
 from cwm_worldcoder.arms import Arm, WorldSearch
 from cwm_worldcoder.asking import MAX_TOKENS_FIX, ProgramQuestion, ShownRow, extract_programs
 from cwm_worldcoder.evaluating import Prediction, WorldEvaluation, WorldEvaluator, evaluate
 from cwm_worldcoder.proposer import RuleProposer
+from cwm_worldcoder.world_program import WorldProgram
 from folders import CORRIDOR
 from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of
 from openai_server import OpenAIServer
