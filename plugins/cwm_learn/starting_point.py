@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from cwm_cli.commands.collect import load_dataset
 from cwm_cli.commands.plays import PlayRun, wrong_rows
 from cwm_cli.commands.subjects import read_program
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.programs import program_run
@@ -94,28 +93,14 @@ def convert_rows(rows: Dataset, target: Dataset) -> Dataset:
     is_subset = old.kind == new.kind == "discrete" and old.low == new.low and old.count <= new.count
     if old != new and not is_subset:
         raise ValueError("its actions differ")
-    converted = [row._replace(valid=None) for row in rows]
+    names = target.columns.keys() - {VALID}
+    columns = {name: column for name, column in rows.columns.items() if name in names}
     if rows.observation_space != target.observation_space:
         if not ("objects" in rows.metadata and "objects" in target.metadata):
             raise ValueError("its observations differ")
-        old_schema = ObjectSchema.from_json(rows.metadata["objects"])
+        schema = ObjectSchema.from_json(rows.metadata["objects"])
         new_schema = ObjectSchema.from_json(target.metadata["objects"])
-        space = target.observation_space
-        slots = space.children[space.keys.index(OBJECTS)].shape[0]
-        sides = (
-            old_schema.convert(np.stack([each[OBJECTS] for each in side]), new_schema, slots)
-            for side in zip(*((r.observation, r.next_observation) for r in converted), strict=True)
-        )
-        converted = [
-            row._replace(
-                observation={**row.observation, OBJECTS: before},
-                next_observation={**row.next_observation, OBJECTS: after},
-            )
-            for row, before, after in zip(converted, *sides, strict=True)
-        ]
-    return Dataset.of(
-        converted,
-        observation_space=target.observation_space,
-        action_space=target.action_space,
-        metadata=target.metadata,
-    )
+        for name in (f"observations.{OBJECTS}", f"next_observations.{OBJECTS}"):
+            slots, dtype = target.columns[name].shape[1], target.columns[name].dtype
+            columns[name] = schema.convert(columns[name], new_schema, slots).astype(dtype)
+    return replace(target, columns=columns)
