@@ -26,7 +26,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, is_simulator, space_of
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
+from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import ANSWERS, RecordedAnswers
 from cwm_cli.runs.storage import placed
@@ -474,7 +474,6 @@ def _make_result(learner: Learner, stopped: Stop) -> LearningResult:
         writing_seconds=round(learner.writing_seconds, 3),
         planning_seconds=round(learner.actor.planning_seconds + learner.actor.learning_seconds, 3),
         gaps=tuple(each.text for each in learner.questions.open if each.source == "gaps"),
-        has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import environment
 from cwm_learn.certificate import EpisodeRecord
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearningResult, LearnRun, SavedModel
@@ -100,7 +99,6 @@ class RecordedSession(LearningSession):
         return result
 
     def _result(self) -> LearningResult:
-        config = self.run.config
         return LearningResult(
             run=self.run.folder,
             program=self.run.folder / "best.py" if self.program else None,
@@ -118,5 +116,4 @@ class RecordedSession(LearningSession):
             stopped=self.over or "strategy",
             refits=self._programs,
             trained=self.trainer,
-            has_simulator=environment(config.env).has_simulator(config.env_args),
         )
