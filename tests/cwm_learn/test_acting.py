@@ -1,0 +1,53 @@
+"""Calls of actors whose program fails."""
+
+from math import inf
+from typing import Any
+
+import gymnasium as gym
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import space_of
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.failures import Failure
+from cwm_learn.acting import GuardedActor
+from cwm_learn.actors.base import Actor, Knowledge
+
+
+class SearchingActor(Actor):
+    """An actor that runs the program for each call."""
+
+    def _search(self, observation: Any) -> None:
+        space = self.known.observation_space
+        arrays = space.pack("observations", [observation])
+        arrays["actions"] = self.known.action_space.pack("actions", [0])["actions"]
+        self.known.imagination.ask("missions:predict_rows", arrays, space=space.to_json())
+
+    def choose(self, observation: Any, left: int, aim: Any = None) -> None:
+        self._search(observation)
+
+    def predict(self, observation: Any, action: Any) -> None:
+        self._search(observation)
+
+
+def test_failure_in_the_program_leads_to_a_valid_random_action() -> None:
+    env, failures = gym.make("FrozenLake-v1"), list[Failure]()
+    spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+    known = Knowledge(*spaces, 20)
+    rows = Dataset.of([], observation_space=spaces[0], action_space=spaces[1])
+    with Sandbox(Limits(), 2) as sandbox:
+        actor = GuardedActor(
+            SearchingActor,
+            known,
+            env.action_space,
+            sandbox,
+            seconds_left=lambda: inf,
+            on_failure=failures.append,
+        )
+        assert actor.predict(0, 1) is None
+        assert not failures  # there is no program yet
+        actor.adopt("1 / 0", rows, is_stochastic=False)
+        intent = actor.choose(0, 20, "exploit", (2,))
+        assert (intent.action, intent.aim) == (2, "explore")
+        assert actor.predict(0, 1) is None
+        known.imagination.close()
+    assert ["division by zero" in failure.message for failure in failures] == [True, True]
