@@ -85,7 +85,7 @@ class Learner:
     verification: Verification = field(default_factory=Verification, init=False)
     mismatches: Counter[str] = field(default_factory=Counter, init=False)  # by wrong part
     completions_without_program: int = field(default=0, init=False)
-    """Completions since the last program."""
+    """Completions for rules that were not adopted, since the last program."""
     writing_seconds: float = field(default=0.0, init=False)
     deadline: float | None = field(default=inf, init=False)
     """End of an evaluation in monotonic seconds; None while learning."""

@@ -1,4 +1,4 @@
-"""Outcomes of steps: events for observers, wrong parts of predictions, and repeated outcomes."""
+"""Outcomes of steps: events for observers, statistics of episodes, and repeated outcomes."""
 
 from __future__ import annotations
 
