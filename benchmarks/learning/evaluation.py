@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, suppress
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,7 @@ class PlayedEpisode(NamedTuple):
 
 def play_episodes(
     learner: Learner, seeds: Iterable[int], seconds: float = inf
-) -> Iterator[PlayedEpisode]:
+) -> Generator[PlayedEpisode, None, None]:
     """Play an episode per seed without learning from it; call only between episodes.
 
     The time limit of learning does not apply. After `seconds`, no episode is yielded any more.

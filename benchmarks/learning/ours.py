@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
-from copy import deepcopy
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
@@ -19,12 +18,10 @@ import numpy as np
 
 from benchmarks.learning.evaluation import play_episodes
 from benchmarks.learning.goals import Goal
-from cwm_cli.data.dataset import Transition
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import Certificate
 from cwm_learn.learn import learn
 from cwm_learn.learner import Learner
-from cwm_learn.runs import dataset_value
 
 EPISODES, FIRST_EPISODES = 20, 2
 """Episodes of a measurement; it stops after the first ones if their return is too low."""
@@ -153,26 +150,15 @@ class Measuring(Observer):
 
     def _check(self, certificate: Certificate, learner: Learner) -> dict[str, Any]:
         """Count first mismatches of further episodes, and the steps up to them."""
-        began, actor, known = time.monotonic(), learner.actor.current, learner.known
+        began, planning = time.monotonic(), learner.actor.planning_seconds
         steps, wrong = 0, 0
-        with closing(learner.task.make()) as env:
-            while steps < CHECK_STEPS and time.monotonic() - began < MEASURING_SECONDS:
-                seed = next(self._seeds)
-                observation = dataset_value(known.observation_space, env.reset(seed=seed)[0])
-                for left in range(known.limit, 0, -1):
-                    intent = actor.choose(observation, left, "exploit")
-                    action = intent.action if intent else env.action_space.sample()
-                    predicted = actor.predict(observation, action)
-                    found, reward, terminated, truncated, _ = env.step(deepcopy(action))
-                    following = dataset_value(known.observation_space, found)
-                    ended, cut = bool(terminated), bool(truncated)
-                    row = Transition(observation, action, following, float(reward), ended, cut)
-                    steps, observation = steps + 1, following
-                    if predicted is None or not actor.matches(predicted, row):
-                        wrong += 1
-                        break
-                    if ended or cut:
-                        break
+        with closing(play_episodes(learner, self._seeds, MEASURING_SECONDS)) as episodes:
+            for played in episodes:
+                steps += played.mismatch or played.length
+                wrong += played.mismatch is not None
+                if steps >= CHECK_STEPS:
+                    break
+        learner.actor.planning_seconds = planning
         self._extend_budget(learner, began)
         return {"steps": steps, "mismatches": wrong, "holds": certificate.holds(wrong, steps)}
 

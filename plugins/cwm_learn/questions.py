@@ -69,8 +69,8 @@ def open_questions(questions: Iterable[RecordedQuestion]) -> list[RecordedQuesti
 class Questions:
     """All questions so far, by key."""
 
-    def __init__(self, known: Iterable[RecordedQuestion] = ()) -> None:
-        self._known = {each.key: each for each in known}
+    def __init__(self) -> None:
+        self._known: dict[str, RecordedQuestion] = {}
 
     def __iter__(self) -> Iterator[RecordedQuestion]:
         return iter(self._known.values())

@@ -12,9 +12,6 @@ from cwm_cli.search.contracts import Usage
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
 
-PROGRAMS = "programs"
-"""Folder with all programs of the run."""
-
 
 def _read_column(found: Any) -> np.ndarray:
     """Return a column of a dataset, from JSON if it is not an array already."""
@@ -73,7 +70,7 @@ class ProgramRecord(BaseModel):
     @property
     def file(self) -> str:
         """Path of the program in the folder of the run."""
-        return f"{PROGRAMS}/{self.number:04}.py"
+        return f"programs/{self.number:04}.py"
 
 
 class WritingRecord(BaseModel):

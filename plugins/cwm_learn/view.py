@@ -142,7 +142,11 @@ class LearningLines(LearningView):
         super().advanced(event)
         if isinstance(event, EpisodeRecord):
             self._pulse.heard()
-            self._print(describe_episode(event), self._program(), self.elapsed)
+            promise, count = event.promised, event.mismatched
+            promised = "" if promise is None else f" (planned {promise:.5g})"
+            words = f"step {event.steps:,}  {event.aim}: return {event.returned:.5g}{promised}"
+            mismatches = f"{count} mismatch{'' if count == 1 else 'es'}" if count else ""
+            self._print(words, mismatches, self._program(), self.elapsed)
         elif isinstance(event, Certificate):
             self._print(f"certified: {event}")
 
@@ -158,14 +162,6 @@ class LearningLines(LearningView):
 
     def _print(self, *parts: str) -> None:
         self.console.print(Text("  ".join(filter(None, parts))), soft_wrap=True)
-
-
-def describe_episode(episode: EpisodeRecord) -> str:
-    """Return the line of a finished episode."""
-    promised = "" if episode.promised is None else f" (planned {episode.promised:.5g})"
-    words = f"step {episode.steps:,}  {episode.aim}: return {episode.returned:.5g}{promised}"
-    count = episode.mismatched
-    return f"{words}  {count} mismatch{'' if count == 1 else 'es'}" if count else words
 
 
 def describe_aim(step: StepEvent) -> str:
