@@ -10,8 +10,8 @@ from math import log2
 import numpy as np
 
 DIGIT_BITS, INEXACT_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
-"""Bits for a digit, for a radix that is no divisor, for a nonzero change of an action, and for a
-step that the change does not explain; the last two in addition to the bits of a digit's value."""
+"""Bits for a digit, for a radix that is no divisor, for the sign of a nonzero change of an action,
+and for a step that the change does not explain, in addition to the bits of the digit's value."""
 
 BLOCKED_FRACTION = 0.7
 """Fraction of a step without effect that a change explains: an obstacle may be the reason."""
@@ -83,7 +83,8 @@ def _step_bits(
                 right = np.clip(old[rows, digit] + delta, 0, radix - 1) == new[rows, digit]
                 miss = np.where(stays[rows], 1 - BLOCKED_FRACTION, 1.0)
                 missed = np.where(right, 0.0, miss).sum()
-                change_bits = (delta != 0) * (log2(radix) + CHANGE_BITS)
+                # An integer without an upper bound takes about 2 log2(n) bits (Elias, 1975).
+                change_bits = 2 * log2(abs(delta)) + CHANGE_BITS if delta else 0.0
                 costs.append(change_bits + (log2(radix) + MISS_BITS) * missed)
             total += min(costs)
     return total

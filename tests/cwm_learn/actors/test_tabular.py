@@ -450,6 +450,13 @@ def test_digits_of_grid_and_ring() -> None:
         assert digits_of(*rows.T, 24) == radices
 
 
+def test_digits_of_grid_after_few_steps() -> None:
+    """Walk in the lower left of a grid of 4 rows and 12 columns."""
+    cells = np.array([36, 24, 25, 24, 12, 24, 25, 13, 12, 0, 1])
+    action = np.array([{-12: 0, 1: 1, 12: 2, -1: 3}[change] for change in np.diff(cells).tolist()])
+    assert digits_of(cells[:-1], action, cells[1:], 48) == (4, 12)
+
+
 def test_actions_of_lists_all_combinations() -> None:
     assert actions_of(space_of(gym.spaces.Discrete(3, start=2), "actions")) == [2, 3, 4]
     found = actions_of(space_of(gym.spaces.MultiDiscrete([2, 3]), "actions"))
