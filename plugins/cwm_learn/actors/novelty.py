@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import combinations, islice, tee
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class Novelty:
         factors: Components of the states (states, factors), numbered from 0.
         steps: All steps so far.
         usual_reward: The reward that an agent can collect again and again.
+        sizes: Number of possible values of each factor; default: of the values that occur.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Novelty:
         factors: np.ndarray,
         steps: Sequence[NumberedStep],
         usual_reward: float,
+        sizes: Sequence[int] = (),
     ) -> None:
         self._table, self._factors, self._usual_reward = table, factors, usual_reward
         columns = list(zip(*steps, strict=True)) or [()] * 5
@@ -73,6 +76,7 @@ class Novelty:
         self._relation_count = relations.shape[1]
         self._columns = np.concatenate([relations, factors], 1)
         self._sizes: list[int] = (self._columns.max(axis=0, initial=0) + 1).tolist()
+        self._sizes[self._relation_count :] = sizes or self._sizes[self._relation_count :]
         self._ranking = self._rank()
 
     def levels(self) -> Iterator[NoveltyLevel]:
@@ -94,7 +98,10 @@ class Novelty:
                 f"an untried use of an action that rarely has an effect, width {width}",
                 self._untried_actions(self._tuples(width)) & self._is_idle,
             )
-            yield NoveltyLevel(f"an unvisited state, width {width}", self.new_landings(width))
+            landings = self.new_landings(width)
+            if width == 1:
+                landings |= self._new_usual_values()
+            yield NoveltyLevel(f"an unvisited state, width {width}", landings)
             if width == 1:
                 yield NoveltyLevel("an unvisited state with two extremes", self._new_corners())
         for width in widths:
@@ -127,13 +134,43 @@ class Novelty:
 
         Extremes are the most informative positions, and there are few.
         """
-        factors, first = self._factors, self._relation_count
-        extreme = (factors == factors.min(axis=0)) | (factors == factors.max(axis=0))
+        factors, usual = self._factors, self._usual_landings
+        highest = np.array(self._sizes[self._relation_count :]) - 1
+        visited = np.union1d(self._before, self._after)
         new = np.zeros(self._shape, bool)
         for one, two in combinations(self._positions.tolist(), 2):
-            reached = self._new_combinations([(first + one, first + two)])
-            new |= reached & (extreme[:, one] & extreme[:, two])[self._table.next_states]
-        return new
+            pair, code = [one, two], np.array([highest[two] + 1, 1])
+            seen = np.zeros((highest[one] + 1) * (highest[two] + 1), bool)
+            seen[factors[visited][:, pair] @ code] = True
+            for landing in (factors[self._table.next_states][..., pair], usual[..., pair]):
+                extreme = ((landing == 0) | (landing == highest[pair])).all(axis=-1)
+                moves = (landing != factors[:, None, pair]).any(axis=-1)
+                new |= extreme & moves & ~seen[landing @ code]
+        return np.asarray(new & self._untaken)
+
+    def _new_usual_values(self) -> np.ndarray:
+        """Return a mask of actions whose usual change leads to a new value of a factor."""
+        new, visited = np.zeros(self._shape, bool), np.union1d(self._before, self._after)
+        for factor, size in enumerate(self._sizes[self._relation_count :]):
+            seen = np.zeros(size, bool)
+            seen[self._factors[visited, factor]] = True
+            new |= ~seen[self._usual_landings[..., factor]]
+        return np.asarray(new & self._untaken)
+
+    @cached_property
+    def _usual_landings(self) -> np.ndarray:
+        """Factors (states, actions, factors) after the usual change by each action.
+
+        The program often predicts an exception too early, because of few similar steps.
+        """
+        factors = self._factors
+        changes = np.zeros((self._shape[1], factors.shape[1]), np.int64)
+        for action in np.flatnonzero(~self._is_idle).tolist():
+            rows = (self._action == action) & self._moved
+            delta = factors[self._after[rows]] - factors[self._before[rows]]
+            changes[action] = [Counter(column).most_common(1)[0][0] for column in delta.T.tolist()]
+        highest = np.array(self._sizes[self._relation_count :]) - 1
+        return np.clip(factors[:, None] + changes, 0, highest)
 
     def _similar_to_success(self) -> np.ndarray:
         """Return a mask of untaken actions that always succeeded in the same relation.

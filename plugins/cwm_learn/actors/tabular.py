@@ -52,6 +52,7 @@ class TabularActor(DiscreteActor):
         self._steps: list[NumberedStep] = []
         self._wrong_steps: list[int] = []
         self._features: np.ndarray | None = None  # factors, or varying relations of objects
+        self._radices: tuple[int, ...] = ()  # of a state that is a single integer
         self._relation_names: list[str] = []
         self._relations = np.zeros((0, 0), np.int64)  # all relations, of all states so far
         self._latest_novelty: Novelty | None = None
@@ -317,7 +318,7 @@ class TabularActor(DiscreteActor):
             self._latest_novelty = (
                 ObjectNovelty(*known, names=self._relation_names, sides=self._sides())
                 if has_objects
-                else Novelty(*known)
+                else Novelty(*known, self._radices)
             )
         return self._latest_novelty
 
@@ -327,7 +328,8 @@ class TabularActor(DiscreteActor):
         if space.kind == "discrete" and self._steps:
             numbers = values[:, 0] - int(space.low[0])
             before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
-            return split(numbers, digits_of(numbers[before], action, numbers[after], space.count))
+            self._radices = digits_of(numbers[before], action, numbers[after], space.count)
+            return split(numbers, self._radices)
         _, factors = _varying_columns(values)
         return factors if factors.shape[1] else np.zeros((len(values), 1), np.int64)
 

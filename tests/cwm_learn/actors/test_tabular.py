@@ -362,6 +362,32 @@ def test_exploration_prefers_corners_of_grid() -> None:
     assert [actor.table.observation(n) for n in numbers.tolist()] == [23]
 
 
+def test_exploration_tests_exceptions_at_corners_of_grid() -> None:
+    """The program predicts that every cell above the lowest row leads to the start."""
+    cliff = PLAIN.replace("self.cell = 6", "self.cell = 18 if row == 3 else 6")
+    actor = tabular_actor(cliff, start=18)
+    around = [18, 12, 6, 0, 1, 2, 3, 4, 5, 11, 17]
+    moves = {-6: 3, 1: 0, 6: 1}
+    record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
+    actor.rebuild()
+    actor.choose(17, 20)
+    [corner] = [level for level in actor._novelty.levels() if "extremes" in level.reason]
+    assert corner.unknown[actor.table.state_number(17), 1]
+    assert not corner.unknown[actor.table.state_number(16), 1]
+
+
+def test_exploration_tests_predicted_limit_of_factor() -> None:
+    actor = tabular_actor(PLAIN.replace("0), 5)", "0), 3)"), start=0)
+    walk = [0, 1, 2, 3, 9, 15, 14, 13, 7, 8, 2, 3]
+    moves = {1: 0, 6: 1, -1: 2, -6: 3}
+    record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(walk)))
+    actor.rebuild()
+    actor.choose(3, 20)
+    level = next(each for each in actor._novelty.levels() if "unvisited" in each.reason)
+    assert actor._radices == (4, 6)
+    assert level.unknown[actor.table.state_number(3), 0]
+
+
 def test_actor_is_not_settled_while_unvisited_state_could_pay_more() -> None:
     actor = tabular_actor(GOAL, start=16)
     record(actor, (16, 0, 17, 1.0, True))
