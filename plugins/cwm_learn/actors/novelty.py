@@ -31,6 +31,11 @@ MIN_EFFECT_FRACTION = 0.5
 """An action is idle (rarely has an effect) if it changed the state in fewer of its steps."""
 
 
+MIN_FAILED_TRIES = 8
+"""Tries without effect at a value of a factor, after which an action with effects at other values
+is tried later in combinations with this value. Without, Taxi needs 540 steps instead of 429."""
+
+
 class NoveltyLevel(NamedTuple):
     """A mask (states, actions) of actions to try for the same reason."""
 
@@ -96,7 +101,7 @@ class Novelty:
         for width in widths:
             yield NoveltyLevel(
                 f"an untried use of an action that rarely has an effect, width {width}",
-                self._untried_actions(self._tuples(width)) & self._is_idle,
+                self._untried_actions(self._tuples(width)) & self._is_idle & ~self._futile_uses(),
             )
             landings = self.new_landings(width)
             if width == 1:
@@ -156,6 +161,20 @@ class Novelty:
             seen[self._factors[visited, factor]] = True
             new |= ~seen[self._usual_landings[..., factor]]
         return np.asarray(new & self._untaken)
+
+    def _futile_uses(self) -> np.ndarray:
+        """Return a mask of actions that had an effect only for other values of a factor.
+
+        A dropoff without a passenger fails everywhere, so it need not be tried in every place.
+        """
+        futile, moved = np.zeros(self._shape, bool), self._moved | self._ended
+        for column in self._factors.T:
+            tries, effects = np.zeros((2, column.max(initial=0) + 1, self._shape[1]), np.int64)
+            np.add.at(tries, (column[self._before], self._action), 1)
+            np.add.at(effects, (column[self._before], self._action), moved)
+            failed = (tries >= MIN_FAILED_TRIES) & (effects == 0) & (effects.sum(axis=0) > 0)
+            futile |= failed[column]
+        return futile
 
     @cached_property
     def _usual_landings(self) -> np.ndarray:

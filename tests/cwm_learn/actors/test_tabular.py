@@ -388,6 +388,35 @@ def test_exploration_tests_predicted_limit_of_factor() -> None:
     assert level.unknown[actor.table.state_number(3), 0]
 
 
+CARRIER = """
+class Environment:
+    def set_state(self, observation):
+        self.at, self.load = map(int, observation)
+    def step(self, action):
+        if action < 2:
+            self.at = min(max(self.at + (1, -1)[action], 0), 9)
+        elif self.at == 0:
+            self.load = 0
+        return (self.at, self.load), 0.0, False
+"""
+
+
+def test_exploration_defers_uses_in_states_that_probably_prevent_the_effect() -> None:
+    space = space_of(gym.spaces.MultiDiscrete([10, 2]))
+    actions = space_of(gym.spaces.Discrete(3))
+    actor = tabular_actor(CARRIER, np.array([0, 1]), space=space, actions=actions)
+    places = [np.array([place, 0]) for place in range(9)]
+    record(actor, (np.array([0, 1]), 2, places[0], 0.0, False))
+    for here, after in pairwise(places):
+        record(actor, (here, 2, here, 0.0, False), (here, 0, after, 0.0, False))
+    actor.rebuild()
+    actor.choose(np.array([0, 1]), 20)
+    uses = [each for each in actor._novelty.levels() if "untried use" in each.reason]
+    drop = np.any([level.unknown[:, 2] for level in uses], axis=0)
+    assert drop[actor.table.state_number(np.array([9, 1]))]
+    assert not drop[actor.table.state_number(np.array([9, 0]))]
+
+
 def test_actor_is_not_settled_while_unvisited_state_could_pay_more() -> None:
     actor = tabular_actor(GOAL, start=16)
     record(actor, (16, 0, 17, 1.0, True))
