@@ -25,7 +25,9 @@ from cwm_learn.actors.base import (
     OpenQuestion,
     TargetedQuestion,
 )
+from cwm_learn.end_rules import EndRule, decisive_boxes, find_end_rules
 from cwm_learn.search import policies
+from cwm_learn.search.cells import MIN_SCORE_GAIN
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -71,6 +73,12 @@ MIN_NOVELTY = 0.01
 
 FINAL_STEPS = 8
 """Policies do not start from the last steps before an end, since no action may prevent that end."""
+
+RIVAL_WORK = 200_000
+"""Simulated steps that determine the cells of a search for a place that decides between causes."""
+
+RIVAL_WEIGHT = 2.0
+"""Weight of the question which component ends the episode; it decides about all later play."""
 
 MAX_TRIES = 2
 """Plans per question; after two plans without an answer, the question is out of reach for now."""
@@ -131,7 +139,7 @@ class ContinuousActor(Actor):
         self._shape = known.observation_space.shape
         self._options = _action_options(known.action_space, known.seed)
         self._weights: np.ndarray | None = None
-        self._policy_is_current = False
+        self._policy_is_current = self._rivals_are_due = False
         self._plan: CurrentPlan | None = None
         self._tries: Counter[str] = Counter()
         self._outcomes: dict[tuple[bytes, bytes], Step] = {}
@@ -152,11 +160,13 @@ class ContinuousActor(Actor):
     def rebuild(self) -> None:
         """Drop the plan for the earlier program; a new policy is optimised when needed."""
         self._plan, self._policy_is_current, self._next_exploration = None, False, 0
+        self._rivals_are_due = True
 
     def observe(self, row: Transition) -> None:
         """Store the outcome of a step."""
         step = Step(row.next_observation, row.reward, row.terminated)
         self._outcomes[_key(row.observation, row.action)] = step
+        self._rivals_are_due |= row.terminated
 
     def predict(self, observation: Any, action: Any) -> Step | None:
         """Return the recorded outcome, or else the prediction of the program."""
@@ -197,10 +207,7 @@ class ContinuousActor(Actor):
                 if each.question.action is not None and each.contains(np.ravel(observation)):
                     return Intent(each.question.action, aim, each.question.text)
         if aim is None:
-            here = np.asarray(observation, float).ravel()
-            exploring = self._continue_plan("explore", here, left) is not None
-            exploring = exploring or self.promised_return(observation, left) is None
-            aim = "explore" if exploring else "exploit"
+            aim = self._free_aim(observation, left)
         plan = self._plan_for("exploit" if aim == "verify" else aim, observation, left)
         if plan is None:
             return None
@@ -209,6 +216,38 @@ class ContinuousActor(Actor):
             return Intent(action, aim, str(plan.found["reason"]))
         reasons = "the plan with the highest return", "a policy optimised in the program"
         return Intent(action, aim, reasons[plan.is_policy], plan.value(left))
+
+    def _free_aim(self, observation: Any, left: int) -> Aim:
+        """Return the aim of a step if the learner requires none."""
+        here = np.asarray(observation, float).ravel()
+        for aim in ("probe", "explore"):
+            if self._continue_plan(aim, here, left) is not None:
+                return aim
+        if self.promised_return(observation, left) is None:
+            return "explore"
+        return "probe" if self._probe_rivals(here, left) else "exploit"
+
+    def _probe_rivals(self, here: np.ndarray, left: int) -> bool:
+        """Return whether a new plan leads to a place that decides between rival causes of ends.
+
+        This is tried once after each program and each end, and only if play avoids the ends:
+        otherwise play itself tests the cause.
+        """
+        plan = self._plan
+        if not self._rivals_are_due or plan is None or plan.found["ended"]:
+            return False
+        self._rivals_are_due = False
+        for question, boxes in self._rival_questions():
+            if self._tries[question.text] >= MAX_TRIES:
+                continue
+            self._tries[question.text] += 1
+            arrays = self._arrays | {"start": here, "boxes": boxes}
+            found = self._ask("cells:reach", arrays, horizon=left, budget=RIVAL_WORK)
+            if found and found["value"] >= -MIN_SCORE_GAIN:
+                found |= {"reason": np.array(question.text)}
+                self._plan = CurrentPlan("probe", left, found, here)
+                return True
+        return False
 
     def _action(self, plan: CurrentPlan, observation: Any, left: int) -> Any:
         """Return the next action of a plan, in the type of the environment."""
@@ -337,7 +376,8 @@ class ContinuousActor(Actor):
 
     def questions(self) -> list[OpenQuestion]:
         """Return the questions about limits and bounds."""
-        return [each.question for each in self._own_questions()]
+        rivals = [question for question, _ in self._rival_questions()]
+        return [*rivals, *(each.question for each in self._own_questions())]
 
     @property
     def is_settled(self) -> bool:
@@ -356,37 +396,58 @@ class ContinuousActor(Actor):
 
         A limit is between the most extreme value without an end and the next value with an end.
         """
-        after = self._visited.observations[1::2]
-        ends = np.array([row.terminated for row in self.known.rows], np.bool_)
-        if not ends.any() or ends.all():
-            return []
-        causes, found, explained = [], [], np.zeros(len(ends), np.bool_)
-        for place, sign in product(range(after.shape[1]), (1, -1)):
-            values = sign * after[:, place]
-            last = values[~ends].max()
-            mask = ends & (values > last)
-            first = values[mask].min() if mask.any() else last
-            gap = (first - last) / self._visited.spread[place]
-            causes.append((int(mask.sum()), float(gap), place, sign, mask, last, first))
-        causes.sort(key=lambda each: each[:2], reverse=True)
-        for count, gap, place, sign, mask, last, first in causes:
-            if not (mask & ~explained).any():
-                continue  # a component with more ends explains all ends of this one
-            explained |= mask
-            low, high = sorted((sign * float(last), sign * float(first)))
-            name = self.known.component_name(place)
+        found = []
+        total = sum(row.terminated for row in self.known.rows)
+        for rule, _ in self._end_rules:
+            count, (low, high) = int(rule.explained.sum()), rule.bounds
+            name = self.known.component_name(rule.component)
             text = f"the limit of {name} is between {low:.4g} and {high:.4g}"
             if count == 1:
                 text += "; only one such end was seen"
+            gap = (high - low) / self._visited.spread[rule.component]
             question = OpenQuestion(
                 text,
                 f"{name} from {low:.4g} to {high:.4g}",
                 None,
                 "an end there lowers the upper bound of the limit, no end raises the lower bound",
-                float(gap * count / ends.sum() + (count == 1)),
+                float(gap * count / total + (count == 1)),
             )
-            found.append(TargetedQuestion(question, _box(after.shape[1], place, low, high)))
+            box = _box(len(self._visited.low), rule.component, low, high)
+            found.append(TargetedQuestion(question, box))
         return found
+
+    def _rival_questions(self) -> list[tuple[OpenQuestion, np.ndarray]]:
+        """Return the questions which of several components ends the episode, and decisive boxes."""
+        found = []
+        for rule, rivals in self._end_rules:
+            rules = [rule, *rivals]
+            if len({each.component for each in rules}) == 1:
+                continue
+            causes = ", ".join(
+                f"{'high' if each.sign > 0 else 'low'} {self.known.component_name(each.component)}"
+                for each in sorted(rules, key=lambda each: each.component)
+            )
+            question = OpenQuestion(
+                f"the same ends have several possible causes: {causes}",
+                "beyond the limit of exactly one component",
+                None,
+                "an end there refutes every other cause, no end refutes this cause",
+                RIVAL_WEIGHT,
+            )
+            boxes = decisive_boxes(rules, *self._ends, self._visited.spread)
+            found.append((question, boxes))
+        return found
+
+    @property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The observations after all rows, and the mask of the rows that end their episode."""
+        ends = np.array([row.terminated for row in self.known.rows], np.bool_)
+        return self._visited.observations[1::2], ends
+
+    @property
+    def _end_rules(self) -> list[tuple[EndRule, list[EndRule]]]:
+        """The rules that explain the ends, each with its rivals."""
+        return find_end_rules(*self._ends, self._visited.spread)
 
     def _bound_questions(self) -> list[TargetedQuestion]:
         """Return a question for each bound that no observation came close to."""

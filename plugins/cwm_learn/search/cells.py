@@ -110,13 +110,14 @@ class CellSearch:
         max_reward: float,
         score: Score | None = None,
         *,
+        enough: float = np.inf,
         revisit: bool = False,
     ) -> None:
         """Search until the horizon, or until no plan can be better.
 
         `resolution` divides the size of the cells. With `revisit` each step may enter all cells;
         otherwise an earlier cell needs a higher return. `max_reward` is the largest reward of a
-        step, and `score` scores observations to reach.
+        step, and `score` scores observations to reach. The search stops at a score of `enough`.
         """
         start = self.arrays["start"].ravel()
         layer = CellLayer(start[:, None], np.zeros(1), np.zeros(1, int), np.zeros(1, int))
@@ -138,6 +139,8 @@ class CellSearch:
                 values = np.where(values > 0, sooner, values)
                 values = np.where(diverged, -np.inf, values)
                 self.reached = self._better(self.reached, values, depth, MIN_SCORE_GAIN)
+                if self.reached.value >= enough:
+                    return
             alive = np.flatnonzero(~(ends | diverged))
             if revisit:
                 best_in_cell = {}
@@ -300,16 +303,17 @@ def reach(
         return nearest
 
     beam = int(np.clip(budget / (horizon * len(arrays["options"])), 50, MAX_BEAM))
+    enough = -MIN_SCORE_GAIN if "boxes" in arrays else np.inf  # inside a box, up to rounding
     best_score, best = -np.inf, EMPTY
     for resolution, revisit in (*SPARSE, DENSE):
         work_before = simulator.work
         search = CellSearch(simulator, arrays, horizon, beam, seed)
-        search.run(resolution, 0.0, score, revisit=revisit)
+        search.run(resolution, 0.0, score, enough=enough, revisit=revisit)
         if search.reached.value > best_score:
             best_score = search.reached.value
             actions = search.actions_to(search.reached)
             best = simulate_plan(simulator, arrays["start"].ravel(), actions)
-        if simulator.work - work_before > MIN_WORK:
+        if best_score >= enough or simulator.work - work_before > MIN_WORK:
             break
     packed = _pack(best, simulator, flat=False, source="search")
     return packed | {"value": np.array(best_score)}

@@ -52,6 +52,28 @@ class Environment:
         return self.observation.copy(), -1.0, bool(place >= 0.5)
 """
 
+CART = """
+import numpy as np
+
+SPEED_LIMIT = 1.05  # wrong: the pole falls
+
+
+class Environment:
+    def set_state(self, observation):
+        self.observation = np.array(observation, dtype=float)
+
+    def step(self, action):
+        x, x_dot, angle, angle_dot = self.observation
+        sin, cos = np.sin(angle), np.cos(angle)
+        pull = (20.0 * action - 10.0 + 0.05 * angle_dot**2 * sin) / 1.1
+        turn = (9.8 * sin - cos * pull) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
+        push = pull - 0.05 * turn * cos / 1.1
+        x, angle = x + 0.02 * x_dot, angle + 0.02 * angle_dot
+        x_dot, angle_dot = x_dot + 0.02 * push, angle_dot + 0.02 * turn
+        self.observation = np.array([x, x_dot, angle, angle_dot])
+        return self.observation.copy(), 1.0, bool(abs(x_dot) > SPEED_LIMIT)
+"""
+
 
 def knowledge_of(
     name: str, program: str, sandbox: Sandbox, *, steps: int = 60
@@ -165,6 +187,32 @@ def test_unknown_limits_and_unreached_bounds_are_questions() -> None:
     asked = ContinuousActor(known).questions()
     assert asked[0].text.startswith("the limit of Cart Position is between 0.2 and 0.25")
     assert asked[0].region == "Cart Position from 0.2 to 0.25"
+
+
+def test_wrong_cause_of_ends_is_probed_although_play_avoids_it(sandbox: Sandbox) -> None:
+    known, env = knowledge_of("CartPole-v1", CART, sandbox, steps=30)
+    known.limit = 30  # a short policy search
+    actor = ContinuousActor(known)
+    with known.imagination or pytest.fail():
+        actor.rebuild()
+        rows = known.rows
+        fast = [abs(row.next_observation[1]) > 1.05 for row in rows]
+        assert fast == [row.terminated for row in rows]  # the rows do not refute the program
+        [asked, *_] = actor.questions()
+        assert "several possible causes: high observation[1], low observation[2]" in asked.text
+        observation, _ = env.reset(seed=100)
+        for left in range(30, 0, -1):
+            intent = actor.choose(observation, left)
+            assert intent is not None
+            predicted = actor.predict(observation, intent.action)
+            after, reward, terminated, _, _ = env.step(intent.action)
+            rows.append(Transition(observation, intent.action, after, float(reward), terminated))
+            observation = after
+            assert predicted is not None
+            if not actor.matches(predicted, rows[-1]):
+                break
+        assert intent.aim == "probe"
+        assert predicted.terminated != terminated
 
 
 def test_continuous_actor_needs_real_observations_and_discrete_or_bounded_actions() -> None:
