@@ -1,9 +1,9 @@
 """Limits of single components that explain why episodes ended.
 
 With few ends, several components often separate the same ends from all other rows. A program uses
-one of these rules. If the rule is wrong and survival is rewarded, the agent stays inside the wrong
+only one rule. If this rule is wrong and survival is rewarded, the agent stays inside the wrong
 limit and never collects the row that would refute it. The other rules are therefore kept as rivals,
-until a row inside a decisive box, where only one of them predicts an end, refutes some of them.
+until rows in decisive boxes, where only one rule predicts an end, refute all wrong rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def find_end_rules(
         spread: The spread of each component.
 
     Returns:
-        Rules, from the one that explains most ends, each with the other rules that explain all
+        Rules, the rule that explains most ends first, each with the other rules that explain all
         ends that no earlier rule explains.
     """
     if not ends.any() or ends.all():

@@ -45,8 +45,10 @@ RANDOM_ACTIONS = 32
 CELLS = 20_000
 """Approximate number of cells of the visited range; each component has at least 10."""
 
-PLAN_WORK, POLICY_WORK = 2_000_000, 4_000_000
-"""Maximum simulated steps for a plan and for a policy: about two and four seconds of one core."""
+PLAN_WORK, POLICY_WORK, EXPLORING_WORK = 2_000_000, 4_000_000, 500_000
+"""Maximum simulated steps for a plan, for a policy and for a way out of the visited range: about
+two, four and half a second of one core. The first programs are often wrong, and exploration in a
+wrong program fails after a few steps."""
 
 STEP_WORK, SAVED_WORK = 100_000, 6_000_000
 """Simulated steps that each decision adds to the planning budget, and the maximum budget. It allows
@@ -300,7 +302,10 @@ class ContinuousActor(Actor):
         if plan is not None and plan.aim == "exploit" and 0 < plan.index(left) < plan.length:
             arrays["previous"] = plan.found["actions"][plan.index(left) :]
             arrays["previous_value"] = np.array(plan.value(left))
-        rewards = {"max_reward": self._max_reward, "usual_reward": self.known.usual_reward}
+        rewards: dict[str, Any] = {
+            "max_reward": self._max_reward,
+            "usual_reward": self.known.usual_reward,
+        }
         found = self._search("cells:plan", arrays, horizon=left, **rewards)
         if found and found["flat"] and self._max_reward > 0:
             found["flat"] = np.array(False)  # longer episodes have higher returns
@@ -338,7 +343,8 @@ class ContinuousActor(Actor):
 
     def _explore(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the plan that leads farthest out of the visited range."""
-        found = self._search("cells:reach", self._arrays | {"start": here}, horizon=left)
+        arrays = self._arrays | {"start": here}
+        found = self._search("cells:reach", arrays, EXPLORING_WORK, horizon=left)
         if not found or found["value"] <= MIN_NOVELTY:
             self._next_exploration = len(self.known.rows) + EXPLORE_INTERVAL
             return None
@@ -355,10 +361,12 @@ class ContinuousActor(Actor):
                 return found and found | {"reason": np.array(question.text)}
         return None
 
-    def _search(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:
-        """Call a search with the planning budget, and subtract its work."""
+    def _search(
+        self, function: str, arrays: Arrays, most: int = PLAN_WORK, **options: Any
+    ) -> Arrays | None:
+        """Call a search with the planning budget, at most `most`, and subtract its work."""
         before = self.work
-        budget = int(np.clip(self._budget, STEP_WORK, PLAN_WORK))
+        budget = int(np.clip(self._budget, STEP_WORK, most))
         found = self._ask(function, arrays, **options, budget=budget)
         self._budget = max(0, self._budget - (self.work - before))
         return found

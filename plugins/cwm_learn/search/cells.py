@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_learn.search.policies import act
+from cwm_learn.search.policies import act, evaluate
 from cwm_learn.search.polishing import polish
 from cwm_learn.search.rollouts import LaneSimulator, discount_outside_data, distance_to_data
 from cwm_learn.search.trajectories import EMPTY, ImaginedTrajectory, simulate, simulate_plan
@@ -49,8 +49,13 @@ CHEAP_DIVISOR = 20
 """`plan` also tries finer cells while the work is at most the budget divided by this."""
 
 CERTAIN_SHARE = 0.98
-"""A policy with the maximum return is used without a search if at least this share of the return
-remains after the reduction outside the visited range."""
+"""A plan that survives with this share of the maximum return, after the reduction outside the
+visited range, ends the search."""
+
+HANDOVER_DEPTHS, HANDOVER_LANES = (16, 32, 64, 128), 32
+"""Steps after which a search tries to continue with the policy, and the number of lanes to try. A
+policy often fails only from a few observations, and a search over whole episodes is slow: from a
+falling pole it took 3 million simulated steps for 1,000 steps."""
 
 HALF_SCORE_STEPS = 200
 """Steps after which a score counts half, since these steps are taken in the environment."""
@@ -87,7 +92,8 @@ class CellSearch:
     """A forward search from one start, with at most `beam` cells per step.
 
     `ended` is the best plan that ends the episode, `surviving` is the best plan that lasts until
-    the horizon, and `reached` is the plan with the best score.
+    the horizon, and `reached` is the plan with the best score. `handover` is a plan from whose end
+    the policy reaches almost the maximum return.
     """
 
     simulator: LaneSimulator
@@ -98,6 +104,7 @@ class CellSearch:
     ended: CellLeaf = field(default=NO_LEAF, init=False)
     surviving: CellLeaf = field(default=NO_LEAF, init=False)
     reached: CellLeaf = field(default=NO_LEAF, init=False)
+    handover: CellLeaf = field(default=NO_LEAF, init=False)
 
     def __post_init__(self) -> None:
         self._options, self._cell = self.arrays["options"], self.arrays["cell"]
@@ -152,6 +159,12 @@ class CellSearch:
             bound = layer.returns.max() + max(max_reward, 0.0) * (self.horizon - depth - 1)
             if score is None and self.ended.value >= bound:
                 return
+            if (
+                score is None
+                and depth + 1 in HANDOVER_DEPTHS
+                and self._hand_over(layer, depth, bound)
+            ):
+                return
         lane = int(layer.returns.argmax())
         if np.ptp(layer.returns) < 1e-9:
             # of equal returns the lane in the middle is farthest from unexplored observations
@@ -159,6 +172,24 @@ class CellSearch:
             lane = int(np.square(offset / self._cell[:, None]).sum(0).argmin())
         value, parent, choice = layer.returns[lane], layer.parents[lane], layer.choices[lane]
         self.surviving = CellLeaf(float(value), self.horizon - 1, int(parent), int(choice))
+
+    def _hand_over(self, layer: CellLayer, depth: int, bound: float) -> bool:
+        """Return whether the policy reaches almost the maximum return from a lane of a layer."""
+        if "weights" not in self.arrays or bound <= 0:
+            return False
+        centre, scale = self.arrays["centre"][:, None], self.arrays["scale"][:, None]
+        distance = np.square((layer.observations - centre) / scale).sum(0)
+        lanes = np.argsort(distance, kind="stable")[:HANDOVER_LANES]
+        weights, rest = self.arrays["weights"][None], self.horizon - depth - 1
+        starts = layer.observations[:, lanes]
+        later = evaluate(self.simulator, weights, starts, self.arrays, rest)[0][0]
+        values = layer.returns[lanes] + later
+        lane = lanes[values.argmax()]
+        if values.max() < CERTAIN_SHARE * bound:
+            return False
+        parent, choice = int(layer.parents[lane]), int(layer.choices[lane])
+        self.handover = CellLeaf(float(values.max()), depth, parent, choice)
+        return True
 
     def actions_to(self, leaf: CellLeaf) -> np.ndarray:
         """Return the actions that lead to a leaf."""
@@ -237,40 +268,68 @@ def plan(
     """
     simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
     start, bound = arrays["start"].ravel(), max_reward * horizon - 1e-6 * abs(max_reward * horizon)
-    usual = -np.inf
-    if usual_reward is not None:
-        usual = usual_reward * horizon + 1e-6 * abs(usual_reward * horizon)
-    if "previous" in arrays and "previous_value" in arrays:
-        value, best = arrays["previous_value"], simulate_plan(simulator, start, arrays["previous"])
-        if best.value >= value - 0.01 * abs(value):
-            return _pack(best, simulator, flat=best.value <= usual, source="search")
+    usual = -np.inf if usual_reward is None else usual_reward * horizon
+    usual += 1e-6 * abs(usual) if np.isfinite(usual) else 0.0
+
+    def is_best(plan: ImaginedTrajectory) -> bool:
+        certain = plan.cautious_value(arrays) >= CERTAIN_SHARE * bound
+        return max_reward > 0 and certain and (plan.value >= bound or not plan.ended)
+
+    def follow(_: int, now: np.ndarray) -> np.ndarray:
+        return act(arrays["weights"][None], now[:, None], arrays)[..., 0, :]
+
     best, source = EMPTY, "nothing"
     if "weights" in arrays:
-        weights, source = arrays["weights"][None], "policy"
-        best = simulate(
-            simulator, start, lambda _, now: act(weights, now[:, None], arrays)[..., 0, :], horizon
-        )
+        best, source = simulate(simulator, start, follow, horizon), "policy"
     flat = best.value <= usual
-    certain = best.cautious_value(arrays) >= CERTAIN_SHARE * bound
-    if max_reward > 0 and best.value >= bound and certain:
+    if is_best(best):
         return _pack(best, simulator, flat=flat, source=source)
+    if (kept := _keep_previous(simulator, arrays, start, budget)) is not None:
+        return _pack(kept, simulator, flat=kept.value <= usual, source="search")
     beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), 50, MAX_BEAM))
     for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
         search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, max_reward, revisit=revisit)
-        leaf = max(search.ended, search.surviving, key=lambda leaf: leaf.value)
-        if leaf.value > -np.inf:
-            found = simulate_plan(simulator, start, search.actions_to(leaf))
+        if (found := _best_of(search, follow)) is not None:
             flat &= not found.ended and found.value <= usual
             if found.cautious_value(arrays) > best.cautious_value(arrays):
                 best, source = found, "search"
         thorough = simulator.work > budget / CHEAP_DIVISOR
-        if (best is not EMPTY and not flat and thorough) or simulator.is_exhausted(budget):
+        is_done = is_best(best) or (best is not EMPTY and not flat and thorough)
+        if is_done or simulator.is_exhausted(budget):
             break
-    polished = polish(simulator, arrays, start, best, budget)
-    if polished.value > best.value + 1e-9 * abs(best.value):
+    polished = best if is_best(best) else polish(simulator, arrays, start, best, budget)
+    if source == "search" or polished.value > best.value + 1e-9 * abs(best.value):
         best, source = polished, "search"
     return _pack(best, simulator, flat=flat, source=source)
+
+
+def _keep_previous(
+    simulator: LaneSimulator, arrays: Mapping[str, np.ndarray], start: np.ndarray, budget: int
+) -> ImaginedTrajectory | None:
+    """Return the rest of the earlier plan, polished, if its return is still about the same."""
+    if "previous" not in arrays:
+        return None
+    kept, value = simulate_plan(simulator, start, arrays["previous"]), arrays["previous_value"]
+    if kept.value < value - 0.01 * abs(value):
+        return None
+    return polish(simulator, arrays, start, kept, budget)
+
+
+def _best_of(
+    search: CellSearch, follow: Callable[[int, np.ndarray], np.ndarray]
+) -> ImaginedTrajectory | None:
+    """Return the best plan of a search; `follow` acts after a handover to the policy."""
+    leaf = max(search.ended, search.surviving, search.handover, key=lambda leaf: leaf.value)
+    if leaf.value == -np.inf:
+        return None
+    first = search.actions_to(leaf)
+
+    def choose(step: int, now: np.ndarray) -> np.ndarray:
+        return first[step][..., None] if step < len(first) else follow(step, now)
+
+    steps = search.horizon if leaf is search.handover else len(first)
+    return simulate(search.simulator, search.arrays["start"].ravel(), choose, steps)
 
 
 def reach(

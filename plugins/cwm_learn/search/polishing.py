@@ -50,7 +50,7 @@ def polish(
     plan: ImaginedTrajectory,
     budget: int,
 ) -> ImaginedTrajectory:
-    """Return a plan with at least the same return, and with gains if it was improved.
+    """Return a plan with at least the same return, and with feedback gains.
 
     Plans of discrete actions and plans that end the episode are returned unchanged.
     """
@@ -65,6 +65,8 @@ def polish(
             scale = np.concatenate([arrays["spread"], np.ptp(options, 0)])
             expansion = _expand(simulator, plan, start, scale)
         change, gains = _compute_change(plan, expansion, options, damping)
+        if plan.gains is None:
+            plan = plan._replace(gains=gains)
         value, actions = _search_step_size(simulator, start, plan, change, gains, options)
         if value > plan.value:
             improved = simulate_plan(simulator, start, actions)._replace(gains=gains)

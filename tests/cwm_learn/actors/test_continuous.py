@@ -145,6 +145,36 @@ def test_search_ends_when_no_time_is_left(sandbox: Sandbox) -> None:
     assert actor.choose(known.starts[0], 50) is not None
 
 
+@pytest.mark.slow
+def test_search_from_a_falling_pole_continues_with_the_policy(sandbox: Sandbox) -> None:
+    program = CART.replace("abs(x_dot) > SPEED_LIMIT", "abs(angle) > np.radians(12)")
+    known, _ = knowledge_of("CartPole-v1", program, sandbox, steps=30)
+    actor = ContinuousActor(known)
+    with known.imagination or pytest.fail():
+        assert actor.promised_return(known.starts[0], 400) == 400
+        work = actor.work
+        assert actor.promised_return(np.array([0.0, -1.0, 0.1, 1.0]), 400) == 400
+        assert actor.work - work < 200_000  # a search over the whole episode needs 0.8 million
+
+
+@pytest.mark.slow
+def test_continued_plan_corrects_deviations(sandbox: Sandbox) -> None:
+    known, _ = knowledge_of("Pendulum-v1", PENDULUM, sandbox)
+    actor = ContinuousActor(known)
+    with known.imagination or pytest.fail():
+        observation = np.array([np.cos(0.1), np.sin(0.1), 0.0])
+        assert actor.choose(observation, 60, "exploit") is not None
+        work = actor.work
+        moved = observation - np.array([0.0, 0.0, 0.45])
+        first = actor.choose(moved, 59, "exploit")
+        assert 0 < actor.work - work < 400_000  # no new search
+        within_tolerance = moved + np.array([0.0, 0.0, 0.01])
+        second = actor.choose(within_tolerance, 59, "exploit")
+        assert first is not None
+        assert second is not None
+        assert first.action != second.action
+
+
 def test_exploration_leaves_the_visited_range(sandbox: Sandbox) -> None:
     known, env = knowledge_of("MountainCar-v0", CAR, sandbox)
     actor = ContinuousActor(known)
