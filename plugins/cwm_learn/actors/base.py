@@ -109,6 +109,10 @@ class Knowledge:
     targets: list[TargetedQuestion] = field(default_factory=list)
     program: str = ""
     imagination: SearchImagination | None = None
+    _returns: list[float] = field(default_factory=list, init=False, repr=False)
+    """Returns of all whole episodes in the first `_summed` rows."""
+    _return_so_far: float = field(default=0.0, init=False, repr=False)
+    _summed: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -123,6 +127,43 @@ class Knowledge:
         counts = Counter(row.reward for row in self.rows if not row.terminated)
         min_count = max(2.0, MIN_RECURRING_FRACTION * len(self.rows))
         return max((reward for reward, count in counts.items() if count >= min_count), default=None)
+
+    def is_promising(
+        self, value: float, late_value: float, left: int, usual: float, tolerance: float
+    ) -> bool:
+        """Return whether to follow the best plan in the program instead of exploring.
+
+        A plan has to exceed the usual reward at every step. If the program cannot keep the usual
+        reward, a plan has to reach the mean return of the whole episodes so far.
+
+        Args:
+            value: Value of the current state with `left` steps left.
+            late_value: Value of the current state with half as many steps left.
+            left: Number of steps left in the episode.
+            usual: The usual reward of a step.
+            tolerance: Difference below which returns are equal.
+        """
+        if value > left * usual + tolerance:
+            return True
+        if value - late_value >= (left - left // 2) * usual - tolerance:
+            return False
+        self._sum_returns()
+        if not self._returns:
+            return False
+        so_far = self._return_so_far if left < self.limit else 0.0
+        return so_far + value >= sum(self._returns) / len(self._returns)
+
+    def _sum_returns(self) -> None:
+        """Update the returns of whole episodes, and the return of the current episode."""
+        for place in range(self._summed, len(self.rows)):
+            row = self.rows[place]
+            if place and row.episode != self.rows[place - 1].episode:
+                self._return_so_far = 0.0
+            self._return_so_far += row.reward
+            if row.terminated or row.truncated:
+                self._returns.append(self._return_so_far)
+                self._return_so_far = 0.0
+        self._summed = len(self.rows)
 
     def component_name(self, place: int) -> str:
         """Return the name of a component of the observation."""

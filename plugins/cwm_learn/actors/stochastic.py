@@ -109,9 +109,10 @@ class StochasticActor(DiscreteActor):
 
     def promised_return(self, observation: Any, left: int) -> float | None:
         """Return the highest mean return; None if it is the usual one and all actions are equal."""
-        values = self._action_values(self._state(observation), left)
+        state = self._state(observation)
+        values = self._action_values(state, left)
         matters = values.max() > values.min() + TOLERANCE * (1 + np.abs(values).max())
-        return float(values.max()) if matters or self._exceeds_usual(values, left) else None
+        return float(values.max()) if matters or self._is_promising(state, left) else None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the best action, or explore: in some episodes, and if no return is promised."""
@@ -120,7 +121,7 @@ class StochasticActor(DiscreteActor):
         if aim is not None and aim not in PLAY_AIMS:
             return self._explore(state, aim)
         explores_first = len(self.known.starts) % EXPLORE_EVERY == 0
-        if aim is None and (explores_first or not self._exceeds_usual(values, left)):
+        if aim is None and (explores_first or not self._is_promising(state, left)):
             intent = self._explore(state, "explore")
             if intent is not None:
                 return intent
@@ -157,10 +158,12 @@ class StochasticActor(DiscreteActor):
         best = self._rng.choice(np.flatnonzero(values >= values.max() - 1e-9))
         return Intent(self._table.actions[int(best)], aim, "a likely way to unrecorded transitions")
 
-    def _exceeds_usual(self, values: np.ndarray, left: int) -> bool:
-        """Return whether the best value exceeds the usual reward at every step."""
-        usual = left * (self.known.usual_reward or 0.0)
-        return bool(values.max() > usual + TOLERANCE * (1 + abs(usual)))
+    def _is_promising(self, state: int, left: int) -> bool:
+        value = float(self._action_values(state, left).max())
+        late_value = float(self._action_values(state, left // 2).max()) if left > 1 else 0.0
+        usual = self.known.usual_reward or 0.0
+        tolerance = TOLERANCE * (1 + abs(left * usual))
+        return self.known.is_promising(value, late_value, left, usual, tolerance)
 
     # --- outcomes
 

@@ -112,10 +112,9 @@ class TabularActor(DiscreteActor):
             if promise is not None:
                 if aim is None and is_unreliable and (intent := self._explore(state, left)):
                     return intent
-                action = self.table.actions[int(self.table.action_values(state, left).argmax())]
-                return Intent(action, aim or "exploit", "the best action in the program", promise)
+                return self._play(state, left, aim or "exploit")
             if aim is not None:
-                return None
+                return self._play(state, left, aim) if aim == "exploit" else None
         if aim == "probe":
             return self._probe(observation, left)
         intent = self._explore(state, left)
@@ -126,8 +125,8 @@ class TabularActor(DiscreteActor):
             self._board_is_explored = intent is None
         novelty = self._novelty
         if intent is None and self._board_is_explored and isinstance(novelty, ObjectNovelty):
-            return self._approach(state, left, novelty.deeper_levels(), "explore")
-        return intent
+            intent = self._approach(state, left, novelty.deeper_levels(), "explore")
+        return intent or (self._play(state, left, "exploit") if aim is None else None)
 
     def questions(self) -> list[OpenQuestion]:
         """Return untried actions, ends seen once, and promising states that were never visited."""
@@ -221,18 +220,40 @@ class TabularActor(DiscreteActor):
     # --- expected returns
 
     def _promise(self, state: int, left: int) -> float | None:
-        """Return the best value, if it exceeds the usual reward at every step; 7 digits."""
-        value = float(self.table.action_values(state, left).max())
-        scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
-        exceeds = value > left * self.table.usual_reward + TOLERANCE * scale
-        return float(f"{value:.7g}") if exceeds else None
+        """Return the best value if it is promising, else None; 7 digits.
+
+        If steps usually cost, a plan is not promising if a good end at the last step returns more.
+        """
+        table, usual = self.table, self.table.usual_reward
+        value = float(table.action_values(state, left).max())
+        late_value = float(table.action_values(state, left // 2).max()) if left > 1 else 0.0
+        tolerance = TOLERANCE * max(1e-9, float(np.abs(table.rewards).max(initial=0.0)))
+        end = min(self._good_ends, default=-np.inf)
+        if usual < 0 and value < end + (left - 1) * usual - tolerance:
+            return None
+        is_promising = self.known.is_promising(value, late_value, left, usual, tolerance)
+        return float(f"{value:.7g}") if is_promising else None
+
+    def _play(self, state: int, left: int, aim: Aim) -> Intent | None:
+        """Return the best action, None if the program only promises to idle without a reward."""
+        values, usual = self.table.action_values(state, left), self.table.usual_reward
+        value = float(values.max())
+        if usual <= 0 and abs(value - left * usual) <= TOLERANCE * (1 + abs(left * usual)):
+            return None
+        action = self.table.actions[int(values.argmax())]
+        return Intent(action, aim, "the best action in the program", float(f"{value:.7g}"))
 
     @property
     def _best_end(self) -> float | None:
         """The best reward of a terminal transition, if it exceeds the usual reward."""
-        usual = self.table.usual_reward
-        ends = [step.reward for step in self._steps if step.terminated and step.reward > usual]
+        ends = self._good_ends
         return max(ends) - TOLERANCE * max(1.0, max(ends)) if ends else None
+
+    @property
+    def _good_ends(self) -> list[float]:
+        """The rewards of recorded terminal transitions that exceed the usual reward."""
+        usual = self.table.usual_reward
+        return [step.reward for step in self._steps if step.terminated and step.reward > usual]
 
     def _reaches_best_end(self, state: int, left: int) -> bool:
         """Return whether the best play reaches the best end that was ever seen."""

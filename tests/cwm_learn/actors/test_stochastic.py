@@ -53,6 +53,39 @@ def value_of_moving(chance: float, place: int) -> float:
     return chance * (float(place == 2) + value_of_moving(chance, place + 1)) - 0.1 * (1 - chance)
 
 
+PRESS = """
+class Environment:
+    def set_state(self, observation):
+        self.wear = observation
+
+    def outcomes(self, action):
+        if action == 0:
+            return [(1.0, max(self.wear - 1, 0), 0.0, False)]
+        worn = min(self.wear + 1, 3)
+        ended = worn == 3
+        pay = 3.0 - 15.0 * ended
+        return [(0.5, self.wear, 3.0, False), (0.5, worn, pay, ended)]
+"""
+"""Action 1 earns 3 and may wear the press, action 0 repairs it; the third wear breaks it."""
+
+
+def test_actor_exploits_if_usual_reward_cannot_be_kept(sandbox: Sandbox) -> None:
+    rows = [Transition(wear, 1, wear + 1, 3.0, terminated=False) for wear in (0, 1)]
+    rows.append(Transition(2, 1, 3, -12.0, terminated=True))
+    rows += [Transition(wear, 0, max(wear - 1, 0), 0.0, False, episode=1) for wear in (2, 1)]
+    seen = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
+    known = Knowledge(PLACES, ACTIONS, limit=20, rows=rows, starts=[0], program=PRESS)
+    with SearchImagination(sandbox, PRESS, seen) as imagination:
+        known.imagination = imagination
+        actor = StochasticActor(known)
+        actor.rebuild()
+        intent = actor.choose(0, 20)
+    assert intent is not None
+    assert intent.aim == "exploit"
+    assert intent.promised_return is not None
+    assert 25 < intent.promised_return < 20 * 3
+
+
 def test_play_maximises_mean_return(walker: StochasticActor) -> None:
     assert walker.promised_return(1, 10) == pytest.approx(value_of_moving(0.5, 1), abs=1e-5)
     found = walker.choose(1, 10, "exploit")

@@ -468,6 +468,65 @@ def test_actor_explores_after_repeated_wrong_rewards() -> None:
     assert play.aim == "exploit"
 
 
+WEAR = """
+class Environment:
+    def set_state(self, observation):
+        self.wear = observation
+    def step(self, action):
+        if action == 1:
+            return max(self.wear - 1, 0), 0.0, False
+        broken = self.wear == 2
+        return self.wear + 1, -12.0 if broken else 3.0, broken
+"""
+"""Action 0 earns 3 and wears the machine, action 1 repairs it; the third wear breaks it."""
+
+
+def test_actor_exploits_if_usual_reward_cannot_be_kept() -> None:
+    space, actions = (space_of(gym.spaces.Discrete(n)) for n in (4, 2))
+    actor = tabular_actor(WEAR, 0, space=space, actions=actions)
+    record(actor, (0, 0, 1, 3.0, False), (1, 0, 2, 3.0, False), (2, 0, 3, -12.0, True))
+    actor.rebuild()
+    intent = actor.choose(0, 20)
+    assert intent is not None
+    assert intent.aim == "exploit"
+    assert intent.promised_return == pytest.approx(33.0)
+    better = *[(0, 0, 1, 3.0, False)] * 40, (2, 0, 3, -12.0, True)
+    record(actor, *better)  # the mean return is 51
+    intent = actor.choose(0, 20)
+    assert intent is not None
+    assert intent.aim == "explore"
+
+
+def test_actor_keeps_usual_reward_when_nothing_is_unknown() -> None:
+    program = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+    def step(self, action):
+        return action, 1.0 - action, action == 1
+"""
+    actions = space_of(gym.spaces.Discrete(2))
+    actor = tabular_actor(program, 0, space=actions, actions=actions)
+    record(actor, (0, 0, 0, 1.0, False), (0, 0, 0, 1.0, False), (0, 1, 1, 0.0, True))
+    actor.rebuild()
+    for aim in (None, "exploit"):
+        intent = actor.choose(0, 20, aim)
+        assert intent == (0, "exploit", "the best action in the program", 20.0)
+
+
+def test_actor_explores_if_all_plans_cost_more_than_a_good_end() -> None:
+    costly = GRID.format(reward="-1.0 + 0.5 * (self.cell == 2)", ended="False")
+    actor = tabular_actor(costly, start=0)
+    record(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
+    actor.rebuild()
+    assert actor.promised_return(0, 7) == pytest.approx(-4.0)
+    record(actor, (23, 0, 23, 10.0, True))  # too far for seven steps
+    assert actor.promised_return(0, 7) is None
+    intent = actor.choose(0, 7)
+    assert intent is not None
+    assert intent.aim == "explore"
+
+
 def test_random_rows_do_not_override_program() -> None:
     actor = tabular_actor(PLAIN, start=0)
     actor.known.random_rows.add(1)
