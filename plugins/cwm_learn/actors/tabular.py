@@ -301,12 +301,14 @@ class TabularActor(DiscreteActor):
     def _probe(self, observation: Any, left: int) -> Intent | None:
         """Test disputed predictions, questions and, after a complete search, promising states."""
         for extent in (self._first_extent, COMPLETE):
-            self._state(observation, extent)
+            for each, _ in self.known.disputed:
+                self._state(each, self._first_extent)
+            state = self._state(observation, extent)
+            # Each search may rebuild a full table, so the numbers are read after all searches.
             disputed = [
-                (self._state(each, self._first_extent), self.table.action_number(action))
+                (self.table.state_number(each), self.table.action_number(action))
                 for each, action in self.known.disputed
             ]
-            state = self._state(observation, extent)
             levels = chain(
                 self._question_levels(disputed),
                 self._promising_levels(state, left) if extent == COMPLETE else (),

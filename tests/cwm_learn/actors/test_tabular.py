@@ -443,6 +443,16 @@ def test_probe_answers_targeted_question() -> None:
     assert asked.is_answered(Transition(2, 3, 2, 0.0, False))
 
 
+@pytest.mark.slow
+def test_probe_finds_disputed_state_after_table_was_rebuilt() -> None:
+    """Two searches from remote states fill the table before the probe starts."""
+    field = PLAIN.replace("6", "150").replace("0), 3)", "0), 149)").replace("0), 5)", "0), 149)")
+    actor = tabular_actor(field, start=0, space=space_of(gym.spaces.Discrete(150 * 150)))
+    actor.known.disputed += [(3, 1), (150 * 150 - 1, 0), (149, 0)]
+    actor.rebuild()
+    assert actor.choose(3, 20, "probe") == (1, "probe", "other programs disagree", None)
+
+
 def test_questions_include_single_ends_and_untried_actions() -> None:
     actor = tabular_actor(GOAL, start=16)
     record(actor, (16, 0, 17, 1.0, True))
