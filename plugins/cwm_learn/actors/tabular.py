@@ -53,6 +53,7 @@ class TabularActor(DiscreteActor):
         self._wrong_steps: list[int] = []
         self._features: np.ndarray | None = None  # factors, or varying relations of objects
         self._radices: tuple[int, ...] = ()  # of a state that is a single integer
+        self._rows_at_inference = 0
         self._relation_names: list[str] = []
         self._relations = np.zeros((0, 0), np.int64)  # all relations, of all states so far
         self._latest_novelty: Novelty | None = None
@@ -331,9 +332,13 @@ class TabularActor(DiscreteActor):
 
     @property
     def _novelty(self) -> Novelty:
-        """Novelty in the current table. New states change the features, new rows only the rest."""
+        """Novelty in the current table. New states change the features, new rows only the rest.
+
+        The digits of integer states are inferred again after 10 % more rows.
+        """
         has_objects = self.known.schema is not None
-        if self._features is None or len(self._features) != len(self.table):
+        is_stale = bool(self._radices) and len(self._steps) > 1.1 * self._rows_at_inference
+        if self._features is None or len(self._features) != len(self.table) or is_stale:
             self._features = self._varying_relations() if has_objects else self._factors()
             self._latest_novelty = None
         if self._latest_novelty is None:
@@ -351,6 +356,7 @@ class TabularActor(DiscreteActor):
         if space.kind == "discrete" and self._steps:
             numbers = values[:, 0] - int(space.low[0])
             before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
+            self._rows_at_inference = len(self._steps)
             self._radices = digits_of(numbers[before], action, numbers[after], space.count)
             return split(numbers, self._radices)
         _, factors = _varying_columns(values)

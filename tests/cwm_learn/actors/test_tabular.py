@@ -376,6 +376,20 @@ def test_exploration_tests_exceptions_at_corners_of_grid() -> None:
     assert not corner.unknown[actor.table.state_number(16), 1]
 
 
+def test_digits_are_inferred_again_from_more_rows() -> None:
+    actor = tabular_actor(PLAIN, start=0)
+    record(actor, (0, 0, 1, 0.0, False), (1, 0, 2, 0.0, False))
+    actor.rebuild()
+    actor.choose(2, 20)
+    assert actor._radices == (24,)
+    walk = [2, 3, 9, 15, 21, 20, 14, 8, 7, 13, 19, 18, 12, 6, 0]
+    moves = {1: 0, 6: 1, -1: 2, -6: 3}
+    record(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(walk)))
+    record(actor, (0, 2, 0, 0.0, False), (6, 2, 6, 0.0, False), (21, 1, 21, 0.0, False))
+    actor.choose(0, 20)
+    assert actor._radices == (4, 6)
+
+
 def test_exploration_tests_predicted_limit_of_factor() -> None:
     actor = tabular_actor(PLAIN.replace("0), 5)", "0), 3)"), start=0)
     walk = [0, 1, 2, 3, 9, 15, 14, 13, 7, 8, 2, 3]
