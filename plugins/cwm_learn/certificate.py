@@ -28,6 +28,16 @@ MIN_STEPS, MIN_EPISODES = 300, 14
 LONG_MIN_STEPS, LONG_MIN_EPISODES = 1500, 5
 """Play required if episodes are long: 1,500 steps bound mismatches well below 1 % of steps."""
 
+NEEDED = (
+    f"this needs {MIN_EPISODES} episodes and {MIN_STEPS} steps without a mismatch, "
+    f"or {LONG_MIN_EPISODES} and {LONG_MIN_STEPS:,}"
+)
+"""The play that a certificate needs before learning ends."""
+
+MAX_SHORT_BOUND = 0.02
+"""Largest bound on steps with a mismatch that is certified from less play, at the end of learning.
+At most 2 % of steps is about three episodes of 100 steps, or one of 1,000."""
+
 RETURN_TOLERANCE = 0.05
 """Allowed shortfall of a return, as a fraction of the promise: rounding errors add up."""
 
@@ -218,12 +228,16 @@ class Verification:
         In a stochastic environment the mean return also must not be below the mean promise by
         more than two standard errors.
         """
-        rounding = 1e-6 * (1 + abs(self.promised))
-        if self.shortfall > 2 * sqrt(self.squared_shortfall) + rounding:
+        if not self._keeps_promise:
             return False
         if self.steps >= LONG_MIN_STEPS and self.episodes >= LONG_MIN_EPISODES:
             return True
         return self.steps >= MIN_STEPS and self.episodes >= MIN_EPISODES
+
+    @property
+    def _keeps_promise(self) -> bool:
+        rounding = 1e-6 * (1 + abs(self.promised))
+        return self.shortfall <= 2 * sqrt(self.squared_shortfall) + rounding
 
     @property
     def is_certifiable(self) -> bool:
@@ -251,4 +265,13 @@ class Verification:
             promised=self.promised / self.episodes,
             untried=tuple(untried),
         )
+        return self.certificate
+
+    def certify_short(self, untried: Sequence[str] = ()) -> Certificate | None:
+        """Return and keep the certificate for the play so far, at the end of learning.
+
+        The bound holds for any amount of play. None if it exceeds `MAX_SHORT_BOUND`.
+        """
+        found = self.certify(untried) if self._keeps_promise else None
+        self.certificate = found if found and found.bound <= MAX_SHORT_BOUND else None
         return self.certificate

@@ -44,6 +44,7 @@ from cwm_cli.search.models import (
     read_models,
 )
 from cwm_learn.actors.base import Knowledge
+from cwm_learn.certificate import NEEDED
 from cwm_learn.doubting import DoubtingModel
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
@@ -492,7 +493,7 @@ def _program_facts(learner: Learner, result: LearningResult) -> list[str]:
     if result.certificate:
         lines += [f"Certified: {result.certificate}."]
     else:
-        lines += ["Not certified: too few steps of play without a mismatch."]
+        lines += [f"Not certified: {NEEDED}."]
     if questions := learner.questions.open:
         lines += ["Not covered by the data:", *(f"- {each.text}" for each in questions)]
     return lines

@@ -129,6 +129,7 @@ class Learner:
                 self._write_program()
             while not (reason := self._stop_reason()):
                 self._play_episode()
+            self._certify_short()
             return reason
         finally:
             self.deadline = inf
@@ -307,6 +308,13 @@ class Learner:
             self.journal.append(found)
             self.journal.report(found)
         return True
+
+    def _certify_short(self) -> None:
+        """Certify less play than usual when learning ends; a continued run may certify again."""
+        if self.verification.certificate is None and not self._rewriter.new_mismatches:
+            asked = [each.text for each in self.questions.open]
+            if (found := self.verification.certify_short(asked)) is not None:
+                self.journal.report(found)
 
     @property
     def _is_budget_spent(self) -> bool:

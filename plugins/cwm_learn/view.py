@@ -20,7 +20,7 @@ from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 from cwm_learn.actors.base import PLAY_AIMS, Knowledge
-from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
+from cwm_learn.certificate import MEAN_EPISODES, NEEDED, Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
 from cwm_learn.learner import Learner
 from cwm_learn.outcomes import MismatchEvent, StepEvent
@@ -298,7 +298,7 @@ def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableT
     play = play[-MEAN_EPISODES:]
     title = "Certified" if result.certificate else "Not certified"
     style = "bold green" if result.certificate else "bold yellow"
-    reason = str(result.certificate or "too few steps of play without a mismatch")
+    reason = str(result.certificate or NEEDED)
     yield Text(f"{title}: ", style).append(f"{reason}.", "default not bold")
     if play:
         count = len(play)

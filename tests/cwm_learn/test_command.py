@@ -31,7 +31,7 @@ from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.search.models import InFlight
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_learn.actors.base import Intent, Knowledge
-from cwm_learn.certificate import EpisodeRecord, Verification
+from cwm_learn.certificate import NEEDED, EpisodeRecord, Verification
 from cwm_learn.curve import learning_chart, lowest_shown, save_curve
 from cwm_learn.outcomes import MismatchEvent, StepEvent
 from cwm_learn.questions import RecordedQuestion
@@ -211,7 +211,7 @@ def test_report_shows_certificate_and_open_questions() -> None:
     console = Console(file=StringIO(), width=100)
     console.print(*learning_report(result, Path("r/curve.svg")), sep="\n")
     text = console.file.getvalue().splitlines()
-    assert text[0] == "Not certified: too few steps of play without a mismatch."
+    assert text[0] == f"Not certified: {NEEDED}."
     assert text[1] == "Mean return -12.75 (last 2 episodes of play)."
     assert "Stopped: step limit reached; repeat with more --steps to continue." in text
     covered = text.index("Not covered by the data:")

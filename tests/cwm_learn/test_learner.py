@@ -88,6 +88,20 @@ def test_episode_below_its_promise_prevents_a_certificate(changes: dict[str, obj
     assert not verification.is_sufficient
 
 
+def test_short_play_gives_a_weaker_bound_if_it_is_useful() -> None:
+    verification = Verification()
+    verification.add(episode(0, 200))
+    assert verification.certify_short() is None
+    assert verification.certificate is None
+    for number in range(1, 4):
+        verification.add(episode(number, 200))
+    assert not verification.is_sufficient
+    found = verification.certify_short()
+    assert found is not None
+    assert 1 - 0.05 ** (1 / 800) < found.bound < 0.01
+    assert found.episodes_bound > 0.5
+
+
 def test_episodes_with_exploration_do_not_count_as_play() -> None:
     verification = Verification()
     for number in range(40):
