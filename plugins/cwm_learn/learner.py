@@ -19,6 +19,7 @@ from cwm_cli.planning.model import Step, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import total
+from cwm_cli.text import percent
 from cwm_cli.worlds.remote import OutOfTime
 from cwm_learn.acting import GuardedActor, choose_actor
 from cwm_learn.actors.base import Aim, Intent, Knowledge, OpenQuestion
@@ -360,12 +361,25 @@ class Learner:
             written = written._replace(usage=total([written.usage, usage]))
         seconds += time.perf_counter() - began
         self.writing_seconds += seconds
+        was_misleading = self.known.is_misleading
         self._rewriter.restart(written)
         if is_new:
             self._adopt(written, rows, seconds, self.writer.used_completions - completions)
+        elif was_misleading != self.known.is_misleading:
+            self.actor.rebuild()
+        self._note_misleading_program()
         if not self.known.rows[-1].terminated:
             self._invent_rules(self.known.rows[-1].next_observation)
         self._collector.pursue(named, self.steps)
+
+    def _note_misleading_program(self) -> None:
+        """Report once that the program is too wrong to plan with."""
+        if self.known.is_misleading and "misleading" not in self._noted:
+            self._noted.add("misleading")
+            self.journal.note(
+                f"the program mispredicts {percent(self.known.unexplained_fraction)} of the "
+                "transitions: until there is a better one, plans use recorded transitions only"
+            )
 
     def _invent_rules(self, observation: Any) -> None:
         """Add invented rules to the program if they make a mission without any reward possible."""

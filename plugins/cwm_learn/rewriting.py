@@ -47,6 +47,7 @@ class ProgramRewriter:
         self.new_mismatches = 0
         self._known, self._writer, self._journal = known, writer, journal
         self._can_be_stochastic = actor.stochastic_variant() is not None
+        self._overrides_program = actor.OVERRIDES_PROGRAM
         self._rows_at_writing, self._wrong_fraction = 0, 0.0
         self._earlier = list(journal.run.earlier_rows() or ())
         self._earlier_writer = replace(writer, model=None)
@@ -69,6 +70,8 @@ class ProgramRewriter:
         """Count new rows and mismatches from this program on."""
         self._rows_at_writing, self.new_mismatches = len(self._known.rows), 0
         self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
+        if self._overrides_program and len(written.unexplained):
+            self._known.unexplained_fraction = float(written.unexplained.mean())
 
     def detect_randomness(self) -> None:
         """Switch to stochastic programs if the rows are random and an actor supports them."""

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from benchmarks.learning.evaluation import PlayedEpisode, play_episodes
 from candidates import STILL_ANSWER
@@ -325,6 +327,37 @@ def test_randomness_is_reported_once_and_causes_few_rewrites(tmp_path: Path) -> 
     assert "gives a positive probability to" in done.program.read_text()
     assert any("had more than one outcome" in each.text for each in done.questions)
     assert done.refits < 40
+
+
+class Lottery(gym.Env[int, int]):
+    """Every action leads from each of 60 states to an arbitrary one, for an arbitrary reward."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Discrete(60), Discrete(3)
+        rng = np.random.default_rng(0)
+        self.next_states = rng.permutation(180).reshape(60, 3) % 60
+        self.rewards = rng.permutation(180).reshape(60, 3) / 100 - 1.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = int(self.np_random.integers(60))
+        return self.state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward = float(self.rewards[self.state, action])
+        self.state = int(self.next_states[self.state, action])
+        return self.state, reward, False, False, {}
+
+
+@pytest.mark.slow
+def test_program_that_mispredicts_most_rows_is_not_planned_with(tmp_path: Path) -> None:
+    gym.register("Lottery-v0", entry_point=Lottery, max_episode_steps=40)
+    notes: list[str] = []
+    done = learn("Lottery-v0", steps=400, seed=0, run=tmp_path / "r", observer=NoteRecorder(notes))
+    assert sum("plans use recorded transitions only" in note for note in notes) == 1
+    explored = [each["return"] for each in done.returns if each["aim"] == "explore"]
+    exploited = [each["return"] for each in done.returns if each["aim"] == "exploit"]
+    assert np.mean(exploited[-2:]) > np.mean(explored[:2]) + 5
 
 
 class NoteRecorder(Observer):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Aim = Literal["exploit", "explore", "probe", "verify"]
 """The purpose of a step: the return, new states, an open question, or a check of the program."""
 
+MAX_UNEXPLAINED_FRACTION = 0.5
+"""A program that mispredicts more than this fraction of the rows is not planned with."""
+
 PLAY_AIMS: frozenset[Aim] = frozenset({"exploit", "verify"})
 """Aims of steps that maximise the return."""
 
@@ -93,6 +96,8 @@ class Knowledge:
             reproduce every row, predict another outcome.
         targets: Questions of a language model, to be probed in their boxes.
         program: The text of the current program; empty before the first one.
+        unexplained_fraction: Fraction of the rows that the rules of the program mispredict; 0 if
+            the actor does not override the program.
         imagination: Simulates with the current program.
     """
 
@@ -108,6 +113,7 @@ class Knowledge:
     disputed: list[tuple[Any, Any]] = field(default_factory=list)
     targets: list[TargetedQuestion] = field(default_factory=list)
     program: str = ""
+    unexplained_fraction: float = 0.0
     imagination: SearchImagination | None = None
     _returns: list[float] = field(default_factory=list, init=False, repr=False)
     """Returns of all whole episodes in the first `_summed` rows."""
@@ -122,11 +128,19 @@ class Knowledge:
     def usual_reward(self) -> float | None:
         """The best recurring reward of a step that does not end the episode; None if none recurs.
 
-        An agent can probably collect this reward again and again.
+        An agent can probably collect this reward again and again. If the program is misleading,
+        this is the mean reward, because nothing shows that a reward can be repeated.
         """
+        if self.is_misleading:
+            return sum(row.reward for row in self.rows) / len(self.rows)
         counts = Counter(row.reward for row in self.rows if not row.terminated)
         min_count = max(2.0, MIN_RECURRING_FRACTION * len(self.rows))
         return max((reward for reward, count in counts.items() if count >= min_count), default=None)
+
+    @property
+    def is_misleading(self) -> bool:
+        """Whether the program mispredicts most rows."""
+        return self.unexplained_fraction > MAX_UNEXPLAINED_FRACTION
 
     def is_promising(
         self, value: float, late_value: float, left: int, usual: float, tolerance: float

@@ -303,9 +303,17 @@ def check_reply() -> Iterator[None]:
 
 
 class DiscreteActor(Actor):
-    """Base class of actors that number all observations and actions."""
+    """Base class of actors that number all observations and actions.
+
+    While the program is misleading, they plan with the recorded transitions only.
+    """
 
     OVERRIDES_PROGRAM = True
+
+    @property
+    def _imagination(self) -> SearchImagination | None:
+        """The program to search; None without one, or if it is misleading."""
+        return None if self.known.is_misleading else self.known.imagination
 
     @classmethod
     def supports(cls, observation_space: Space, action_space: Space) -> bool:

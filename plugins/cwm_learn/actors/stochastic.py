@@ -81,7 +81,7 @@ class StochasticActor(DiscreteActor):
         self._steps.clear()
         self._prior = None
         self._record_rows()
-        if self.known.imagination is not None and len(self._table):
+        if self._imagination is not None and len(self._table):
             self._search(np.arange(len(self._table)))
         self._posterior = None
 
@@ -171,7 +171,7 @@ class StochasticActor(DiscreteActor):
         """Return the number of a state, after searching the program if no outcome is known."""
         state, outcomes = self._table.state_number(observation), self._outcomes()
         is_known = (outcomes.pair // self._size == state).any()
-        if not is_known and self.known.imagination is not None and not self._table.expanded[state]:
+        if not is_known and self._imagination is not None and not self._table.expanded[state]:
             self._search(np.array([state]))
             self._posterior = None
         return state
@@ -185,8 +185,8 @@ class StochasticActor(DiscreteActor):
 
     def _search(self, roots: np.ndarray) -> None:
         """Add the program's outcomes in all states that are reachable from some states."""
-        assert self.known.imagination is not None
-        found = self._table.ask(self.known.imagination, "reachable:enumerate_outcomes", roots)
+        assert self._imagination is not None
+        found = self._table.ask(self._imagination, "reachable:enumerate_outcomes", roots)
         with check_reply():
             numbers = self._table.add_states(roots, found)
             in_bounds = found["next_state"] >= 0

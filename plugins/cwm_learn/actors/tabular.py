@@ -110,6 +110,7 @@ class TabularActor(DiscreteActor):
             promise = self._promise(state, left)
             recent = len(self._steps) - RECENT_STEPS
             is_unreliable = sum(n >= recent for n in self._wrong_steps[-MAX_WRONG:]) == MAX_WRONG
+            is_unreliable |= self.known.is_misleading and len(self.known.starts) % 2 == 0
             if promise is not None:
                 if aim is None and is_unreliable and (intent := self._explore(state, left)):
                     return intent
@@ -173,7 +174,7 @@ class TabularActor(DiscreteActor):
     def _state(self, observation: Any, extent: int = COMPLETE) -> int:
         """Return the number of a state, after searching the program from there."""
         state = self.table.state_number(observation)
-        imagination = self.known.imagination
+        imagination = self._imagination
         if imagination is not None and self.table.expanded[state] < extent:
             if self.table.is_full:
                 self.rebuild()
@@ -236,13 +237,16 @@ class TabularActor(DiscreteActor):
         return float(f"{value:.7g}") if is_promising else None
 
     def _play(self, state: int, left: int, aim: Aim) -> Intent | None:
-        """Return the best action, None if the program only promises to idle without a reward."""
+        """Return the best action, None if it is unknown or only idles without a reward."""
         values, usual = self.table.action_values(state, left), self.table.usual_reward
         value = float(values.max())
-        if usual <= 0 and abs(value - left * usual) <= TOLERANCE * (1 + abs(left * usual)):
+        best = int(values.argmax())
+        is_idle = usual <= 0 or not self.table.known[state, best]
+        if is_idle and abs(value - left * usual) <= TOLERANCE * (1 + abs(left * usual)):
             return None
-        action = self.table.actions[int(values.argmax())]
-        return Intent(action, aim, "the best action in the program", float(f"{value:.7g}"))
+        return Intent(
+            self.table.actions[best], aim, "the best action in the program", float(f"{value:.7g}")
+        )
 
     @property
     def _best_end(self) -> float | None:

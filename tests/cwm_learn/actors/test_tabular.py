@@ -551,6 +551,21 @@ def test_actor_explores_if_all_plans_cost_more_than_a_good_end() -> None:
     assert intent.aim == "explore"
 
 
+def test_misleading_program_is_replaced_by_recorded_transitions() -> None:
+    actor = tabular_actor(GOAL, start=0)
+    actor.known.unexplained_fraction = 0.6
+    record(actor, (0, 0, 1, -1.0, False), (1, 1, 9, 1.0, True), (10, 0, 11, -1.0, False))
+    actor.rebuild()
+    assert play(actor, 0) == [0, 1, 9]
+    assert actor.predict(10, 1) is None
+    assert actor.choose(10, 20, "exploit") is None
+    for expected in ("exploit", "explore"):  # every second episode explores first
+        intent = actor.choose(0, 20)
+        assert intent is not None
+        assert intent.aim == expected
+        actor.known.starts.append(0)
+
+
 def test_random_rows_do_not_override_program() -> None:
     actor = tabular_actor(PLAIN, start=0)
     actor.known.random_rows.add(1)
