@@ -112,12 +112,26 @@ class ComparisonRecord(BaseModel):
     programs: tuple[str, ...]
 
 
+class ComputedRecord(BaseModel):
+    """A journal line: a result of `LearningSession.compute`, with its time and its completions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["computed"] = "computed"
+    work: Literal["writing", "planning"]
+    result: Any
+    seconds: float
+    completions: int = 0
+    cost: float = 0.0
+
+
 LearnRecord = (
     StepsTaken
     | EpisodeRecord
     | ProgramRecord
     | WritingRecord
     | ComparisonRecord
+    | ComputedRecord
     | RecordedQuestion
     | Certificate
 )

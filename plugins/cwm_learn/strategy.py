@@ -8,14 +8,17 @@ parts, counts their use and stores the results.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from cwm_cli.presets import WithPresets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.search.models import InFlight
+from cwm_cli.search.threads import run_in_thread
+from cwm_cli.worlds.remote import OutOfTime
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
     from cwm_cli.search.contracts import Backend, Completion, Request
     from cwm_learn.runs import SavedModel
+
+Work = Literal["writing", "planning"]
+"""Kinds of work whose time a result reports."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,9 @@ class LearningSession:
     `ended` after each episode, `wrote` with each program, `trained` with each trained model, and
     `complete` for a completion. It returns when `over` is not empty. A subclass that overrides
     these methods must call the base methods.
+
+    A continued run repeats the strategy from the first step on. `compute` returns the recorded
+    results of long computations, so that only their decisions are repeated.
     """
 
     tasks: Sequence[LearningTask]
@@ -73,17 +84,44 @@ class LearningSession:
     cost: float = 0.0
     """Cost of the completions in US dollars."""
     began: float = field(default_factory=time.monotonic)
+    work_seconds: dict[Work, float] = field(
+        default_factory=lambda: {"writing": 0.0, "planning": 0.0}, init=False
+    )
+    """Time for programs, and for decisions and predictions."""
 
     @property
     def over(self) -> str:
         """The spent budget: steps, seconds, completions or money; "" if none is spent."""
         spent = {
             "steps": len(self.rows) >= self.steps,
-            "seconds": time.monotonic() - self.began >= self.seconds,
+            "seconds": self.seconds_left() <= 0,
             "completions": self.asked >= self.completions,
             "money": self.cost >= self.max_cost,
         }
         return next((name for name, is_spent in spent.items() if is_spent), "")
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the time limit."""
+        return self.seconds - (time.monotonic() - self.began)
+
+    @contextmanager
+    def timed(self, work: Work) -> Iterator[None]:
+        """Add the duration of a block to `work_seconds`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.work_seconds[work] += time.perf_counter() - began
+
+    def compute(self, work: Work, function: Callable[[], T]) -> T:
+        """Return the result of a function, which is recorded so that no replay computes it again.
+
+        Args:
+            work: The kind of work, for the measured time.
+            function: Returns plain JSON data. It may call `complete`, but no other method.
+        """
+        with self.timed(work):
+            return function()
 
     def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
         """Record a step, its aim, and whether the program predicted another outcome."""
@@ -101,10 +139,23 @@ class LearningSession:
         """Record a trained model, the name of its trainer and the options of the trainer."""
 
     def complete(self, request: Request) -> Completion:
-        """Return a completion of the backend, and count it and its cost."""
-        if self.backend is None:
+        """Return a completion of the backend, and count it and its cost.
+
+        Raises:
+            OutOfTime: The time limit ended the wait for the completion.
+        """
+        if (backend := self.backend) is None:
             raise ValueError("the session has no language model")
-        completion = self.backend.complete(request)
+        left = self.seconds_left()
+        try:
+            completion = run_in_thread(
+                lambda: backend.complete(request), None if left == inf else max(0.0, left)
+            )
+        except TimeoutError:
+            if self.seconds_left() > 0:  # a time limit of the backend
+                raise
+            self.asked += 1
+            raise OutOfTime from None
         self.asked += 1
         self.cost += completion.usage.cost or 0.0
         return completion

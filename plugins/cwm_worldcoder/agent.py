@@ -8,11 +8,11 @@ before the first reward. The agent then tries the invented rules, which confirms
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
-from contextlib import closing
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Move, Request
+from cwm_cli.worlds.remote import OutOfTime
 from cwm_learn.missions import StateView, merge_programs
 from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_worldcoder.arms import BANDIT, WorldSearch
@@ -124,19 +125,20 @@ class TaskLearner:
             depth=self.agent.depth,
             exploration=self.agent.uct,
             seed=self.session.seed,
+            seconds_left=self.session.seconds_left,
         )
         self.rng = np.random.default_rng(self.session.seed)
         self.env.action_space.seed(seeds_of(self.session.seed, 0)[1])
         self._offline = RuleProposer()
-        self._requests: Counter[str] = Counter()
-        self._failed_search: tuple[int, bool] | None = None  # number of rows, and with plans
+        self._requests: list[str] = []  # hashes of their prompts
+        self._failed_search: tuple[str, int, int] | None = None  # mission, numbers of rows, starts
         self._plan: list[int] = []
         self._pause = self._steps_to_search = 0
 
     @property
     def request_count(self) -> int:
         """The number of requests so far."""
-        return self._requests.total()
+        return len(self._requests)
 
     def learn(self) -> None:
         """Play until the last `patience` episodes succeeded, or the session is over."""
@@ -150,28 +152,29 @@ class TaskLearner:
         """Play an episode, and fix wrong programs."""
         seed, _ = seeds_of(self.session.seed, number)
         observation, _ = self.env.reset(seed=seed)
-        mission, total, aim, succeeded = self.view.mission(observation), 0.0, "explore", False
+        mission, total, aim, row = self.view.mission(observation), 0.0, "explore", None
         self._reset_plan()
-        if self.world is not None and mission not in self.world.rewards:
-            self.guess_reward(mission)
         if self.agent.single_start:
             self.starts.clear()
         self.starts[mission, self.view.key(observation)] = observation
-        searched = False  # after the first search of an episode, plans are not checked any more
-        if len(self.rows) >= self.agent.warm:
-            searched = self._fix_world(mission, plans=True)
-        for step in range(min(self.agent.length, self.task.task.limit)):
-            action, aim = self.choose(observation, mission)
-            row = self._step(observation, action, number, aim)
-            total, observation = total + row.reward, row.next_observation
-            warming = len(self.rows) < self.agent.warm and step < MAX_WARM_STEPS * self.agent.warm
-            if not warming and not self.session.over:
-                searched |= self._fix_world(mission, plans=not searched)
-            succeeded = row.terminated and row.reward > 0
-            if row.terminated or row.truncated or self.session.over:
-                break
-        self.succeeded.append(succeeded)
-        self.session.ended(total, aim=aim)
+        with suppress(OutOfTime):
+            if self.world is not None and mission not in self.world.rewards:
+                self.guess_reward(mission)
+            searched = False  # after the first search of an episode, plans are not checked any more
+            if len(self.rows) >= self.agent.warm:
+                searched = self._fix_world(mission, plans=True)
+            for step in range(min(self.agent.length, self.task.task.limit)):
+                action, aim = self.choose(observation, mission)
+                row = self._step(observation, action, number, aim)
+                total, observation = total + row.reward, row.next_observation
+                is_warm = step >= MAX_WARM_STEPS * self.agent.warm
+                if (is_warm or len(self.rows) >= self.agent.warm) and not self.session.over:
+                    searched |= self._fix_world(mission, plans=not searched)
+                if row.terminated or row.truncated or self.session.over:
+                    break
+        self.succeeded.append(row is not None and row.terminated and row.reward > 0)
+        if row is not None:
+            self.session.ended(total, aim=aim)
 
     def pursue(self, goal: str) -> None:
         """Act for a mission that the environment does not have, with a guessed reward.
@@ -187,19 +190,21 @@ class TaskLearner:
                 return
             seed, _ = seeds_of(self.session.seed, number)
             observation, total, aim = self.env.reset(seed=seed)[0], 0.0, "explore"
-            self._plan = []
-            for _ in range(min(self.agent.length, self.task.task.limit)):
-                action, aim = self.choose({**observation, MISSION: goal}, goal)
-                row = self._step(observation, action, number, aim)
-                observation = row.next_observation
-                before, after = ({**o, MISSION: goal} for o in (row.observation, observation))
-                goal_row = row._replace(observation=before, next_observation=after)
-                code = self.world.rewards[goal]
-                [found] = self.evaluator.predict_rewards(code, goal, [goal_row])
-                total += found.reward
-                if found.done or row.terminated or row.truncated or self.session.over:
-                    break
-            self.session.ended(total, aim=aim)
+            row, self._plan = None, []
+            with suppress(OutOfTime):
+                for _ in range(min(self.agent.length, self.task.task.limit)):
+                    action, aim = self.choose({**observation, MISSION: goal}, goal)
+                    row = self._step(observation, action, number, aim)
+                    observation = row.next_observation
+                    before, after = ({**o, MISSION: goal} for o in (row.observation, observation))
+                    goal_row = row._replace(observation=before, next_observation=after)
+                    code = self.world.rewards[goal]
+                    [found] = self.evaluator.predict_rewards(code, goal, [goal_row])
+                    total += found.reward
+                    if found.done or row.terminated or row.truncated or self.session.over:
+                        break
+            if row is not None:
+                self.session.ended(total, aim=aim)
 
     def choose(self, observation: Any, mission: str) -> tuple[int, str]:
         """Return the next action of a plan, or a random action, and the aim.
@@ -215,9 +220,10 @@ class TaskLearner:
             self._steps_to_search -= 1
         elif not self._plan:
             nodes = 3 * self.agent.plan_nodes * (1 + self._pause)
-            [found] = self.evaluator.find_plans(self.world, [observation], nodes)
-            self._plan = list(found.actions) if found.reached else []
-            self._pause = 0 if found.reached else 2 * self._pause + 1
+            self._plan = self.session.compute(
+                "planning", partial(self._plan_from, observation, nodes)
+            )
+            self._pause = 0 if self._plan else 2 * self._pause + 1
             self._steps_to_search = self._pause
         if self._plan and (allowed is None or self._plan[0] in allowed):
             return self._plan.pop(0), "exploit"
@@ -232,9 +238,14 @@ class TaskLearner:
         if not others or self.session.over:
             return
         question = ProgramQuestion("guess reward", self.view, mission, others=others)
-        codes = extract_programs(self._ask(question))
-        self.world = world.with_reward(mission, merge_programs(*reversed(others.values()), *codes))
-        self._use_world(f"the reward of {mission!r} is guessed")
+
+        def guess() -> tuple[WorldProgram, bool]:
+            codes = extract_programs(self._ask(question))
+            return world.with_reward(
+                mission, merge_programs(*reversed(others.values()), *codes)
+            ), True
+
+        self._update_world(guess, f"the reward of {mission!r} is guessed")
 
     def _step(self, observation: Any, action: int, episode: int, aim: str) -> Transition:
         before = deepcopy(observation)
@@ -250,7 +261,10 @@ class TaskLearner:
             valid=self.task.task.allowed(self.env),
         )
         self.rows.setdefault(self.evaluator.row_key(row), row)
-        mismatched = self.world is not None and not self.evaluator.predicts_all(self.world, [row])
+        mismatched = False
+        if self.world is not None:
+            with suppress(OutOfTime), self.session.timed("planning"):
+                mismatched = not self.evaluator.predicts_all(self.world, [row])
         self.session.stepped(row, aim=aim, mismatched=mismatched)
         return row
 
@@ -261,45 +275,82 @@ class TaskLearner:
         starts = [start for (own, _), start in self.starts.items() if own == mission]
         if not rows:
             return False
-        if world and world.is_complete(mission) and self.evaluator.predicts_all(world, rows):
-            if not plans:
+        if world and world.is_complete(mission):
+            with self.session.timed("planning"):
+                is_right = self.evaluator.predicts_all(world, rows)
+            if is_right and (not plans or self._has_plans(world, starts)):
                 return False
-            found = self.evaluator.find_plans(world, starts, self.agent.plan_nodes)
-            if all(plan.reached for plan in found):
-                return False
-        if self._failed_search != (len(self.rows), plans):  # otherwise there are no new rows
-            self._search(rows, starts if self.agent.optimism else None)
+        known = mission, len(rows), len(starts)
+        if self._failed_search != known:  # otherwise there is nothing new
+            search = partial(self._search, rows, starts if self.agent.optimism else None)
+            self._failed_search = None if self._update_world(search) else known
         return True
 
-    def _search(self, rows: list[Transition], starts: list[Any] | None) -> None:
-        """Search for a world model that fits the rows, and then for one with plans as well."""
+    def _has_plans(self, world: WorldProgram, starts: Sequence[Any]) -> bool:
+        """Return whether a world model has a plan from every start."""
+        nodes = self.agent.plan_nodes
+        return self.session.compute(
+            "planning",
+            lambda: all(plan.reached for plan in self.evaluator.find_plans(world, starts, nodes)),
+        )
+
+    def _plan_from(self, observation: Any, nodes: int) -> list[int]:
+        """Return the actions of a plan, none if the search finds no plan."""
+        assert self.world is not None
+        [found] = self.evaluator.find_plans(self.world, [observation], nodes)
+        return list(found.actions) if found.reached else []
+
+    def _search(
+        self, rows: Sequence[Transition], starts: Sequence[Any] | None
+    ) -> tuple[WorldProgram | None, bool]:
+        """Search for a world model that fits the rows, and then for one with plans as well.
+
+        Returns:
+            The best world model, and whether it is a solution.
+        """
         stages = [None, starts] if self.agent.two_stages and starts is not None else [starts]
-        solved = False
-        for stage in stages:
+        world, solved = self.world, False
+        for number, stage in enumerate(stages):
             search = WorldSearch(
                 self.evaluator,
                 self._ask,
                 rows,
                 list(self.rows.values()),
                 stage,
-                self.rng,
+                np.random.default_rng([self.session.seed, len(self.session.rows), number]),
                 budget=self.agent.plan_nodes,
                 bandit=self.agent.bandit,
                 prior_weight=self.agent.prior_weight,
             )
-            found = search.search(self.world, self.agent.pulls)
-            if found is not None:
-                self.world = found.world
+            found = search.search(world, self.agent.pulls)
+            world = found.world if found is not None else world
             solved = found is not None and found.is_solution
             if not solved or self.session.over:
                 break
-        self._failed_search = None if solved else (len(self.rows), starts is not None)
-        self._use_world("it fits the recorded rows" if solved else "the best program so far")
+        return world, solved
 
-    def _use_world(self, reason: str) -> None:
+    def _update_world(
+        self, write: Callable[[], tuple[WorldProgram | None, bool]], reason: str = ""
+    ) -> bool:
+        """Adopt the programs that a function returns; return whether they are a solution."""
+        first = len(self._requests)
+
+        def compute() -> dict[str, Any]:
+            world, solved = write()
+            facts = None if world is None else asdict(world)
+            return {"world": facts, "solved": solved, "requests": self._requests[first:]}
+
+        found = self.session.compute("writing", compute)
+        self._requests[first:] = found["requests"]
         self._reset_plan()
-        if self.world is not None:
-            self.session.wrote(self.world.source(self.view), reason)
+        if found["world"] is not None:
+            self.world = WorldProgram(**found["world"])
+            reason = reason or (
+                "it fits the recorded rows" if found["solved"] else "the best program so far"
+            )
+            if (program := self.world.source(self.view)) != self.session.program:
+                self.session.wrote(program, reason)
+        return bool(found["solved"])
 
     def _reset_plan(self) -> None:
         self._plan, self._pause, self._steps_to_search = [], 0, 0
@@ -308,13 +359,16 @@ class TaskLearner:
         """Return the answer of the model or of the offline rules, "" if the session is over."""
         if self.session.over:
             return ""
-        seed, step = self.session.seed, self.request_count
-        request = Request(question.messages(), seed, Move(GENERATE), question, step)
-        request = request._replace(occurrence=self._requests[request.key])
-        self._requests[request.key] += 1
-        if self.session.backend is None:
+        step, backend = len(self._requests), self.session.backend
+        messages = question.messages() if backend else ()  # the offline rules read no prompt
+        request = Request(messages, self.session.seed, Move(GENERATE), question, step)
+        key = request.key if backend else ""
+        self._requests.append(key)
+        if backend is None:
             return self._offline.complete(request).text
-        return self.session.complete(request).text
+        return self.session.complete(
+            request._replace(occurrence=self._requests[:-1].count(key))
+        ).text
 
     def close(self) -> None:
         """Close the environment and the processes of programs."""

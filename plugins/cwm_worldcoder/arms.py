@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from cwm_cli.data.dataset import Transition
+from cwm_cli.worlds.remote import OutOfTime
 from cwm_learn.missions import merge_programs
 from cwm_worldcoder.asking import ProgramQuestion, ShownRow, extract_programs
 from cwm_worldcoder.evaluating import WorldEvaluation, WorldEvaluator, evaluate
@@ -42,7 +44,6 @@ class Arm:
     alpha: float
     beta: float
     pulls: int = 0
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0), repr=False)
 
 
 @dataclass
@@ -55,7 +56,7 @@ class WorldSearch:
         rows: Rows of the relevant missions.
         all_rows: All rows, the source of examples for first transition programs.
         starts: Observations that need a plan for the mission; None if plans do not matter.
-        rng: Random numbers for the choice of arms.
+        rng: Random numbers for the choice of arms and of the examples in prompts.
         budget: Maximum number of nodes per search for a plan.
         bandit: The choice of arms: thompson, greedy, bfsN (the oldest arm first, at most N pulls
             each) or gridN (N first programs, one fix each).
@@ -80,21 +81,22 @@ class WorldSearch:
     )
 
     def search(self, given: WorldProgram | None, pulls: int) -> WorldEvaluation | None:
-        """Return a solution, or after `pulls` pulls one of the best world models."""
+        """Return a solution, or one of the best world models after `pulls` or the time limit."""
         self._rewards = dict(given.rewards) if given else {}
         self.arms.append(Arm("init", None, 1.0, 1.0))
-        if given is not None and (solution := self._add(self._evaluate(given))):
-            return solution
-        for _ in range(pulls):
-            arm = self._choose()
-            if arm is None:
-                break
-            world = self._pull(arm)
-            solution = self._add(self._evaluate(world)) if world else None
-            arm.pulls += 1
-            if solution:
+        with suppress(OutOfTime):
+            if given is not None and (solution := self._add(self._evaluate(given))):
                 return solution
-            arm.beta += 1
+            for _ in range(pulls):
+                arm = self._choose()
+                if arm is None:
+                    break
+                world = self._pull(arm)
+                solution = self._add(self._evaluate(world)) if world else None
+                arm.pulls += 1
+                if solution:
+                    return solution
+                arm.beta += 1
         return self._best[self.rng.integers(len(self._best))] if self._best else None
 
     def _evaluate(self, world: WorldProgram) -> WorldEvaluation:
@@ -178,12 +180,12 @@ class WorldSearch:
     def _write(self, arm: Arm) -> WorldProgram | None:
         """Request both programs from examples."""
         view = self.evaluator.view
-        examples = tuple(map(ShownRow, _sample(arm.rng, self.all_rows, EXAMPLES)))
+        examples = tuple(map(ShownRow, _sample(self.rng, self.all_rows, EXAMPLES)))
         text = self.ask(ProgramQuestion("transition", view, right=examples))
         transition = merge_programs(*extract_programs(text))
-        mission = self._missions[arm.rng.integers(len(self._missions))]
+        mission = self._missions[self.rng.integers(len(self._missions))]
         own = [row for row in self.rows if view.mission(row.observation) == mission]
-        examples = tuple(map(ShownRow, _sample(arm.rng, own, EXAMPLES)))
+        examples = tuple(map(ShownRow, _sample(self.rng, own, EXAMPLES)))
         text = self.ask(ProgramQuestion("reward", view, mission, right=examples))
         reward = merge_programs(*extract_programs(text))
         if not transition and not reward:
@@ -202,10 +204,10 @@ class WorldSearch:
             wrong = {missions[n] for n in rows if not correct[n]}
             mixed = {missions[n] for n in rows if correct[n]} & wrong
             candidates = sorted(mixed or wrong)
-            mission = candidates[arm.rng.integers(len(candidates))]
+            mission = candidates[self.rng.integers(len(candidates))]
             rows = [n for n in rows if missions[n] == mission]
         wrong_rows = [n for n in rows if not correct[n]]
-        chosen = wrong_rows[arm.rng.integers(len(wrong_rows))]
+        chosen = wrong_rows[self.rng.integers(len(wrong_rows))]
         right = [ShownRow(base.rows[n]) for n in rows if correct[n]]
         question = ProgramQuestion(
             "fix reward" if is_reward else "fix transition",
@@ -213,7 +215,7 @@ class WorldSearch:
             mission,
             world.transition,
             world.rewards.get(mission, ""),
-            right=tuple(_sample(arm.rng, right, RIGHT_EXAMPLES)),
+            right=tuple(_sample(self.rng, right, RIGHT_EXAMPLES)),
             wrong=ShownRow(base.rows[chosen], predictions[chosen]),
         )
         codes = extract_programs(self.ask(question))
@@ -226,7 +228,7 @@ class WorldSearch:
 
     def _reach(self, arm: Arm, base: WorldEvaluation) -> WorldProgram | None:
         """Request the missing rules for a start without a plan."""
-        start = base.unsolved_starts[arm.rng.integers(len(base.unsolved_starts))]
+        start = base.unsolved_starts[self.rng.integers(len(base.unsolved_starts))]
         mission, world = self.evaluator.view.mission(start), base.world
         reward = world.rewards.get(mission, "")
         question = ProgramQuestion(

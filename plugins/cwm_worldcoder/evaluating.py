@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -51,7 +52,10 @@ class FoundPlan(NamedTuple):
 
 @dataclass
 class WorldEvaluator:
-    """Predicts and plans with programs in the sandbox; `close` ends their processes."""
+    """Predicts and plans with programs in the sandbox; `close` ends their processes.
+
+    Predictions and plans raise `OutOfTime` when `seconds_left` returns 0 or less.
+    """
 
     sandbox: Sandbox
     view: StateView
@@ -59,6 +63,7 @@ class WorldEvaluator:
     depth: int = 30
     exploration: float = 1.0
     seed: int = 0
+    seconds_left: Callable[[], float] = lambda: inf
     _open: dict[str, SearchImagination] = field(default_factory=dict, init=False, repr=False)
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -176,6 +181,7 @@ class WorldEvaluator:
             self._open[program] = SearchImagination(
                 self.sandbox, program, no_rows, seed=self.seed, form="scalar"
             )
+            self._open[program].seconds_left = self.seconds_left
         return self._open[program]
 
     def close(self) -> None:

@@ -123,7 +123,9 @@ def _isolate(name: str, code: str, entry: str, purpose: str) -> str:
     function = entry_point(code, entry)
     if not function:
         return f"def {name}(*_):  # {_line(purpose)}\n    raise NameError('there is no {entry}')\n"
-    plain = code if '"""' not in code and "'''" not in code else ast.unparse(ast.parse(code))
+    # Indentation would change strings of several lines.
+    is_plain = all(line.count(q) % 2 == 0 for line in code.splitlines() for q in ('"""', "'''"))
+    plain = code if is_plain else ast.unparse(ast.parse(code))
     body = indent(plain.strip(), "    ")
     head = f"def _{name}():  # {_line(purpose)}"
     return f"{head}\n{body}\n    return {function}\n\n\n{name} = _{name}()\n"
