@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -94,6 +94,18 @@ class WorldCoderAgent(LearningStrategy):
                 return
 
 
+class FailedSearch(NamedTuple):
+    """The last search without a solution; it is repeated after `pause` new rows of its mission.
+
+    Each further failure doubles the pause, so that rows that no program explains cost few searches.
+    """
+
+    mission: str
+    starts: int
+    rows: int
+    pause: int = 1
+
+
 @dataclass
 class TaskLearner:
     """Learns one environment, starting with a given world model and without rows."""
@@ -131,7 +143,7 @@ class TaskLearner:
         self.env.action_space.seed(seeds_of(self.session.seed, 0)[1])
         self._offline = RuleProposer()
         self._requests: list[str] = []  # hashes of their prompts
-        self._failed_search: tuple[str, int, int] | None = None  # mission, numbers of rows, starts
+        self._failed_search: FailedSearch | None = None
         self._plan: list[int] = []
         self._pause = self._steps_to_search = 0
 
@@ -280,10 +292,12 @@ class TaskLearner:
                 is_right = self.evaluator.predicts_all(world, rows)
             if is_right and (not plans or self._has_plans(world, starts)):
                 return False
-        known = mission, len(rows), len(starts)
-        if self._failed_search != known:  # otherwise there is nothing new
+        failed, known = self._failed_search, FailedSearch(mission, len(starts), len(rows))
+        if failed is None or failed[:2] != known[:2] or len(rows) >= failed.rows + failed.pause:
             search = partial(self._search, rows, starts if self.agent.optimism else None)
-            self._failed_search = None if self._update_world(search) else known
+            pause = 2 * failed.pause if failed and failed[:2] == known[:2] else 1
+            solved = self._update_world(search)
+            self._failed_search = None if solved else known._replace(pause=pause)
         return True
 
     def _has_plans(self, world: WorldProgram, starts: Sequence[Any]) -> bool:

@@ -28,8 +28,16 @@ T = TypeVar("T")
 EXAMPLES, RIGHT_EXAMPLES = 7, 3
 """Maximum examples for a first program, and correct predictions next to a wrong one."""
 
+TRANSITION_CASES, REWARD_CASES = "TRANSITION_CASES", "REWARD_CASES"
+"""Names of the recorded cases in programs with offline rules. A fix reads the cases, although the
+functions do not need them."""
+
 BANDIT = re.compile(r"thompson|greedy|(bfs|grid)([1-9]\d*)")
 """Values of the option `bandit`."""
+
+MAX_REPEATED_PULLS = 10
+"""Consecutive pulls without a new world model that end a search: offline rules and models at
+temperature 0 repeat themselves."""
 
 TIE_NOISE = 1e-5
 """Standard deviation of the noise that decides between equal scores in a greedy choice."""
@@ -73,6 +81,7 @@ class WorldSearch:
     bandit: str = "thompson"
     prior_weight: float = 5.0
     arms: list[Arm] = field(default_factory=list, init=False)
+    _worlds: set[str] = field(default_factory=set, init=False, repr=False)
     _seen: set[Any] = field(default_factory=set, init=False, repr=False)
     _best: list[WorldEvaluation] = field(default_factory=list, init=False, repr=False)
     _correct_transitions: dict[str, None] = field(default_factory=dict, init=False, repr=False)
@@ -87,16 +96,21 @@ class WorldSearch:
         with suppress(OutOfTime):
             if given is not None and (solution := self._add(self._evaluate(given))):
                 return solution
+            repeated = 0
             for _ in range(pulls):
                 arm = self._choose()
                 if arm is None:
                     break
                 world = self._pull(arm)
-                solution = self._add(self._evaluate(world)) if world else None
+                repeated = repeated + 1 if repr(world) in self._worlds else 0
+                self._worlds.add(repr(world))
+                solution = self._add(self._evaluate(world)) if world and not repeated else None
                 arm.pulls += 1
                 if solution:
                     return solution
                 arm.beta += 1
+                if repeated == MAX_REPEATED_PULLS:
+                    break
         return self._best[self.rng.integers(len(self._best))] if self._best else None
 
     def _evaluate(self, world: WorldProgram) -> WorldEvaluation:
@@ -238,8 +252,11 @@ class WorldSearch:
         if not codes:
             return None
         return WorldProgram(
-            merge_programs(world.transition, *codes, entries=[TRANSITION]),
-            {**world.rewards, mission: merge_programs(reward, *codes, entries=[REWARD])},
+            merge_programs(world.transition, *codes, entries=[TRANSITION, TRANSITION_CASES]),
+            {
+                **world.rewards,
+                mission: merge_programs(reward, *codes, entries=[REWARD, REWARD_CASES]),
+            },
         )
 
 
