@@ -26,16 +26,18 @@ from cwm_worldcoder.asking import ProgramQuestion
 
 LIBRARY = "\n\n".join(
     inspect.getsource(function)
-    for function in (rules.direction_of, rules.nearby, rules.describe, rules.describe_step,
-                     rules.pairs_of, rules.matches, rules.apply_effects)
+    for function in (rules.direction_of, rules.named_object, rules.general_action, rules.nearby,
+                     rules.describe, rules.describe_step, rules.pairs_of, rules.matches,
+                     rules.apply_effects)
 ).replace(": Any", "").replace(" -> Any", "")  # fmt: skip
 """The functions that each program contains."""
 
 HINTS = {
     "take": ("pick", "take", "get", "grab"),
     "put": ("drop", "put"),
-    "set": ("toggle", "open", "use", "unlock", "switch"),
+    "set": ("toggle", "open", "close", "use", "unlock", "switch"),
     "go": ("activate", "teleport", "enter", "use"),
+    "join": ("go", "walk"),
 }
 """Words in the name of an action that suggest an effect."""
 
@@ -94,18 +96,18 @@ class RuleProposer(Backend):
     def _transition(self, question: ProgramQuestion) -> str:
         cases, guesses = _read_program(question.transition)
         for row in _rows(question):
-            features, effects = effects_of(question.view, row)
-            cases.append(RuleCase(question.view.action(row.action), features, effects))
+            cases.append(RuleCase(*effects_of(question.view, row)))
         return transition_code(question.view, _distinct(cases), guesses)
 
     def _reward(self, question: ProgramQuestion) -> str:
         cases, guesses = _read_program(question.reward)
-        view = question.view
+        view, names = question.view, attributes(question.view)
+        wanted = wanted_objects(view, question.mission)
         for row in _rows(question):
             before, after = entities(view, row.observation), entities(view, row.next_observation)
-            features = rules.describe_step(before, view.action(row.action), after)
+            features = rules.describe_step(before, view.action(row.action), after, names, wanted)
             cases.append(RuleCase("", features, [row.reward, row.terminated]))
-        return reward_code(_distinct(cases), guesses)
+        return reward_code(view, question.mission, _distinct(cases), guesses)
 
     def _guess(self, question: ProgramQuestion) -> str:
         """Replace words in the reward program of the most similar mission."""
@@ -116,13 +118,23 @@ class RuleProposer(Backend):
         swap |= {class_name(a): class_name(b) for a, b in swap.items()}
 
         def replaced(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {n: swap.get(v, v) if isinstance(v, str) else v for n, v in values.items()}
+            return {
+                " ".join(swap.get(w, w) for w in n.split()): swap.get(v, v)
+                if isinstance(v, str)
+                else v
+                for n, v in values.items()
+            }
 
         rewarded = [RuleCase("", replaced(c.features), c.result) for c in cases if c.result[0] > 0]
         known = [case.features for case in rewarded]
-        others = [c for c in cases if c.result[0] <= 0 and c.features not in known]
+        others = [
+            case._replace(features=replaced(case.features))
+            for case in cases
+            if case.result[0] <= 0 and replaced(case.features) not in known
+        ]
         guesses = [each._replace(pattern=replaced(each.pattern)) for each in guesses]
-        return reward_code(_distinct(others + rewarded), guesses)
+        cases = _distinct(others + rewarded)
+        return reward_code(question.view, question.mission, cases, guesses)
 
     def _reach(self, question: ProgramQuestion, rng: np.random.Generator) -> str:
         """Guess effects, and one reward, that no case contradicts."""
@@ -133,8 +145,17 @@ class RuleProposer(Backend):
             each for each in guess_ends(view, question.mission) if not each.contradicts(rewards)
         ]
         chosen = [ends[min(int(rng.geometric(0.5)), len(ends)) - 1]] if ends else []
-        transition = transition_code(view, moves, guess_effects(view, moves, start))
-        return f"{_fenced(transition)}\n\n{_fenced(reward_code(rewards, chosen))}"
+        guesses = guess_effects(view, moves, start)
+        known = {c.action for c in moves if c.result} | {g.action for g in guesses if g.result}
+        actions = [rules.general_action(start, action) for action in view.actions]
+        unknown = [action for action in dict.fromkeys(actions) if action not in known]
+        for name, value in chosen[0].pattern.items() if chosen and unknown else ():
+            if (attribute := name.split()[-1]) in attributes(view):
+                effect = ["set", "held", attribute, value]
+                guesses.append(RuleGuess(unknown[rng.integers(len(unknown))], {}, [effect]))
+        transition = transition_code(view, moves, guesses)
+        reward = reward_code(view, question.mission, rewards, chosen)
+        return f"{_fenced(transition)}\n\n{_fenced(reward)}"
 
 
 def entities(view: StateView, observation: Any) -> list[Any]:
@@ -164,34 +185,57 @@ def entities(view: StateView, observation: Any) -> list[Any]:
     return state
 
 
-def effects_of(view: StateView, row: Transition) -> tuple[dict[str, Any], list[Any]]:
-    """Return the features of a row, and the effects of its action."""
+def attributes(view: StateView) -> list[str]:
+    """Return the attributes of objects in features; the state is the first one."""
+    fields = [each.name for each in view.schema.fields] if view.schema else []
+    names = [each for each in fields if each not in ("x", "y", "direction", "held")]
+    return sorted(names, key=lambda each: each != "state")
+
+
+def wanted_objects(view: StateView, mission: str) -> list[tuple[str, str]]:
+    """Return the class and the preceding word of each object that the mission names."""
+    text = words(mission)
+    kinds = view.schema.classes[1:] if view.schema else ()
+    found = sorted((text.index(words(k)[0]), k) for k in kinds if set(words(k)) <= set(text))
+    return [(class_name(kind), text[place - 1] if place else "") for place, kind in found]
+
+
+def effects_of(view: StateView, row: Transition) -> tuple[str, dict[str, Any], list[Any]]:
+    """Return the general action and the features of a row, and the effects of its action."""
     action = view.action(row.action)
     before, after = entities(view, row.observation), entities(view, row.next_observation)
     objects, direction = rules.nearby(before, action), rules.direction_of(before, action)
+    agent, carried = after[0], after[0].carrying
     later: dict[int, Any] = {each.slot: each for each in after}
-    agent = after[0]
     effects: list[Any] = []
+    seen = set[int]()
     for where, old in objects.items():
-        if old is None:
+        if old is None or old.slot in seen:
             continue
+        seen.add(old.slot)
         new = later.get(old.slot)
         if where == "held":
-            if agent.carrying is None:
-                effects.append(["put" if new else "remove", "held"])
+            if carried is None:
+                is_here = new is None or (new.x, new.y) == (agent.x, agent.y)
+                effects.append(["put", "held", 1 - is_here] if new else ["remove", "held"])
+            else:
+                effects += _changes(view, where, old, carried, (0, 0))
         elif new is None:
-            taken = agent.carrying is not None and agent.carrying.slot == old.slot
+            taken = carried is not None and carried.slot == old.slot
             effects.append(["take" if taken else "remove", where])
         else:
             effects += _changes(view, where, old, new, direction)
-    here = objects["here"]
+    here, named = objects["here"], objects["named"]
     has_twin = any(here and each.name == here.name and each is not here for each in before)
     moved = (agent.x, agent.y) != (before[0].x, before[0].y)
-    if moved and has_twin and not any(each[:2] == ["move", "actor"] for each in effects):
+    if moved and named is not None and (agent.x, agent.y) == (named.x, named.y):
+        effects.append(["join", "named"])
+    elif moved and has_twin and not any(each[:2] == ["move", "actor"] for each in effects):
         effects.append(["go", "here"])
-    order = ("remove", "put", "take", "set", "move", "turn", "go")
+    order = ("remove", "put", "take", "set", "move", "turn", "go", "join")
     effects.sort(key=lambda each: (order.index(each[0]), each[1] == "actor"))
-    return rules.describe(before, action), effects
+    general = rules.general_action(before, action)
+    return general, rules.describe(before, action, attributes(view)), effects
 
 
 def _changes(
@@ -222,16 +266,27 @@ def guess_effects(
     kinds = list(dict.fromkeys(each.name for each in start[1:]))
     states = [each for each in _values(view, "state") if each not in ("none", "hidden")]
     step = ["move", "actor", 1]
-    walks = [a for a in view.actions if any(c.action == a and step in c.result for c in cases)]
+    actions = dict.fromkeys(rules.general_action(start, action) for action in view.actions)
+    walks = [a for a in actions if any(c.action == a and step in c.result for c in cases)]
     directions = {"forward", *rules.DIRECTION_WORDS}
-    walks = walks or [action for action in view.actions if directions & set(action.split())]
+    walks = walks or [action for action in actions if directions & set(action.split())]
     guesses: list[RuleGuess] = []
-    for action in view.actions:
+    kinds_of_all = {
+        word for kind in (view.schema.classes if view.schema else ()) for word in words(kind)
+    }
+    for action in actions:
+        if kinds_of_all & set(action.split()):  # names an object that is not in the state
+            continue
         hinted = [each for each, hints in HINTS.items() if set(hints) & set(action.split())]
         is_known = action in walks or any(c.result for c in cases if c.action == action)
         possible = hinted or ([] if is_known else list(HINTS))
         found: list[tuple[dict[str, Any], list[Any]]] = []
-        for kind in kinds:
+        is_named = "*" in action.split()
+        if is_named and "take" in possible:
+            found.append(({"held": None}, [["take", "named"]]))
+        if is_named and "join" in possible:
+            found.append(({}, [["join", "named"]]))
+        for kind in kinds if not is_named else ():
             front = {"front": kind}
             if action in walks:
                 found += [({**front, "front state": state}, [step]) for state in (None, *states)]
@@ -247,7 +302,8 @@ def guess_effects(
             if "go" in possible and sum(each.name == kind for each in start) > 1:
                 found.append(({"here": kind}, [["go", "here"]]))
         if "put" in possible:
-            found.append(({"front": None}, [["put", "held"]]))
+            distance = int(getattr(start[0], "direction", None) is not None)
+            found.append(({"front": None}, [["put", "held", distance]]))
         guesses += [RuleGuess(action, *each) for each in found if each[0].get("front") != "Wall"]
     return guesses
 
@@ -256,26 +312,26 @@ def guess_ends(view: StateView, mission: str) -> list[RuleGuess]:
     """Return possible conditions for the reward: to be at, hold or open a named object."""
     if view.schema is None:
         return []
-    text = words(mission)
-    named = []
-    for kind in view.schema.classes[1:]:
-        if set(words(kind)) <= set(text):
-            place = text.index(words(kind)[0])
-            previous = text[max(0, place - 1) : place]
-            color = next((each for each in _values(view, "color") if each in previous), None)
-            named.append((place, class_name(kind), color))
-    patterns: list[dict[str, Any]] = []
-    for _, kind, color in sorted(named, reverse=True):
-        for where in ("here", "held"):
-            patterns.append({where: kind} | ({f"{where} color": color} if color else {}))
-        for state in sorted(_values(view, "state"), key=lambda each: each not in text):
-            if state not in ("none", "hidden", "locked", "closed"):
-                pattern = {"front": kind, "front state": state}
-                patterns.append(pattern | ({"front color": color} if color else {}))
+    text, patterns = words(mission), list[dict[str, Any]]()
+    states = sorted(_values(view, "state"), key=lambda each: each not in text)
+    wanted = wanted_objects(view, mission)
+    for kind, _ in reversed(wanted):
+        patterns += [{f"{kind} here": True}, {f"{kind} held": True}]
+        patterns += [
+            {f"{kind} state": state}
+            for state in states
+            if state not in ("none", "hidden", "locked", "closed")
+        ]
+    if len(wanted) > 1:
+        (kind, word), (place, _) = wanted[:2]
+        own = {f"{kind} {n}": word for n in attributes(view)
+               if n != "color" and word in _values(view, n)}  # fmt: skip
+        patterns.append({f"{kind} held": False, f"{place} with first": True, **own})
     patterns.append({"all met": True})
-    verbs = {"pick": "held", "fetch": "held", "open": "front state", "go": "here", "get": "here"}
-    wanted = next((verbs[word] for word in text if word in verbs), "")
-    patterns.sort(key=lambda each: wanted not in each)
+    verbs = {"pick": "held", "fetch": "held", "open": "state", "go": "here", "get": "here",
+             "put": "with first"}  # fmt: skip
+    verb = next((verbs[word] for word in text if word in verbs), "")
+    patterns.sort(key=lambda each: not any(name.endswith(verb) for name in each))
     return [RuleGuess("", pattern, [1.0, True]) for pattern in patterns]
 
 
@@ -292,19 +348,25 @@ def transition_code(
     directions = view.schema.directions if view.schema else ()
     return (
         f"DIRECTIONS = {tuple(directions)!r}\n"
+        f"ATTRIBUTES = {attributes(view)!r}\n"
         f"{_program('TRANSITION', 'predict_effects', cases, guesses, '[]')}\n\n"
         "def transition(state, action):\n"
-        "    effects = predict_effects(action, describe(state, action))\n"
+        "    features = describe(state, action, ATTRIBUTES)\n"
+        "    effects = predict_effects(general_action(state, action), features)\n"
         "    return apply_effects(state, action, effects, DIRECTIONS)\n"
     )
 
 
-def reward_code(cases: Sequence[RuleCase], guesses: Sequence[RuleGuess]) -> str:
+def reward_code(
+    view: StateView, mission: str, cases: Sequence[RuleCase], guesses: Sequence[RuleGuess]
+) -> str:
     """Return a reward program that predicts every case."""
     return (
+        f"ATTRIBUTES = {attributes(view)!r}\n"
+        f"WANTED = {wanted_objects(view, mission)!r}\n"
         f"{_program('REWARD', 'predict_reward', cases, guesses, '[0.0, False]')}\n\n"
         "def reward_func(state, action, next_state):\n"
-        "    features = describe_step(state, action, next_state)\n"
+        "    features = describe_step(state, action, next_state, ATTRIBUTES, WANTED)\n"
         "    reward, done = predict_reward('', features)\n"
         "    return reward, done\n"
     )
@@ -348,7 +410,8 @@ def _branches(cases: Sequence[RuleCase], indent: str) -> list[str]:
     tests: dict[tuple[str, str], Any] = {
         (name, repr(value)): value for case in cases for name, value in case.features.items()
     }
-    order = {name: place for place, name in enumerate(cases[0].features)}
+    names = dict.fromkeys(name for case in cases for name in case.features)
+    order = {name: place for place, name in enumerate(names)}  # cases of other missions have others
     gain, _, name, value = max(
         (
             (_information_gain(cases, name, value), -order[name], name, value)
@@ -358,10 +421,10 @@ def _branches(cases: Sequence[RuleCase], indent: str) -> list[str]:
     )
     if gain <= 0:
         return leaf
-    yes = [case for case in cases if case.features[name] == value]
-    no = [case for case in cases if case.features[name] != value]
+    yes = [case for case in cases if case.features.get(name) == value]
+    no = [case for case in cases if case.features.get(name) != value]
     return [
-        f"{indent}if features[{name!r}] == {value!r}:",
+        f"{indent}if features.get({name!r}) == {value!r}:",
         *_branches(yes, indent + "    "),
         *_branches(no, indent),
     ]
@@ -370,7 +433,7 @@ def _branches(cases: Sequence[RuleCase], indent: str) -> list[str]:
 def _information_gain(cases: Sequence[RuleCase], name: str, value: Any) -> float:
     """Return the information gain of a test on the results, in bits."""
     parts = [
-        [case for case in cases if (case.features[name] == value) is answer]
+        [case for case in cases if (case.features.get(name) == value) is answer]
         for answer in (True, False)
     ]
     if not all(parts):
@@ -404,7 +467,8 @@ def _rows(question: ProgramQuestion) -> list[Transition]:
 
 
 def _distinct(cases: Sequence[RuleCase]) -> list[RuleCase]:
-    return list({repr(case): case for case in cases}.values())
+    """Return the distinct cases in a fixed order, so that equal cases make equal programs."""
+    return [case for _, case in sorted({repr(case): case for case in cases}.items())]
 
 
 def _fenced(code: str) -> str:
