@@ -1,7 +1,7 @@
-"""What the parts of WorldCoder's agent bring, offline: optimism, transfer, guessed rewards, copies.
+"""Measure the parts of WorldCoder's agent: optimism, transfer, guessed rewards, frozen states.
 
 `python -m benchmarks.worldcoder_agent [--seeds 5] [--steps 300] [--part NAME]` prints a line of
-JSON for each measurement. No language model is asked: the questions are answered by rules.
+JSON for each measurement. Offline rules write the programs, so that no language model is needed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ FETCH = "MiniGrid-Fetch-6x6-N2-v0"
 
 
 def task_of(name: str, **env_args: Any) -> LearningTask:
-    """Name the environment and what it is made of."""
+    """Return the learning task of an environment."""
     spec = environment(name)
     with closing(spec.make(**env_args)) as env:
         task = Setting(name, env_args, 0, step_limit(env)).task(spec)
@@ -41,12 +41,12 @@ def task_of(name: str, **env_args: Any) -> LearningTask:
 
 
 def first_reward(session: LearningSession) -> int | None:
-    """Return after how many steps a reward was seen, None where none was."""
+    """Return the number of steps up to the first reward, None without a reward."""
     return next((n for n, row in enumerate(session.rows, 1) if row.reward > 0), None)
 
 
 def learned(sandbox: Sandbox, names: list[str], seed: int, steps: int, **options: Any) -> Any:
-    """Learn environments one after the other; return the session, and seconds."""
+    """Learn a sequence of environments; return the session and the duration in seconds."""
     session = LearningSession([task_of(n) for n in names], sandbox, seed=seed, steps=steps)
     chosen = {"plan_nodes": 1500, "patience": 3, **options}
     began = time.perf_counter()
@@ -55,7 +55,7 @@ def learned(sandbox: Sandbox, names: list[str], seed: int, steps: int, **options
 
 
 def optimism(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
-    """Count steps until the first reward: with phi 2, without, and at random."""
+    """Count the steps to the first reward with phi 2, without it, and with random actions."""
     arms: dict[str, dict[str, Any]] = {
         "phi 1 and phi 2": {},
         "phi 1": {"optimism": False},
@@ -75,9 +75,9 @@ def optimism(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
 
 
 def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
-    """Count steps and questions until a reward in an environment: after another, and from nothing.
+    """Count steps and requests up to the first reward, with and without an earlier world model.
 
-    Each environment has as many steps of its own.
+    `steps` is the budget of each environment.
     """
     agent = WorldCoderAgent(plan_nodes=1500, patience=3)
     for seed in seeds:
@@ -97,7 +97,7 @@ def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
 
 
 def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
-    """Share of episodes with a mission never met that succeed at first, and at random."""
+    """Record the success of the first episode with each new mission."""
     for seed in seeds:
         session = LearningSession([task_of(FETCH)], sandbox, seed=seed, steps=steps, seconds=120)
         agent = WorldCoderAgent(plan_nodes=1500, episodes=12)
@@ -115,18 +115,18 @@ def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
 
 
 class Copying(Model):
-    """A world program whose states are copied deeply, as often as the published code does."""
+    """A world program that copies each state six times, like the published code."""
 
     def __init__(self, environment: Any, action_space: Space, copy_state: Callable[[Any], Any]):
         self.environment, self.action_space, self.counter = environment, action_space, [0]
         self._copy, self.deterministic = copy_state, True
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation."""
+        """Set the state to an observation."""
         self.environment.set_state(state)
 
     def step(self, action: Any) -> Step:
-        """Step, after as many copies."""
+        """Take a step after six copies of the state."""
         self.counter[0] += 1
         for _ in range(6):
             self._copy(self.environment.state)
@@ -134,7 +134,7 @@ class Copying(Model):
 
 
 def planner(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
-    """Time searches for a plan: with frozen situations, and with deep copies."""
+    """Measure nodes per second of the planner, with frozen states and with deep copies."""
     del sandbox, seeds, steps
     task = task_of(DOOR)
     with closing(task.task.make()) as env:
@@ -170,18 +170,18 @@ PARTS = {"optimism": optimism, "transfer": transfer, "guessing": guessing, "plan
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the selected measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--part", choices=PARTS, action="append")
-    asked = parser.parse_args()
-    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    arguments = parser.parse_args()
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     np.seterr(all="ignore")
     with Sandbox(Limits(), 3) as sandbox:
-        for name in asked.part or PARTS:
-            for line in PARTS[name](sandbox, seeds, asked.steps):
+        for name in arguments.part or PARTS:
+            for line in PARTS[name](sandbox, seeds, arguments.steps):
                 print(json.dumps(line), flush=True)
 
 
