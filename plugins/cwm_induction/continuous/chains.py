@@ -22,6 +22,12 @@ the smallest tolerance."""
 FEWEST_ROWS = 12
 """Minimum number of rows for fitting an equation."""
 
+MIN_INNER_FRACTION = 0.5
+"""Minimum fraction of rows in which no real-valued variable is at a limit, to fit in them only."""
+
+MIN_ROWS_PER_TERM = 3
+"""A longer equation must explain more rows than this for each additional term."""
+
 SEARCHES = {
     1: SearchLimits(size=3, eliminate=8),
     2: SearchLimits(size=5, eliminate=14),
@@ -121,8 +127,36 @@ class Chains:
     def _attempt(
         self, variable: Variable, level: int, chain: Sequence[Variable]
     ) -> _Attempt | None:
-        """Return a formula that also holds in the held-out rows, or None."""
-        usable = self.samples.smooth & variable.free
+        """Return a formula that also holds in the held-out rows, or None.
+
+        At the limit of another variable a different law may hold, such as a stop at a wall. So
+        the formula is fitted in the other rows, unless a longer one explains enough rows more.
+        """
+        own = self.samples.smooth & variable.free
+        inner = own & np.all([v.free for v in self.variables if not v.is_whole], axis=0)
+        if inner.sum() < MIN_INNER_FRACTION * own.sum():
+            inner = own
+        attempt = self._attempt_in(inner, variable, level, chain)
+        if attempt is None or inner.sum() == own.sum():
+            return attempt
+        right = self._count_right(variable, attempt, own)
+        if right == own.sum():
+            return attempt
+        longer = self._attempt_in(own, variable, level, chain)
+        if longer is None:
+            return attempt
+        more_terms = max(0, len(longer.formula.terms) - len(attempt.formula.terms))
+        more_rows = self._count_right(variable, longer, own) - right
+        return longer if more_rows > MIN_ROWS_PER_TERM * more_terms else attempt
+
+    def _count_right(self, variable: Variable, attempt: _Attempt, rows: Array) -> int:
+        change = attempt.formula.values(len(self.samples))
+        return int(variable.matches(change)[rows].sum())
+
+    def _attempt_in(
+        self, usable: Array, variable: Variable, level: int, chain: Sequence[Variable]
+    ) -> _Attempt | None:
+        """Return a formula for the usable rows (a mask), or None."""
         rows = np.flatnonzero(usable & self.samples.learn)
         rows = rows[:: 1 + len(rows) // MOST_ROWS]
         terms = self._terms(level, chain)
