@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -228,6 +228,14 @@ ToOption = Annotated[
 OutOption = Annotated[
     str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
 ]
+FormOption = Annotated[
+    Literal["auto", "numpy", "jax", "python"],
+    basic_option(
+        "--form",
+        help="How the package computes steps: the program itself (python), its translation into "
+        "NumPy, or also into JAX. auto: numpy if possible.",
+    ),
+]
 SeedOption = Annotated[
     int | None,
     basic_option("--seed", min=0, help="Random seed.", show_default="0"),
@@ -262,6 +270,7 @@ def export(
     folder: OneRunArgument,
     to: ToOption = None,
     out: OutOption = None,
+    form: FormOption = "auto",
     seed: SeedOption = None,
     episodes: EpisodesOption = None,
     policy: PolicyOption = None,
@@ -299,13 +308,16 @@ def export(
     if to is not None:
         if reward_expression is not None:
             raise CwmError("--reward-expression is for a package: leave out --to")
+        if form != "auto":
+            raise CwmError("--form is for a package: leave out --to")
         return _export_imagined(folder, to, out, given, force=force, json=json)
+    accepted = given.pop("allow_gap", ())
     if given:
         name = {"options": "-o", "tools": "--tool"}.get(next(iter(given)))
         name = name or f"--{next(iter(given)).replace('_', '-')}"
         raise CwmError(f"{name} is for imagined episodes: add --to minari, or leave it out")
     with redirect_stdout(sys.stderr):  # environments may print
-        made = export_of(folder, reward_expression)
+        made = export_of(folder, reward_expression, form, accepted=accepted)
     target = Path(out) if out else folder / "export"
     with writing(target):
         publish(made, target)

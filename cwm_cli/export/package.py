@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import packages_distributions
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,16 +32,19 @@ from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, kind_of
+from cwm_cli.sandbox import Limits, Sandbox, Unprotected
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean, money, share, tokens
 from cwm_cli.worlds.rewarding import RewardExpression
+from cwm_cli.worlds.translating import TranslatedProgram, translated
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.runs.searches import SearchConfig
+    from cwm_cli.translation.source import SourceForm
 
 NAMESPACE = "WorldModel"
 
@@ -73,7 +77,9 @@ class World(NamedTuple):
     max_episode_steps: int | None
 
 
-def gather_world(config: SearchConfig, dataset: Dataset, program: str) -> World:
+def gather_world(
+    config: SearchConfig, dataset: Dataset, program: str, *, is_translated: bool = False
+) -> World:
     """Return the data of an exported environment, from the dataset and the true environment.
 
     The true environment adds its time limit, valid actions and rendering, if it is installed.
@@ -91,6 +97,8 @@ def gather_world(config: SearchConfig, dataset: Dataset, program: str) -> World:
         "draws": "random" in program,
         "abilities": abilities_of(program)._asdict(),
         "names_actions": dataset.has_valid_actions,
+        "is_translated": is_translated,
+        "max_episode_steps": limit,
         "characters": "".join(sorted({*LETTERS, *recorded})),
         "observation_space": dataset.observation_space.to_json(),
         "action_space": dataset.action_space.to_json(),
@@ -342,16 +350,37 @@ def _as_code(text: str) -> str:
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
 
-# Modules that are the same in all packages.
-PARTS = ("environment.py", "rendering.py", "values.py", "vector.py")
+PARTS = ("environment.py", "rendering.py", "values.py")
+"""Modules that are the same in all packages."""
+
+ExportForm = Literal["auto", "numpy", "jax", "python"]
+"""How an exported package computes steps: by the program itself (`python`), or by a translation
+into plain numbers and NumPy (`numpy`), and also into JAX (`jax`). `auto` is `numpy` if possible."""
+
+_MODULES: dict[SourceForm, str] = {
+    "python": "single.py",
+    "numpy": "batched.py",
+    "jax": "jax_step.py",
+}
 
 
-def build_package(run: SearchRun, reward_expression: str | None = None) -> Export:
+def build_package(
+    run: SearchRun,
+    reward_expression: str | None = None,
+    form: ExportForm = "auto",
+    *,
+    accepted: Sequence[str] = (),
+) -> Export:
     """Return a package of the best program of a run, which may be unfinished.
 
     Args:
         run: The run.
         reward_expression: Replaces the reward of the program (see `RewardExpression`).
+        form: How the package computes steps.
+        accepted: Gaps of the protection that are accepted while the program is translated.
+
+    Raises:
+        CwmError: The program cannot be translated into the given form.
     """
     text, program = run.best_program(), (run.folder / BEST).read_bytes()
     findings = _read_findings(run, program)
@@ -359,13 +388,15 @@ def build_package(run: SearchRun, reward_expression: str | None = None) -> Expor
     if reward_expression is not None:
         text = _with_reward(run.config, text, reward_expression, dataset)
         program = text.encode()
-    world = gather_world(run.config, dataset, text)
+    found = _translate(run, text, dataset, form, accepted)
+    world = gather_world(run.config, dataset, text, is_translated=bool(found.texts))
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
         "environment": run.config.env,
         **names._asdict(),
         "finished": findings.is_over,
         "max_episode_steps": world.max_episode_steps,
+        "forms": [name for name in ("numpy", "jax") if name in found.texts] or ["python"],
         "train": scores.get("train"),
         "test": scores.get("test"),
     }
@@ -377,13 +408,39 @@ def build_package(run: SearchRun, reward_expression: str | None = None) -> Expor
         files={
             "README.md": card(run, dataset, names, world, findings, reward_expression).encode(),
             f"{names.module}/program.py": program,
-            **_package_files(run, names, world),
+            **{
+                f"{names.module}/{_MODULES[name]}": source.encode()
+                for name, source in found.texts.items()
+            },
+            **_package_files(run, names, world, found.texts),
         },
         paths={"program": f"{names.module}/program.py"},
         facts=facts,
         use=("pip install $folder", f'env = gymnasium.make("{names.module}:{names.id}")'),
-        notes=() if findings.is_over else (early,),
+        notes=(
+            *(() if findings.is_over else (early,)),
+            *((f"the package runs the program itself: {found.reason}",) if found.reason else ()),
+        ),
     )
+
+
+def _translate(
+    run: SearchRun, program: str, dataset: Dataset, form: ExportForm, accepted: Sequence[str]
+) -> TranslatedProgram:
+    """Return the program in the forms that a package needs."""
+    if form == "python":
+        return TranslatedProgram({})
+    if form == "jax" and find_spec("jax") is None:
+        raise CwmError("the form jax needs JAX: pip install 'cwm-cli[jax]'")
+    forms: list[SourceForm] = ["python", "numpy", *(["jax"] if form == "jax" else [])]  # type: ignore[list-item]
+    try:
+        with Sandbox(Limits(), tools=run.config.tools, accepted=accepted) as sandbox:
+            found = translated(sandbox, program, dataset, forms, seed=run.config.seed)
+    except Unprotected as gaps:
+        found = TranslatedProgram({}, str(gaps))
+    if found.reason and form != "auto":
+        raise CwmError(f"the program has no form {form}: {found.reason}")
+    return found
 
 
 def _with_reward(config: SearchConfig, program: str, text: str, dataset: Dataset) -> str:
@@ -415,8 +472,10 @@ def _read_findings(run: SearchRun, program: bytes) -> RunFindings:
     return RunFindings(nodes, best, is_over, {n: s for n, s in known.items() if n != "unseen"})
 
 
-def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
-    """Return the files of a package besides the program and the README."""
+def _package_files(
+    run: SearchRun, names: Names, world: World, forms: Container[str]
+) -> dict[str, bytes]:
+    """Return the files of a package besides the program, its translations and the README."""
     templates = files("cwm_cli.export") / "templates"
     tops = {tool.partition(".")[0] for tool in run.config.tools} - sys.stdlib_module_names
     owners = packages_distributions() if tops else {}
@@ -429,21 +488,32 @@ def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, byte
         "max_episode_steps": world.max_episode_steps,
         "dependencies": json.dumps([*NEEDED, *tools]),
     }
+    vector = "batched_vector.py" if "numpy" in forms else "vector.py"
+    parts = [*PARTS, *(["jax_environment.py"] if "jax" in forms else [])]
     init, project = (template(n).substitute(about) for n in ("__init__.py", "pyproject.toml"))
     return {
         "pyproject.toml": project.encode(),
         f"{names.module}/__init__.py": init.encode(),
-        **{f"{names.module}/{part}": (templates / part).read_bytes() for part in PARTS},
+        **{f"{names.module}/{part}": (templates / part).read_bytes() for part in parts},
+        f"{names.module}/vector.py": (templates / vector).read_bytes(),
         f"{names.module}/world.json": (json.dumps(world.data) + "\n").encode(),
     }
 
 
-def export_of(folder: Path | str, reward_expression: str | None = None) -> Export:
+def export_of(
+    folder: Path | str,
+    reward_expression: str | None = None,
+    form: ExportForm = "auto",
+    *,
+    accepted: Sequence[str] = (),
+) -> Export:
     """Return the export of a run folder; other kinds of run define their own export.
 
     Args:
         folder: The run folder.
         reward_expression: Reward of an exported program instead of its own.
+        form: How an exported package computes steps.
+        accepted: Gaps of the protection that are accepted while the program is translated.
 
     Raises:
         CwmError: The run cannot be exported, is part of a larger run, or has no program yet.
@@ -462,4 +532,4 @@ def export_of(folder: Path | str, reward_expression: str | None = None) -> Expor
     if not (folder / DATASET).exists():
         above = folder.absolute().parent.parent
         raise CwmError(f"{named(folder)} is part of a larger run: export {named(above)}")
-    return build_package(SearchRun.load(folder), reward_expression)
+    return build_package(SearchRun.load(folder), reward_expression, form, accepted=accepted)

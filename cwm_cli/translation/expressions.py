@@ -145,6 +145,8 @@ def _is_nan(value: Any) -> bool:
 class Graph:
     """A factory of nodes that folds constants and simplifies exactly.
 
+    `names` has the first variable of the program that had the value of a node.
+
     Args:
         progress: Called at regular intervals of work.
     """
@@ -152,6 +154,7 @@ class Graph:
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
         self._nodes: dict[Any, TraceNode] = {}
         self.work, self._reported, self._progress = 0, 0, progress
+        self.names: dict[TraceNode, str] = {}
         self.false = self.const(False)
 
     def make(self, op: str, args: tuple[TraceNode, ...], kind: str, value: Any = None) -> TraceNode:

@@ -230,6 +230,15 @@ class _RegionTransformer(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        target = node.targets[0]
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        names = [getattr(part, "id", getattr(part, "attr", "")) for part in parts]
+        if self._inside and len(node.targets) == 1 and all(names):
+            node.value = _call_helper("note_names", node.value, ast.Constant(" ".join(names)))
+        return node
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         self.generic_visit(node)
         if node.value is None or not isinstance(node.target, ast.Name) or not self._inside:

@@ -407,6 +407,17 @@ def is_unbound(value: Any) -> bool:
     return value is UNBOUND
 
 
+def note_names(value: Any, names: str) -> Any:
+    """Note the names of the variables that a value is assigned to, and return the value."""
+    targets, found = names.split(), tracer().graph.names
+    parts = value.data if isinstance(value, Array) else value
+    parts = parts if isinstance(parts, tuple | list | np.ndarray) else ()
+    for name, part in zip(targets, parts if len(targets) > 1 else [value], strict=False):
+        if type(part) is Number:
+            found.setdefault(part.node, name)
+    return value
+
+
 def continue_loop(test: Any, number: int) -> Any:
     """Return whether a loop continues; abandon the path after a few rounds with open conditions."""
     current = tracer()
@@ -671,7 +682,8 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _FUNCTIONS = (
-    *(run_region, run_statement, wrap_function, read_variable, is_unbound, continue_loop),
+    *(run_region, run_statement, wrap_function, read_variable, is_unbound, note_names),
+    continue_loop,
     *(check_caught, contains, equal, is_same_object, negate, get_item, get_nested_item),
     *(get, index, count, any, all, next, iter),
 )

@@ -88,6 +88,8 @@ class Trace:
         next_observation, reward, terminated: The results of `step`.
         entry_fallback, fallback: The conditions under which the program itself has to compute
             `set_state` and `step`.
+        entry_failure, failure: The same conditions, without those for numbers that are too large
+            for plain arithmetic to be certain.
 
     Raises:
         Unsupported: The program cannot be traced.
@@ -427,11 +429,12 @@ class Trace:
         self.slots, self.next_state, self.entry_state = (
             [nodes[place] for place in live] for nodes in (slots, next_state, entry_state)
         )
+        assert entered[0] is not None
+        self.entry_failure, self.failure = entered[0], fallback
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
             fallback = graph.apply("logical_or", fallback, graph.exceeds(self.reward, LARGEST))
         self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
-        assert entered[0] is not None
         self.entry_fallback = self._add_overflow(entered[0], self.entry_state, graph.false)
 
     def _merge_variants(self, tag: TraceNode) -> list[TraceNode | None]:
@@ -567,7 +570,10 @@ class Unifier:
             return nodes[0]
         if nodes not in self._memo:
             self._graph.count(len(nodes))
-            self._memo[nodes] = self._unify(self._pad(nodes))
+            self._memo[nodes] = made = self._unify(self._pad(nodes))
+            names = {self._graph.names.get(node) for node in nodes if node is not None}
+            if made is not None and len(names) == 1 and (name := names.pop()):
+                self._graph.names.setdefault(made, name)
         return self._memo[nodes]
 
     def _unify(self, nodes: Nodes) -> TraceNode | None:

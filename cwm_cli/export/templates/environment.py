@@ -1,12 +1,14 @@
 """A Gymnasium environment that predicts with `program.py`; `world.json` has the recorded facts.
 
 Each step calls the program as its evaluation did: `set_state`, then `step`, or `outcomes`, of
-which one is sampled. The next step starts from the prediction before it is rounded to the
+which one is sampled. If the program was translated, `single.py` computes the same with plain
+numbers. The next step starts from the prediction before it is rounded to the
 precision of the space and clipped to its bounds. A program with memory is only reset at the
 start of an episode and then uses its own predictions, so `correct` is not called.
 """
 
 import json
+import math
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -52,6 +54,12 @@ class WorldModelEnv(gym.Env[Any, Any]):
         self._renderer = None if render_mode is None else renderer(RENDERING, render_mode)
         with made():
             self._make_program = import_module(f"{__package__}.program").Environment
+        self._take_step: Any = None
+        if WORLD["is_translated"]:  # `single.py` computes the same steps with plain numbers
+            self._take_step = import_module(f"{__package__}.single").step
+        self._is_number = isinstance(self.observation_space, spaces.Discrete)
+        self._is_choice = isinstance(self.action_space, spaces.Discrete)
+        self._shape = self.observation_space.shape
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -76,6 +84,9 @@ class WorldModelEnv(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action; Gymnasium applies the time limit."""
+        if self._take_step and (found := self._translated_step(action)):
+            self._observation, reward, terminated = found
+            return self.seen(), reward, terminated, False, {}
         if WORLD["draws"]:
             with seeded(int(self.np_random.integers(2**32))):
                 answer = self._answer(action)
@@ -96,6 +107,19 @@ class WorldModelEnv(gym.Env[Any, Any]):
             return None
         return self._renderer.render(self._observation)
 
+    def draw(self, observation: Any) -> Any:
+        """Render an observation."""
+        self._observation = self._plain(observation)
+        return self.render()
+
+    def predict(self, observation: Any, action: Any) -> tuple[Any, float, bool]:
+        """Return the next observation as numbers, the reward and whether the episode ends."""
+        if not hasattr(self, "_program"):
+            self.reset()
+        self._observation = self._plain(observation)
+        _, reward, terminated, *_ = self.step(action)
+        return np.asarray(self._observation).ravel(), reward, terminated
+
     def close(self) -> None:
         """Close the renderer."""
         if self._renderer is not None:
@@ -106,6 +130,20 @@ class WorldModelEnv(gym.Env[Any, Any]):
         if self.render_mode == "human":
             self.render()
         return self._typed(self._observation)
+
+    def _translated_step(self, action: Any) -> tuple[Any, float, bool] | None:
+        """Return a step with plain numbers, or None if only the program can compute it."""
+        taken = int(action) if self._is_choice else self._plain_action(action).ravel().tolist()
+        try:
+            if self._is_number:
+                number, reward, terminated = self._take_step(self._observation, taken)
+                return number, reward, terminated
+            state, reward, terminated = self._take_step(self._observation.ravel().tolist(), taken)
+            if not math.isfinite(sum(state)):
+                return None
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            return None
+        return np.array(state).reshape(self._shape), reward, terminated
 
     def _answer(self, action: Any) -> Any:
         """Call the program with copies of the arguments."""

@@ -52,6 +52,28 @@ def typed(space: spaces.Space[Any]) -> Converter:
     return _each(space, _typed)
 
 
+def typed_batch(space: spaces.Space[Any]) -> Converter:
+    """Return a converter from states (environments, components) to elements of a batched space."""
+    if isinstance(space, spaces.Discrete):
+        return lambda values: np.clip(values, space.start, space.start + space.n - 1)
+    low, high = typed_bounds(space)
+    is_bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
+
+    def convert(values: np.ndarray) -> np.ndarray:
+        clipped = np.clip(values, low, high) if is_bounded else values
+        return clipped.astype(space.dtype).reshape(-1, *space.shape)
+
+    return convert
+
+
+def typed_bounds(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the components of an array, or of a whole number."""
+    if isinstance(space, spaces.Discrete):
+        return np.array(space.start), np.array(space.start + space.n - 1)
+    low, high, _ = np.broadcast_arrays(*_bounds(space), np.empty(space.shape or ()))
+    return low.ravel(), high.ravel()
+
+
 def _each(space: spaces.Space[Any], of_leaf: Callable[[spaces.Space[Any]], Converter]) -> Converter:
     """Convert the leaves of nested values."""
     if isinstance(space, spaces.Tuple):

@@ -1,0 +1,130 @@
+"""The vector environment of `gymnasium.make_vec`: one array operation steps all world models.
+
+`batched.py` computes the steps. `SyncVectorEnv` returns the same episodes, except for rounding
+errors in the last digits. Needs Gymnasium 1.1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.utils.seeding import np_random
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from .batched import step as take_steps
+from .environment import WORLD, WorldModelEnv
+from .values import plain, typed_batch
+
+
+class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
+    """Steps `num_envs` world models; the step after the end of an episode resets it.
+
+    With an integer seed, environment i gets seed + i. Each gives the same episodes as a single
+    environment with its seed.
+    """
+
+    def __init__(
+        self, num_envs: int = 1, max_episode_steps: int | None = None, **arguments: Any
+    ) -> None:
+        self.num_envs, self._limit = num_envs, max_episode_steps
+        self._program = WorldModelEnv(**arguments)
+        self.metadata = {**self._program.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = self._program.render_mode
+        self._renderers: list[WorldModelEnv] = []
+        if self.render_mode is not None:
+            self._renderers = [WorldModelEnv(**arguments) for _ in range(num_envs)]
+        space = self.single_observation_space = self._program.observation_space
+        self.single_action_space = self._program.action_space
+        self.observation_space = batch_space(space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._is_number = isinstance(space, Discrete)
+        self._plain, self._typed = plain(space), typed_batch(space)
+        self._starts = self._states([start["observation"] for start in WORLD["starts"]])
+        self._state = np.repeat(self._starts[:1], num_envs, 0)
+        self._generators: list[np.random.Generator | None] = [None] * num_envs
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._over = np.zeros(num_envs, np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in all environments, or in the ones selected by `reset_mask`."""
+        seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
+        if seeds is not None and len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        rest = dict(options or {})
+        mask = rest.pop("reset_mask", np.ones(self.num_envs, np.bool_))
+        places = np.flatnonzero(mask).tolist()
+        for place in places:
+            if seeds is not None and seeds[place] is not None:
+                self._generators[place] = np_random(seeds[place])[0]
+        self._begin(places)
+        if "observation" in rest:
+            self._state[places] = self._states([rest["observation"]])
+        self._lengths[mask], self._over[mask] = 0, False
+        return self._seen(), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take an action in each environment; one whose episode has ended is reset instead.
+
+        A reset has reward 0 and does not end the episode.
+        """
+        taken = np.asarray(actions).reshape(self.num_envs, -1)
+        taken = taken[:, 0] if isinstance(self.single_action_space, Discrete) else taken
+        before, taken = self._state, taken.astype(np.float64 if taken.dtype.kind == "f" else int)
+        with np.errstate(all="ignore"):
+            self._state, rewards, terminated = take_steps(before, taken)
+        over = self._over
+        if over.any():
+            rewards, terminated = np.where(over, 0.0, rewards), terminated & ~over
+            self._begin(np.flatnonzero(over).tolist())
+        for place in np.flatnonzero(np.isnan(rewards)).tolist():
+            result = self._program.predict(before[place], actions[place])
+            self._state[place], rewards[place], terminated[place] = result
+        if not np.isfinite(self._state).all():
+            raise ValueError("the program predicted an observation that is not finite")
+        self._lengths = np.where(over, 0, self._lengths + 1)
+        truncated = np.zeros(self.num_envs, np.bool_)
+        if self._limit is not None:
+            truncated = self._lengths >= self._limit
+        self._over = terminated | truncated
+        return self._seen(), rewards, terminated, truncated, {}
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Render each environment."""
+        if self.render_mode is None:
+            return None
+        return tuple(
+            env.draw(state) for env, state in zip(self._renderers, self._state, strict=True)
+        )
+
+    def close_extras(self, **arguments: Any) -> None:
+        """Close all renderers."""
+        for env in self._renderers:
+            env.close()
+
+    def _states(self, observations: Sequence[Any]) -> np.ndarray:
+        """Return observations as states: (environments, components), or numbers."""
+        plain_values = [np.ravel(self._plain(each)) for each in observations]
+        return np.array([each[0] if self._is_number else each for each in plain_values])
+
+    def _begin(self, places: Sequence[int]) -> None:
+        """Set the states of some environments to recorded initial observations."""
+        chosen = []
+        for place in places:
+            generator = self._generators[place]
+            if generator is None:
+                generator = self._generators[place] = np_random()[0]
+            chosen.append(generator.integers(len(self._starts)))
+        self._state[places] = self._starts[chosen]
+
+    def _seen(self) -> Any:
+        """Return the states as an element of the batched space."""
+        if self.render_mode == "human":
+            self.render()
+        return self._typed(self._state)

@@ -1,0 +1,120 @@
+"""Translation of the program of an export into plain numbers, NumPy or JAX.
+
+The text is written and verified in a confined process. Outside, it is accepted only if it consists
+of arithmetic, so that it can be run for further checks.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.worlds.confined_translation import TranslationJob
+from cwm_cli.sandbox.client import Sandbox
+from cwm_cli.sandbox.failures import printable
+from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES
+from cwm_cli.translation.source import SourceForm
+from cwm_cli.worlds.imagining import Imagination
+from cwm_cli.worlds.remote import ProgramFailed
+
+MAX_ROWS = 20_000
+"""Maximum number of recorded rows that are compared."""
+
+TIME_FACTOR = 6
+"""Time limits of the process, as a multiple of the limits for a program alone: it is translated,
+and steps through all recorded rows and 10,000 random steps."""
+
+_ALLOWED = (
+    *(ast.Module, ast.Import, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Assign),
+    *(ast.Return, ast.If, ast.Raise, ast.Expr, ast.Name, ast.Load, ast.Store, ast.Constant),
+    *(ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
+    *(ast.Attribute, ast.Subscript, ast.Slice, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+    ast.keyword,
+)
+
+
+class TranslatedProgram(NamedTuple):
+    """The texts of a program by form, and the reason if there are none."""
+
+    texts: dict[SourceForm, str]
+    reason: str = ""
+
+
+class TranslatingProcess(Imagination):
+    """A program in a confined process that translates it."""
+
+    job_class = TranslationJob
+
+
+def translated(
+    sandbox: Sandbox, program: str, rows: Dataset, forms: Sequence[SourceForm], *, seed: int = 0
+) -> TranslatedProgram:
+    """Return a program in other forms, each verified in recorded and random steps.
+
+    Args:
+        sandbox: The sandbox.
+        program: The text of the program.
+        rows: Recorded transitions.
+        forms: The forms.
+        seed: Seed of the random steps.
+    """
+    spaces = [rows.observation_space, rows.action_space]
+    if any(space.kind in ("tuple", "dict", "text") for space in spaces):
+        return TranslatedProgram({}, "its observations or actions are not arrays of numbers")
+    if rows.has_valid_actions:
+        return TranslatedProgram({}, "it returns valid actions")
+    kept = rows[:MAX_ROWS]
+    try:
+        with TranslatingProcess(sandbox, program, rows[:0], seed=seed, form="scalar") as process:
+            process.limits = sandbox.limits.scaled(TIME_FACTOR)
+            found = process.ask(
+                "translating:translate",
+                {name: kept.columns[name] for name in ("observations", "actions")},
+                program=program,
+                spaces=[space.to_json() for space in spaces],
+                forms=list(forms),
+                seed=seed,
+            )
+    except ProgramFailed as failure:
+        return TranslatedProgram({}, str(failure))
+    texts = {name: part.tobytes().decode("utf-8", "replace") for name, part in found.items()}
+    if "reason" in texts:
+        return TranslatedProgram({}, printable(texts["reason"], 300))
+    for form in forms:
+        if not is_arithmetic(texts.get(form, "")):
+            return TranslatedProgram({}, "the program tampered with its translation")
+    return TranslatedProgram({form: texts[form] for form in forms})
+
+
+def is_arithmetic(text: str) -> bool:
+    """Return whether a module only computes numbers, with functions of `math`, NumPy or JAX."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return bool(tree.body) and all(
+        isinstance(node, _ALLOWED) and _is_harmless(node) for node in ast.walk(tree)
+    )
+
+
+_IMPORTS = {"math", "struct", "numpy", "jax.numpy"}
+_CALLED = {"math", "np", "jnp", "float", "bool", "int", "abs", "round", "OverflowError", "single"}
+_ATTRIBUTES = {
+    *("T", "shape", "take", "astype", "array", "asarray", "full", "stack", "where", "nan", "inf"),
+    *("logical_not", "abs", "sign", "minimum", "maximum", "remainder", "fmod", "power", "isfinite"),
+    *("isnan", "floor", "ceil", "trunc", "rint", "arctan2", "atan2", "hypot", "copysign"),
+    *("float32", "int64", "pack", "unpack", *FUNCTIONS, *MATH_NAMES.values()),
+}
+
+
+def _is_harmless(node: ast.AST) -> bool:
+    """Return whether a node can neither import, nor reach attributes behind underscores."""
+    if isinstance(node, ast.alias):
+        return node.name in _IMPORTS
+    if isinstance(node, ast.Attribute):
+        return node.attr in _ATTRIBUTES
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in _CALLED
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute)
+    return not (isinstance(node, ast.Name) and node.id.startswith("__"))
