@@ -32,7 +32,7 @@ from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, kind_of
-from cwm_cli.sandbox import Limits, Sandbox, Unprotected
+from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean, money, share, tokens
@@ -436,8 +436,8 @@ def _translate(
     try:
         with Sandbox(Limits(), tools=run.config.tools, accepted=accepted) as sandbox:
             found = translated(sandbox, program, dataset, forms, seed=run.config.seed)
-    except Unprotected as gaps:
-        found = TranslatedProgram({}, str(gaps))
+    except CwmError as error:  # an open gap of the protection, or a tool that is not installed
+        found = TranslatedProgram({}, str(error))
     if found.reason and form != "auto":
         raise CwmError(f"the program has no form {form}: {found.reason}")
     return found

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.worlds.confined_translation import TranslationJob
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import printable
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES
 from cwm_cli.translation.source import SourceForm
+from cwm_cli.worlds.confined_translation import TranslationJob
 from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.remote import ProgramFailed
 
@@ -58,11 +59,9 @@ def translated(
         forms: The forms.
         seed: Seed of the random steps.
     """
+    if reason := _refusal(program, rows):
+        return TranslatedProgram({}, reason)
     spaces = [rows.observation_space, rows.action_space]
-    if any(space.kind in ("tuple", "dict", "text") for space in spaces):
-        return TranslatedProgram({}, "its observations or actions are not arrays of numbers")
-    if rows.has_valid_actions:
-        return TranslatedProgram({}, "it returns valid actions")
     kept = rows[:MAX_ROWS]
     try:
         with TranslatingProcess(sandbox, program, rows[:0], seed=seed, form="scalar") as process:
@@ -84,6 +83,20 @@ def translated(
         if not is_arithmetic(texts.get(form, "")):
             return TranslatedProgram({}, "the program tampered with its translation")
     return TranslatedProgram({form: texts[form] for form in forms})
+
+
+def _refusal(program: str, rows: Dataset) -> str:
+    """Return why a program has no other forms, or nothing."""
+    kinds = {rows.observation_space.kind, rows.action_space.kind}
+    if kinds & {"tuple", "dict", "text"}:
+        return "its observations or actions are not arrays of numbers"
+    if rows.has_valid_actions:
+        return "it returns valid actions"
+    abilities = abilities_of(program)
+    if abilities.remembers:
+        return "it has a memory"
+    is_random = abilities.draws or abilities.tells or "random" in program
+    return "it has random outcomes" if is_random else ""
 
 
 def is_arithmetic(text: str) -> bool:
