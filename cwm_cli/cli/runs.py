@@ -311,13 +311,13 @@ def export(
         if form != "auto":
             raise CwmError("--form is for a package: leave out --to")
         return _export_imagined(folder, to, out, given, force=force, json=json)
-    accepted = given.pop("allow_gap", ())
+    given.pop("allow_gap", None)
     if given:
         name = {"options": "-o", "tools": "--tool"}.get(next(iter(given)))
         name = name or f"--{next(iter(given)).replace('_', '-')}"
         raise CwmError(f"{name} is for imagined episodes: add --to minari, or leave it out")
     with redirect_stdout(sys.stderr):  # environments may print
-        made = export_of(folder, reward_expression, form, accepted=accepted)
+        made = export_of(folder, reward_expression, form, accepted=programs["allow_gap"])
     target = Path(out) if out else folder / "export"
     with writing(target):
         publish(made, target)

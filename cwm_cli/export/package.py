@@ -432,7 +432,9 @@ def _translate(
         return TranslatedProgram({})
     if form == "jax" and find_spec("jax") is None:
         raise CwmError("the form jax needs JAX: pip install 'cwm-cli[jax]'")
-    forms: list[SourceForm] = ["python", "numpy", *(["jax"] if form == "jax" else [])]  # type: ignore[list-item]
+    forms: list[SourceForm] = ["python", "numpy"]
+    if form == "jax":
+        forms.append("jax")
     try:
         with Sandbox(Limits(), tools=run.config.tools, accepted=accepted) as sandbox:
             found = translated(sandbox, program, dataset, forms, seed=run.config.seed)

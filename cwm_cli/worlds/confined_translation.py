@@ -105,9 +105,9 @@ def _random_walk(
     Actions are drawn from the recorded ones, since the bounds of an action space may be infinite.
     """
     for _ in range(RANDOM_STEPS // EPISODE_STEPS):
-        state = starts[rng.integers(len(starts))]
+        state = starts[int(rng.integers(len(starts)))]
         for _ in range(EPISODE_STEPS):
-            action = actions[rng.integers(len(actions))]
+            action = actions[int(rng.integers(len(actions)))]
             yield state, action
             try:
                 model.stand(state)

@@ -8,6 +8,8 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import printable
@@ -62,9 +64,9 @@ def translated(
     if reason := _refusal(program, rows):
         return TranslatedProgram({}, reason)
     spaces = [rows.observation_space, rows.action_space]
-    kept = rows[:MAX_ROWS]
+    kept, no_rows = rows[np.arange(min(len(rows), MAX_ROWS))], rows[np.arange(0)]
     try:
-        with TranslatingProcess(sandbox, program, rows[:0], seed=seed, form="scalar") as process:
+        with TranslatingProcess(sandbox, program, no_rows, seed=seed, form="scalar") as process:
             process.limits = sandbox.limits.scaled(TIME_FACTOR)
             found = process.ask(
                 "translating:translate",

@@ -5,6 +5,7 @@ errors in the last digits. Needs Gymnasium 1.1.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .batched import step as take_steps
 from .environment import WORLD, WorldModelEnv
 from .values import plain, typed_batch
+
+take_steps = import_module(f"{__package__}.batched").step
 
 
 class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):

@@ -9,6 +9,7 @@ Numbers have the precision of JAX, which is single by default
 """
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .jax_step import step as take_step
 from .values import plain, space_of, typed_bounds
 
 WORLD = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
@@ -24,6 +24,8 @@ SPACE = space_of(WORLD["observation_space"], WORLD["characters"])
 STARTS = jnp.array([np.ravel(plain(SPACE)(start["observation"])) for start in WORLD["starts"]])
 LOW, HIGH = (jnp.array(bound) for bound in typed_bounds(SPACE))
 LIMIT = WORLD["max_episode_steps"]
+
+take_step = import_module(f"{__package__}.jax_step").step
 
 
 class State(NamedTuple):

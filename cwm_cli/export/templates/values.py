@@ -70,8 +70,9 @@ def typed_bounds(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of the components of an array, or of a whole number."""
     if isinstance(space, spaces.Discrete):
         return np.array(space.start), np.array(space.start + space.n - 1)
-    low, high, _ = np.broadcast_arrays(*_bounds(space), np.empty(space.shape or ()))
-    return low.ravel(), high.ravel()
+    low, high = _bounds(space)
+    shape = space.shape or ()
+    return np.broadcast_to(low, shape).ravel(), np.broadcast_to(high, shape).ravel()
 
 
 def _each(space: spaces.Space[Any], of_leaf: Callable[[spaces.Space[Any]], Converter]) -> Converter:
