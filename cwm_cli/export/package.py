@@ -390,13 +390,14 @@ def build_package(
         program = text.encode()
     found = _translate(run, text, dataset, form, accepted)
     world = gather_world(run.config, dataset, text, is_translated=bool(found.texts))
+    forms: list[str] = [name for name in found.texts if name != "python"] or ["python"]
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
         "environment": run.config.env,
         **names._asdict(),
         "finished": findings.is_over,
         "max_episode_steps": world.max_episode_steps,
-        "forms": [name for name in ("numpy", "jax") if name in found.texts] or ["python"],
+        "forms": forms,
         "train": scores.get("train"),
         "test": scores.get("test"),
     }
@@ -432,9 +433,8 @@ def _translate(
         return TranslatedProgram({})
     if form == "jax" and find_spec("jax") is None:
         raise CwmError("the form jax needs JAX: pip install 'cwm-cli[jax]'")
-    forms: list[SourceForm] = ["python", "numpy"]
-    if form == "jax":
-        forms.append("jax")
+    forms: list[SourceForm] = ["python", "numpy", "jax"]
+    forms = forms if form == "jax" else forms[:2]
     try:
         with Sandbox(Limits(), tools=run.config.tools, accepted=accepted) as sandbox:
             found = translated(sandbox, program, dataset, forms, seed=run.config.seed)
@@ -484,13 +484,15 @@ def _package_files(
     # A module that is not installed gives its own name, as does one with a distribution like it.
     owning = {top: owners.get(top, [top]) for top in tops}
     tools = sorted(top if top in some else some[0] for top, some in owning.items())
+    is_batched = "numpy" in forms
     about = {
         **names._asdict(),
         "environment": json.dumps(clean(run.config.env), ensure_ascii=False)[1:-1],
         "max_episode_steps": world.max_episode_steps,
+        "vector_class": "BatchedWorldModelEnv" if is_batched else "WorldModelVectorEnv",
         "dependencies": json.dumps([*NEEDED, *tools]),
     }
-    vector = "batched_vector.py" if "numpy" in forms else "vector.py"
+    vector = "batched_vector.py" if is_batched else "vector.py"
     parts = [*PARTS, *(["jax_environment.py"] if "jax" in forms else [])]
     init, project = (template(n).substitute(about) for n in ("__init__.py", "pyproject.toml"))
     return {

@@ -1,5 +1,6 @@
 """The confined process that translates a program for an export, and verifies the translation."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -186,4 +187,4 @@ class TranslationHandler(ImaginingHandler):
     """Translates the program on request."""
 
     job_class = TranslationJob
-    modules: ClassVar = {"translating": SimpleNamespace(translate=translate)}
+    modules: ClassVar = {"translating": sys.modules[__name__]}

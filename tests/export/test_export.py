@@ -391,7 +391,7 @@ class TestVectorEnvironment:
     def test_vector_environment_equals_single_environments(self, env):
         del env
         ours = gymnasium.make_vec(ID, num_envs=3, max_episode_steps=20)
-        assert type(ours.unwrapped).__name__ == "WorldModelVectorEnv"
+        assert type(ours.unwrapped).__name__ == "BatchedWorldModelEnv"
         assert ours.metadata["autoreset_mode"] == gymnasium.vector.AutoresetMode.NEXT_STEP
         answers = played(ours)
         for mode in ("sync", "async"):

@@ -20,7 +20,7 @@ from .values import plain, typed_batch
 take_steps = import_module(f"{__package__}.batched").step
 
 
-class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
+class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
     """Steps `num_envs` world models; the step after the end of an episode resets it.
 
     With an integer seed, environment i gets seed + i. Each gives the same episodes as a single

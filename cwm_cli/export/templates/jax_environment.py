@@ -28,24 +28,24 @@ LIMIT = WORLD["max_episode_steps"]
 take_step = import_module(f"{__package__}.jax_step").step
 
 
-class State(NamedTuple):
+class WorldModelState(NamedTuple):
     """The numbers of an environment, and the steps of its episode so far."""
 
     numbers: jax.Array
     time: jax.Array
 
 
-def reset(key: jax.Array) -> tuple[jax.Array, State]:
+def reset(key: jax.Array) -> tuple[jax.Array, WorldModelState]:
     """Start an episode at a recorded initial observation; return the observation and the state."""
     start = jax.random.choice(key, STARTS)
     numbers = start if SPACE.shape else start[0]
-    state = State(numbers, jnp.zeros((), int))
+    state = WorldModelState(numbers, jnp.zeros((), int))
     return observe(state), state
 
 
 def step(
-    key: jax.Array, state: State, action: jax.Array
-) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    key: jax.Array, state: WorldModelState, action: jax.Array
+) -> tuple[jax.Array, WorldModelState, jax.Array, jax.Array, dict[str, Any]]:
     """Take an action; an episode that ends is followed by the start of another one.
 
     Returns:
@@ -54,7 +54,7 @@ def step(
         The reward is NaN where only `program.py` can compute the step.
     """
     numbers, reward, terminated = take_step(state.numbers, action)
-    following = State(numbers, state.time + 1)
+    following = WorldModelState(numbers, state.time + 1)
     done = terminated if LIMIT is None else terminated | (following.time >= LIMIT)
     last = observe(following)
     first, fresh = reset(key)
@@ -63,7 +63,7 @@ def step(
     return jnp.where(done, first, last), chosen, reward, done, info
 
 
-def observe(state: State) -> jax.Array:
+def observe(state: WorldModelState) -> jax.Array:
     """Return the observation of a state, clipped to the bounds of its space."""
     clipped = jnp.clip(state.numbers, LOW, HIGH)
     return clipped.reshape(SPACE.shape) if SPACE.shape else clipped

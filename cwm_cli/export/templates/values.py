@@ -57,11 +57,12 @@ def typed_batch(space: spaces.Space[Any]) -> Converter:
     if isinstance(space, spaces.Discrete):
         return lambda values: np.clip(values, space.start, space.start + space.n - 1)
     low, high = typed_bounds(space)
+    shape = space.shape or ()
     is_bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
 
     def convert(values: np.ndarray) -> np.ndarray:
         clipped = np.clip(values, low, high) if is_bounded else values
-        return clipped.astype(space.dtype).reshape(-1, *space.shape)
+        return clipped.astype(space.dtype).reshape(-1, *shape)
 
     return convert
 
@@ -71,8 +72,8 @@ def typed_bounds(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, spaces.Discrete):
         return np.array(space.start), np.array(space.start + space.n - 1)
     low, high = _bounds(space)
-    shape = space.shape or ()
-    return np.broadcast_to(low, shape).ravel(), np.broadcast_to(high, shape).ravel()
+    every = np.zeros(space.shape or (), np.int64)
+    return (every + low).ravel(), (every + high).ravel()
 
 
 def _each(space: spaces.Space[Any], of_leaf: Callable[[spaces.Space[Any]], Converter]) -> Converter:
