@@ -241,20 +241,21 @@ class RunFindings(NamedTuple):
 def card(
     run: SearchRun,
     dataset: Dataset,
-    names: Names,
     world: World,
     findings: RunFindings,
+    forms: Container[str] = (),
     reward_expression: str | None = None,
 ) -> str:
-    """Return the README of an exported environment."""
+    """Return the README of an exported environment; `forms` are those of its translation."""
     limit = world.max_episode_steps
     gaps = "".join(f"- {gap}\n" for gap in run.gaps())
     return template("README.md").substitute(
-        names._asdict(),
+        make_names(run.config.env)._asdict(),
         environment=clean(run.config.env),
         author=_as_code(run.config.model)
         if run.config.model
         else "induction, without a language model",
+        forms=_describe_forms(forms),
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
@@ -267,6 +268,18 @@ def card(
         version=__version__,
         mark=MARK,
     )
+
+
+def _describe_forms(forms: Container[str]) -> str:
+    if "numpy" not in forms:
+        return ""
+    text = (
+        "\n`single.py` (plain numbers) and `batched.py` (NumPy) compute the same steps as "
+        "`program.py`, which computes those that they cannot."
+    )
+    if "jax" in forms:
+        text += " `jax_environment.py` has the functions `reset` and `step` for JAX."
+    return text
 
 
 def _describe_rendering(rendering: Mapping[str, Any]) -> str:
@@ -390,6 +403,7 @@ def build_package(
         program = text.encode()
     found = _translate(run, text, dataset, form, accepted)
     world = gather_world(run.config, dataset, text, is_translated=bool(found.texts))
+    readme = card(run, dataset, world, findings, found.texts, reward_expression)
     forms: list[str] = [name for name in found.texts if name != "python"] or ["python"]
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
@@ -407,7 +421,7 @@ def build_package(
     )
     return Export(
         files={
-            "README.md": card(run, dataset, names, world, findings, reward_expression).encode(),
+            "README.md": readme.encode(),
             f"{names.module}/program.py": program,
             **{
                 f"{names.module}/{_MODULES[name]}": source.encode()
