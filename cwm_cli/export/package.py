@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import packages_distributions
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -78,7 +79,10 @@ class World(NamedTuple):
 
 
 def gather_world(
-    config: SearchConfig, dataset: Dataset, program: str, *, is_translated: bool = False
+    config: SearchConfig,
+    dataset: Dataset,
+    program: str,
+    modules: Mapping[SourceForm, str] = MappingProxyType({}),
 ) -> World:
     """Return the data of an exported environment, from the dataset and the true environment.
 
@@ -97,7 +101,9 @@ def gather_world(
         "draws": "random" in program,
         "abilities": abilities_of(program)._asdict(),
         "names_actions": dataset.has_valid_actions,
-        "is_translated": is_translated,
+        "single": modules.get("python"),
+        "batched": modules.get("numpy"),
+        "jax": modules.get("jax"),
         "max_episode_steps": limit,
         "characters": "".join(sorted({*LETTERS, *recorded})),
         "observation_space": dataset.observation_space.to_json(),
@@ -243,10 +249,10 @@ def card(
     dataset: Dataset,
     world: World,
     findings: RunFindings,
-    forms: Container[str] = (),
+    modules: Mapping[SourceForm, str],
     reward_expression: str | None = None,
 ) -> str:
-    """Return the README of an exported environment; `forms` are those of its translation."""
+    """Return the README of an exported environment; `modules` compute its steps."""
     limit = world.max_episode_steps
     gaps = "".join(f"- {gap}\n" for gap in run.gaps())
     return template("README.md").substitute(
@@ -255,7 +261,7 @@ def card(
         author=_as_code(run.config.model)
         if run.config.model
         else "induction, without a language model",
-        forms=_describe_forms(forms),
+        forms=_describe_forms(modules),
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
@@ -270,14 +276,14 @@ def card(
     )
 
 
-def _describe_forms(forms: Container[str]) -> str:
-    if "numpy" not in forms:
+def _describe_forms(modules: Mapping[SourceForm, str]) -> str:
+    if "numpy" not in modules:
         return ""
     text = (
-        "\n`single.py` (plain numbers) and `batched.py` (NumPy) compute the same steps as "
-        "`program.py`, which computes those that they cannot."
+        f"\n`{modules['python']}.py` (plain numbers) and `{modules['numpy']}.py` (NumPy) compute "
+        "the steps; `program.py` computes the rare steps that they cannot."
     )
-    if "jax" in forms:
+    if "jax" in modules:
         text += " `jax_environment.py` has the functions `reset` and `step` for JAX."
     return text
 
@@ -370,11 +376,15 @@ ExportForm = Literal["auto", "numpy", "jax", "python"]
 """How an exported package computes steps: by the program itself (`python`), or by a translation
 into plain numbers and NumPy (`numpy`), and also into JAX (`jax`). `auto` is `numpy` if possible."""
 
-_MODULES: dict[SourceForm, str] = {
-    "python": "single.py",
-    "numpy": "batched.py",
-    "jax": "jax_step.py",
+_MODULES: dict[SourceForm, str] = {"python": "single", "numpy": "batched", "jax": "jax_step"}
+"""Modules that compute steps, by form."""
+
+_OUTCOME_MODULES: dict[SourceForm, str] = {
+    "python": "outcomes_single",
+    "numpy": "outcomes_batched",
+    "jax": "outcomes_jax",
 }
+"""The same for programs that list random outcomes; these modules read `outcomes.json`."""
 
 
 def build_package(
@@ -402,9 +412,12 @@ def build_package(
         text = _with_reward(run.config, text, reward_expression, dataset)
         program = text.encode()
     found = _translate(run, text, dataset, form, accepted)
-    world = gather_world(run.config, dataset, text, is_translated=bool(found.texts))
-    readme = card(run, dataset, world, findings, found.texts, reward_expression)
-    forms: list[str] = [name for name in found.texts if name != "python"] or ["python"]
+    modules = {name: _MODULES[name] for name in found.texts}
+    if found.outcomes:
+        modules = {n: m for n, m in _OUTCOME_MODULES.items() if n != "jax" or form == "jax"}
+    world = gather_world(run.config, dataset, text, modules)
+    readme = card(run, dataset, world, findings, modules, reward_expression)
+    forms: list[str] = [name for name in modules if name != "python"] or ["python"]
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
         "environment": run.config.env,
@@ -424,10 +437,13 @@ def build_package(
             "README.md": readme.encode(),
             f"{names.module}/program.py": program,
             **{
-                f"{names.module}/{_MODULES[name]}": source.encode()
+                f"{names.module}/{_MODULES[name]}.py": source.encode()
                 for name, source in found.texts.items()
             },
-            **_package_files(run, names, world, found.texts),
+            **_package_files(run, names, world, modules),
+            **(
+                {f"{names.module}/outcomes.json": found.outcomes.encode()} if found.outcomes else {}
+            ),
         },
         paths={"program": f"{names.module}/program.py"},
         facts=facts,
@@ -489,7 +505,7 @@ def _read_findings(run: SearchRun, program: bytes) -> RunFindings:
 
 
 def _package_files(
-    run: SearchRun, names: Names, world: World, forms: Container[str]
+    run: SearchRun, names: Names, world: World, modules: Mapping[SourceForm, str]
 ) -> dict[str, bytes]:
     """Return the files of a package besides the program, its translations and the README."""
     templates = files("cwm_cli.export") / "templates"
@@ -498,7 +514,7 @@ def _package_files(
     # A module that is not installed gives its own name, as does one with a distribution like it.
     owning = {top: owners.get(top, [top]) for top in tops}
     tools = sorted(top if top in some else some[0] for top, some in owning.items())
-    is_batched = "numpy" in forms
+    is_batched = "numpy" in modules
     about = {
         **names._asdict(),
         "environment": json.dumps(clean(run.config.env), ensure_ascii=False)[1:-1],
@@ -507,7 +523,8 @@ def _package_files(
         "dependencies": json.dumps([*NEEDED, *tools]),
     }
     vector = "batched_vector.py" if is_batched else "vector.py"
-    parts = [*PARTS, *(["jax_environment.py"] if "jax" in forms else [])]
+    parts = [*PARTS, *(["jax_environment.py"] if "jax" in modules else [])]
+    parts += [f"{name}.py" for name in modules.values() if name in _OUTCOME_MODULES.values()]
     init, project = (template(n).substitute(about) for n in ("__init__.py", "pyproject.toml"))
     return {
         "pyproject.toml": project.encode(),

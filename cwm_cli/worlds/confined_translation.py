@@ -1,5 +1,6 @@
 """The confined process that translates a program for an export, and verifies the translation."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,53 @@ def translate(
     except (Unsupported, Mismatch) as reason:
         return {"reason": _encoded(str(reason))}
     return {form: _encoded(text) for form, text in texts.items()}
+
+
+def tabulate(
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    spaces: Sequence[dict[str, Any]],
+) -> dict[str, np.ndarray]:
+    """Return the outcomes of all states and actions as JSON data, or a `reason`.
+
+    A row without outcomes is a state in which the program fails, or from which it leaves the
+    observation space.
+
+    Args:
+        model: The program, which has the method `outcomes`.
+        arrays: Not used.
+        spaces: Observation and action space as JSON data; both are single whole numbers.
+    """
+    del arrays
+    states, actions = (Space.from_json(space) for space in spaces)
+    first_state, last_state, first_action = (
+        int(bound[0]) for bound in (states.low, states.high, actions.low)
+    )
+    table: dict[str, list[Any]] = {"chances": [], "states": [], "rewards": [], "ends": []}
+    for state in range(first_state, last_state + 1):
+        for action in range(first_action, first_action + actions.count):
+            try:
+                model.stand(state)
+                found = model.outcomes(action) or []
+            except Exception:  # noqa: BLE001  # programs raise anything
+                found = []
+            if not all(first_state <= each.step.observation <= last_state for each in found):
+                found = []
+            sums = np.cumsum([each.probability for each in found])
+            table["chances"].append((sums / sums[-1]).tolist() if found else [])
+            table["states"].append([int(each.step.observation) for each in found])
+            table["rewards"].append([float(each.step.reward) for each in found])
+            table["ends"].append([bool(each.step.terminated) for each in found])
+    if not any(table["chances"]):
+        return {"reason": _encoded("the program fails in every state")}
+    facts = {
+        "first_state": first_state,
+        "first_action": first_action,
+        "actions": actions.count,
+        **table,
+    }
+    return {"outcomes": _encoded(json.dumps(facts))}
 
 
 class _Steps:

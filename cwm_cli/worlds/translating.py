@@ -5,6 +5,7 @@ of arithmetic, so that it can be run for further checks.
 """
 
 import ast
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import printable
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES
+from cwm_cli.translation.models import is_enumerable
 from cwm_cli.translation.source import SourceForm
 from cwm_cli.worlds.confined_translation import TranslationJob
 from cwm_cli.worlds.imagining import Imagination
@@ -37,10 +39,11 @@ _ALLOWED = (
 
 
 class TranslatedProgram(NamedTuple):
-    """The texts of a program by form, and the reason if there are none."""
+    """The texts of a program by form, or its `outcomes` as JSON data, or the reason for neither."""
 
     texts: dict[SourceForm, str]
     reason: str = ""
+    outcomes: str = ""
 
 
 class TranslatingProcess(Imagination):
@@ -63,27 +66,31 @@ def translated(
     """
     if reason := _refusal(program, rows):
         return TranslatedProgram({}, reason)
-    spaces = [rows.observation_space, rows.action_space]
+    spaces = [space.to_json() for space in (rows.observation_space, rows.action_space)]
     kept, no_rows = rows[np.arange(min(len(rows), MAX_ROWS))], rows[np.arange(0)]
     try:
         with TranslatingProcess(sandbox, program, no_rows, seed=seed, form="scalar") as process:
             process.limits = sandbox.limits.scaled(TIME_FACTOR)
-            found = process.ask(
-                "translating:translate",
-                {name: kept.columns[name] for name in ("observations", "actions")},
-                program=program,
-                spaces=[space.to_json() for space in spaces],
-                forms=list(forms),
-                seed=seed,
-            )
+            if abilities_of(program).tells:
+                found = process.ask("translating:tabulate", spaces=spaces)
+            else:
+                found = process.ask(
+                    "translating:translate",
+                    {name: kept.columns[name] for name in ("observations", "actions")},
+                    program=program,
+                    spaces=spaces,
+                    forms=list(forms),
+                    seed=seed,
+                )
     except ProgramFailed as failure:
         return TranslatedProgram({}, str(failure))
     texts = {name: part.tobytes().decode("utf-8", "replace") for name, part in found.items()}
     if "reason" in texts:
         return TranslatedProgram({}, printable(texts["reason"], 300))
-    for form in forms:
-        if not is_arithmetic(texts.get(form, "")):
-            return TranslatedProgram({}, "the program tampered with its translation")
+    if "outcomes" in texts:
+        return TranslatedProgram({}, outcomes=json.dumps(json.loads(texts["outcomes"])))
+    if not all(is_arithmetic(texts.get(form, "")) for form in forms):
+        return TranslatedProgram({}, "the program tampered with its translation")
     return TranslatedProgram({form: texts[form] for form in forms})
 
 
@@ -97,8 +104,11 @@ def _refusal(program: str, rows: Dataset) -> str:
     abilities = abilities_of(program)
     if abilities.remembers:
         return "it has a memory"
-    is_random = abilities.draws or abilities.tells or "random" in program
-    return "it has random outcomes" if is_random else ""
+    if abilities.tells:
+        is_small = is_enumerable(rows.observation_space, rows.action_space)
+        is_number = rows.observation_space.kind == "discrete"
+        return "" if is_small and is_number else "its random outcomes are too many for a table"
+    return "it draws random numbers" if abilities.draws or "random" in program else ""
 
 
 def is_arithmetic(text: str) -> bool:

@@ -130,7 +130,7 @@ def test_translation_keeps_the_names_of_the_program(rows):
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (CAR.replace("0.001 -", "self.rng.normal() -"), "random outcomes"),
+        (CAR.replace("0.001 -", "self.rng.normal() -"), "draws random numbers"),
         (CAR.replace("-1.0, bool", "float(str(velocity)), bool"), "the text of a number"),
     ],
 )
@@ -191,6 +191,40 @@ def test_vector_environment_plays_the_episodes_of_single_environments(
             actions = np.array([step // 30 % 2 * 2, step % 3, 2, 0])
             pairs = [*zip(ours.step(actions), others.step(actions), strict=True)][:4]
             assert all(np.allclose(one, other, 1e-6, 1e-7) for one, other in pairs), step
+
+
+SLIDING = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+
+    def outcomes(self, action):
+        there = (self.place + action) % 16
+        return [(0.75, there, float(there == 15), there == 15), (0.25, self.place, 0.0, False)]
+"""
+
+
+def test_random_outcomes_are_drawn_from_a_table(rows, tmp_path, monkeypatch):
+    data = rows("FrozenLake-v1")
+    made, name = packaged(tmp_path, SLIDING, data, monkeypatch)
+    assert made.facts["forms"] == ["numpy"]
+    ours, others = (
+        gymnasium.make_vec(name, num_envs=3, vectorization_mode=mode, max_episode_steps=30)
+        for mode in (None, "sync")
+    )
+    _, slow = packaged(tmp_path / "slow", SLIDING, data, monkeypatch, "python")
+    program = gymnasium.make_vec(slow, num_envs=3, max_episode_steps=30)
+    moved = []
+    with closing(ours), closing(others), closing(program):
+        before, *_ = [each.reset(seed=8)[0] for each in (ours, others, program)]
+        for step in range(400):
+            actions = np.array([1, step % 4, 3])
+            answers = [each.step(actions)[:4] for each in (ours, others, program)]
+            for one, *rest in zip(*answers, strict=True):
+                assert all((one == other).all() for other in rest), step
+            moved.append(answers[0][0][0] != before[0])
+            before = answers[0][0]
+    assert 0.65 < np.mean(moved) < 0.85
 
 
 def test_package_in_jax_plays_under_scan(rows, tmp_path, monkeypatch):

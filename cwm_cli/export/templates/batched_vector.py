@@ -1,7 +1,7 @@
 """The vector environment of `gymnasium.make_vec`: one array operation steps all world models.
 
-`batched.py` computes the steps. `SyncVectorEnv` returns the same episodes, except for rounding
-errors in the last digits. Needs Gymnasium 1.1.
+A module for NumPy computes the steps. `SyncVectorEnv` returns the same episodes, except for
+rounding errors in the last digits. Needs Gymnasium 1.1.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from .environment import WORLD, WorldModelEnv
 from .values import plain, typed_batch
 
-take_steps = import_module(f"{__package__}.batched").step
+take_steps = import_module(f"{__package__}.{WORLD['batched']}").step
 
 
 class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
@@ -79,9 +79,10 @@ class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
         taken = np.asarray(actions).reshape(self.num_envs, -1)
         taken = taken[:, 0] if isinstance(self.single_action_space, Discrete) else taken
         before, taken = self._state, taken.astype(np.float64 if taken.dtype.kind == "f" else int)
-        with np.errstate(all="ignore"):
-            self._state, rewards, terminated = take_steps(before, taken)
         over = self._over
+        draws = (self._draw(~over),) if WORLD["abilities"]["tells"] else ()
+        with np.errstate(all="ignore"):
+            self._state, rewards, terminated = take_steps(before, taken, *draws)
         if over.any():
             rewards, terminated = np.where(over, 0.0, rewards), terminated & ~over
             self._begin(np.flatnonzero(over).tolist())
@@ -117,13 +118,20 @@ class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
 
     def _begin(self, places: Sequence[int]) -> None:
         """Set the states of some environments to recorded initial observations."""
-        chosen = []
-        for place in places:
-            generator = self._generators[place]
-            if generator is None:
-                generator = self._generators[place] = np_random()[0]
-            chosen.append(generator.integers(len(self._starts)))
-        self._state[places] = self._starts[chosen]
+        count = len(self._starts)
+        self._state[places] = self._starts[[self._rng(i).integers(count) for i in places]]
+
+    def _draw(self, mask: np.ndarray) -> np.ndarray:
+        """Return a random number from 0 to 1 for each environment of a mask."""
+        draws = np.zeros(self.num_envs)
+        draws[mask] = [self._rng(place).random() for place in np.flatnonzero(mask).tolist()]
+        return draws
+
+    def _rng(self, place: int) -> np.random.Generator:
+        generator = self._generators[place]
+        if generator is None:
+            generator = self._generators[place] = np_random()[0]
+        return generator
 
     def _seen(self) -> Any:
         """Return the states as an element of the batched space."""

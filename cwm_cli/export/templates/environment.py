@@ -1,10 +1,10 @@
 """A Gymnasium environment that predicts with `program.py`; `world.json` has the recorded facts.
 
 Each step calls the program as its evaluation did: `set_state`, then `step`, or `outcomes`, of
-which one is sampled. If the program was translated, `single.py` computes the same with plain
-numbers. The next step starts from the prediction before it is rounded to the
-precision of the space and clipped to its bounds. A program with memory is only reset at the
-start of an episode and then uses its own predictions, so `correct` is not called.
+which one is sampled. If the program was translated, a module with plain numbers computes the same
+steps. The next step starts from the prediction before it is rounded to the precision of the space
+and clipped to its bounds. A program with memory is only reset at the start of an episode and then
+uses its own predictions, so `correct` is not called.
 """
 
 import json
@@ -54,9 +54,10 @@ class WorldModelEnv(gym.Env[Any, Any]):
         self._renderer = None if render_mode is None else renderer(RENDERING, render_mode)
         with made():
             self._make_program = import_module(f"{__package__}.program").Environment
+        self._program: Any = None
         self._take_step: Any = None
-        if WORLD["is_translated"]:  # `single.py` computes the same steps with plain numbers
-            self._take_step = import_module(f"{__package__}.single").step
+        if WORLD["single"]:  # computes the same steps with plain numbers
+            self._take_step = import_module(f"{__package__}.{WORLD['single']}").step
         self._is_number = isinstance(self.observation_space, spaces.Discrete)
         self._is_choice = isinstance(self.action_space, spaces.Discrete)
         self._shape = self.observation_space.shape
@@ -69,14 +70,8 @@ class WorldModelEnv(gym.Env[Any, Any]):
         start = WORLD["starts"][self.np_random.integers(len(WORLD["starts"]))]
         if options and "observation" in options:
             start = {"observation": options["observation"]}
-        if self._draws:
-            self._make_program.rng = self.np_random  # the constructor may use it
-        with made():
-            self._program = self._make_program()
+        self._program = None if self._take_step else self._begin_program()
         self._observation = self._plain(start["observation"])
-        if self._draws:
-            # The class attribute may belong to another environment by now.
-            self._program.rng = self.np_random
         if self._remembers:
             self._program.reset(self._plain(self._observation))
         info = self._info(start.get("valid_actions", ()))
@@ -114,8 +109,6 @@ class WorldModelEnv(gym.Env[Any, Any]):
 
     def predict(self, observation: Any, action: Any) -> tuple[Any, float, bool]:
         """Return the next observation as numbers, the reward and whether the episode ends."""
-        if not hasattr(self, "_program"):
-            self.reset()
         self._observation = self._plain(observation)
         _, reward, terminated, *_ = self.step(action)
         return np.asarray(self._observation).ravel(), reward, terminated
@@ -131,12 +124,24 @@ class WorldModelEnv(gym.Env[Any, Any]):
             self.render()
         return self._typed(self._observation)
 
+    def _begin_program(self) -> Any:
+        """Return the program as it is at the start of an episode."""
+        if self._draws:
+            self._make_program.rng = self.np_random  # the constructor may use it
+        with made():
+            program = self._make_program()
+        if self._draws:
+            # The class attribute may belong to another environment by now.
+            program.rng = self.np_random
+        return program
+
     def _translated_step(self, action: Any) -> tuple[Any, float, bool] | None:
         """Return a step with plain numbers, or None if only the program can compute it."""
         taken = int(action) if self._is_choice else self._plain_action(action).ravel().tolist()
         try:
             if self._is_number:
-                number, reward, terminated = self._take_step(self._observation, taken)
+                draw = (float(self.np_random.random()),) if self._tells else ()
+                number, reward, terminated = self._take_step(self._observation, taken, *draw)
                 return number, reward, terminated
             state, reward, terminated = self._take_step(self._observation.ravel().tolist(), taken)
             if not math.isfinite(sum(state)):
@@ -148,6 +153,7 @@ class WorldModelEnv(gym.Env[Any, Any]):
     def _answer(self, action: Any) -> Any:
         """Call the program with copies of the arguments."""
         taken = self._plain_action(action)
+        self._program = self._program or self._begin_program()
         if not self._remembers:
             self._program.set_state(self._plain(self._observation))
             if self._tells:

@@ -25,7 +25,7 @@ STARTS = jnp.array([np.ravel(plain(SPACE)(start["observation"])) for start in WO
 LOW, HIGH = (jnp.array(bound) for bound in typed_bounds(SPACE))
 LIMIT = WORLD["max_episode_steps"]
 
-take_step = import_module(f"{__package__}.jax_step").step
+take_step = import_module(f"{__package__}.{WORLD['jax']}").step
 
 
 class WorldModelState(NamedTuple):
@@ -53,7 +53,9 @@ def step(
         episode ended, and `terminated` (as opposed to the time limit) with the last `observation`.
         The reward is NaN where only `program.py` can compute the step.
     """
-    numbers, reward, terminated = take_step(state.numbers, action)
+    key, draw_key = jax.random.split(key)
+    draw = (jax.random.uniform(draw_key),) if WORLD["abilities"]["tells"] else ()
+    numbers, reward, terminated = take_step(state.numbers, action, *draw)
     following = WorldModelState(numbers, state.time + 1)
     done = terminated if LIMIT is None else terminated | (following.time >= LIMIT)
     last = observe(following)
