@@ -5,7 +5,7 @@
 For each environment, `cwm synthesize` finds a program, which is exported in each form. In every
 round all forms take steps with random actions, one form after the other; the table shows medians
 of the processor time. JAX needs `pip install 'cwm-cli[jax]'`. CartPole, MountainCar and Pendulum
-are also compared with JAX code that was written by hand, with the same resets.
+are also compared with JAX code written for this benchmark, with the same resets.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("runs/exports"))
     chosen = parser.parse_args()
-    columns = ("single", "true", "program x1024", "numpy x1024", "own x1024", "jax", "jax by hand")
+    columns = ("single", "true", "program x1024", "numpy x1024", "own x1024", "jax", "jax, manual")
     print(f"| steps per second | {' | '.join(columns)} |")
     print(f"|---|{'---:|' * len(columns)}")
     for env in chosen.envs:
@@ -67,8 +67,8 @@ def measure(env: str, folder: Path, rounds: int) -> Rates:
     if hasattr(fast, "BatchedWorldModelEnv"):
         forms["numpy x1024"] = paced(fast.BatchedWorldModelEnv(LANES, limit), 100, LANES)
         forms["jax"] = paced_jax(module, None)
-        if env in BY_HAND:
-            forms["jax by hand"] = paced_jax(module, BY_HAND[env])
+        if env in MANUAL:
+            forms["jax, manual"] = paced_jax(module, MANUAL[env])
     if gymnasium.spec(env).vector_entry_point is not None:
         own = gymnasium.make_vec(env, LANES, vectorization_mode="vector_entry_point")
         forms["own x1024"] = paced(own, 100, LANES)
@@ -118,14 +118,14 @@ def paced(env: Any, steps: int, lanes: int = 1) -> Callable[[], float]:
     return pace
 
 
-def paced_jax(module: str, by_hand: Callable[..., Any] | None) -> Callable[[], float]:
+def paced_jax(module: str, manual: Callable[..., Any] | None) -> Callable[[], float]:
     """Return a function that steps many environments under `jit` and `lax.scan`."""
     import jax
 
     world = importlib.import_module(f"{module}.jax_environment")
-    if by_hand is not None:
+    if manual is not None:
         world = importlib.reload(world)
-        world.take_step = by_hand
+        world.take_step = manual
     space = gymnasium.make(f"{module}:{importlib.import_module(module).ID}").action_space
     actions = jax.numpy.array([space.sample() for _ in range(JAX_LANES)])
     step, reset = world.step, world.reset
@@ -152,7 +152,7 @@ def paced_jax(module: str, by_hand: Callable[..., Any] | None) -> Callable[[], f
 
 
 def cart_pole(state: Any, action: Any) -> Any:
-    """CartPole in JAX, written by hand (Barto, Sutton and Anderson, 1983)."""
+    """CartPole in JAX (Barto, Sutton and Anderson, 1983)."""
     import jax.numpy as jnp
 
     x, speed, angle, spin = state
@@ -171,7 +171,7 @@ def cart_pole(state: Any, action: Any) -> Any:
 
 
 def mountain_car(state: Any, action: Any) -> Any:
-    """MountainCar in JAX, written by hand (Moore, 1990)."""
+    """MountainCar in JAX (Moore, 1990)."""
     import jax.numpy as jnp
 
     position, speed = state
@@ -182,7 +182,7 @@ def mountain_car(state: Any, action: Any) -> Any:
 
 
 def pendulum(state: Any, action: Any) -> Any:
-    """Pendulum in JAX, written by hand."""
+    """Pendulum in JAX."""
     import jax.numpy as jnp
 
     cos, sin, spin = state
@@ -193,7 +193,7 @@ def pendulum(state: Any, action: Any) -> Any:
     return jnp.stack([jnp.cos(angle), jnp.sin(angle), spin]), reward, jnp.asarray(False)
 
 
-BY_HAND = {"CartPole-v1": cart_pole, "MountainCar-v0": mountain_car, "Pendulum-v1": pendulum}
+MANUAL = {"CartPole-v1": cart_pole, "MountainCar-v0": mountain_car, "Pendulum-v1": pendulum}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from cwm_cli.worlds.confined import ImaginingHandler
 from cwm_cli.worlds.messages import ImaginingJob
 
 RANDOM_STEPS, EPISODE_STEPS = 10_000, 50
-"""Number of steps with random actions that are compared, and of each episode of them."""
+"""Number of compared steps with random actions, and number of steps in each episode."""
 
 RELATIVE_TOLERANCE = 1e-6
 """Maximum difference of equal numbers, relative to the larger one or to 1."""
@@ -89,8 +89,7 @@ def tabulate(
 ) -> dict[str, np.ndarray]:
     """Return the outcomes of all states and actions as JSON data, or a `reason`.
 
-    A row without outcomes is a state in which the program fails, or from which it leaves the
-    observation space.
+    A row has no outcomes if the program fails there, or leaves the observation space.
 
     Args:
         model: The program, which has the method `outcomes`.

@@ -30,7 +30,7 @@ class Imagination:
     """Calls functions inside the confined process of a program; close it with `with`.
 
     `steps` counts the steps of the model so far. After a failure, such as a limit of the sandbox
-    in one call, the next call starts a new process. `limits` are those of the sandbox unless
+    in one call, the next call starts a new process. `limits` are the limits of the sandbox unless
     replaced before the first call. A call raises `OutOfTime` when `seconds_left`, which a caller
     may replace, returns 0 or less.
 

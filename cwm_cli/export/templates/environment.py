@@ -125,7 +125,7 @@ class WorldModelEnv(gym.Env[Any, Any]):
         return self._typed(self._observation)
 
     def _begin_program(self) -> Any:
-        """Return the program as it is at the start of an episode."""
+        """Return the program at the start of an episode."""
         if self._draws:
             self._make_program.rng = self.np_random  # the constructor may use it
         with made():

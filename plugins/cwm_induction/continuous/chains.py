@@ -23,7 +23,8 @@ FEWEST_ROWS = 12
 """Minimum number of rows for fitting an equation."""
 
 MIN_INNER_FRACTION = 0.5
-"""Minimum fraction of rows in which no real-valued variable is at a limit, to fit in them only."""
+"""An equation is fitted only in rows without a variable at its limit, if they are at least this
+fraction of the rows."""
 
 MIN_ROWS_PER_TERM = 3
 """A longer equation must explain more rows than this for each additional term."""
