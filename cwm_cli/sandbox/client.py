@@ -188,7 +188,7 @@ class Sandbox:
         Args:
             job: The job; its handler answers questions until the conversation ends.
             side: The side whose worker runs the job, 0 or 1.
-            limits: Bounds on the time and memory of the process; default: the limits of the sandbox.
+            limits: Bounds on the time and memory of the process; default: as the sandbox.
 
         Raises:
             SandboxError: The sandbox failed; `insist` retries.
