@@ -46,6 +46,14 @@ ContractOption = Annotated[
         autocompletion=one_of("auto", "plain", "chance", "memory"),
     ),
 ]
+DescriptionOption = Annotated[
+    Path | None,
+    model_option(
+        "--description",
+        metavar="FILE",
+        help="Text file with a description of the environment for prompts, instead of its own.",
+    ),
+]
 BodyOption = Annotated[
     str | None,
     model_option(
@@ -74,6 +82,7 @@ def synthesize(
     start: StartOption = None,
     contract: ContractOption = "auto",
     body: BodyOption = None,
+    description: DescriptionOption = None,
     parallel: ParallelOption = 1,
     programs: ProgramOptions,
     tracking: TrackingOptions,
@@ -102,6 +111,7 @@ def synthesize(
         tolerance=tolerance or (),
         contract=cast("Any", contract),
         body=body,
+        description=description,
         **language,
         **folder,
         **programs,

@@ -85,6 +85,7 @@ class Choices(NamedTuple):
     accepted: tuple[str, ...] = ()
     contract: str = AUTO
     cache: bool = False
+    description: str = ""
 
     def with_defaults(self, contract: ContractName, *, is_noisy: bool = False) -> Self:
         """Return the choices with this contract and its usual metric if the user chose none."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -32,6 +33,7 @@ from cwm_cli.commands.collect import (
 )
 from cwm_cli.commands.tolerances import with_tolerances
 from cwm_cli.data.dataset import TOLERANCES, Dataset
+from cwm_cli.data.reading import read_text
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.bodies import ENVIRONMENT, TOOL, Body, body_of, read_body
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
@@ -204,6 +206,7 @@ def synthesize(
     temperature: float | None = None,
     tools: Iterable[str] = (),
     body: Path | str | None = None,
+    description: Path | str | None = None,
     allow_gap: Iterable[str] = (),
     cache: bool = False,
     run: Path | str | None = None,
@@ -237,6 +240,7 @@ def synthesize(
         tools: Modules that programs may import.
         body: MuJoCo model that programs simulate: an MJCF file, or "env" for the environment's own
             model. Programs may then import `mujoco`.
+        description: Text file that replaces the description of the environment in prompts.
         allow_gap: Missing protections of the sandbox that are accepted.
         cache: Whether to store completions for this user and to reuse stored ones at no cost.
         run: Folder of the run. By default the newest unfinished run with equal arguments
@@ -275,6 +279,7 @@ def synthesize(
         accepted=tuple(allow_gap),
         contract=contract,
         cache=cache,
+        description=_read_description(Path(description)) if description else "",
     )
     settings = check_choices(choices)
     given_body = _load_body(body, spec, env_args)
@@ -310,6 +315,14 @@ def synthesize(
         order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
         return _run_order(order, sandbox, observer, folder=folder, new=new)
+
+
+def _read_description(file: Path) -> str:
+    """Return the text of a description; raise CwmError if it is empty or not a text."""
+    text = read_text(file).strip()
+    if not text:
+        raise CwmError(f"{file} is empty: write a description of the environment into it")
+    return text
 
 
 def _recorded_before(folder: Path, rows: Dataset, source: str, observer: Observer) -> Dataset:
@@ -732,6 +745,7 @@ def _config(
         options=settings,
         tools=choices.tools,
         body=body.digest if body else "",
+        description=sha256(text.encode()).hexdigest() if (text := choices.description) else "",
         metric=choices.metric or USUAL_METRICS["plain"],
         contract=cast("ContractName", choices.contract),
         seed=choices.seed,
@@ -790,8 +804,10 @@ def _open_run(
         run = SearchRun.load(folder)
         run.check(config)
         return run
-    with closing(order.spec.make(**order.env_args)) as env:
-        description = order.spec.describe(env)
+    description = order.choices.description
+    if not description:
+        with closing(order.spec.make(**order.env_args)) as env:
+            description = order.spec.describe(env)
     header = SearchHeader(
         config=config,
         description=description,

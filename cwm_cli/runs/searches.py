@@ -69,7 +69,8 @@ PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 class SearchConfig(BaseModel):
     """The choices that identify a search.
 
-    `dataset` and `body` are the digests of the transitions and of a given MuJoCo model. `tools` are
+    `dataset`, `body` and `description` are the digests of the transitions, of a given MuJoCo model
+    and of a given description. `tools` are
     the modules that programs may import in addition to the standard ones, and `options` holds all
     options of strategy, backend, problem and sandbox. Budget, parallelism, cost limit and the
     address of the model are not included.
@@ -86,6 +87,7 @@ class SearchConfig(BaseModel):
     options: dict[str, dict[str, Any]] = {}
     tools: tuple[str, ...] = ()
     body: str = ""
+    description: str = ""
     metric: str = "accuracy"
     contract: ContractName = "plain"
     seed: int = 0

@@ -73,6 +73,24 @@ def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
     assert json.loads(same.stdout)["completions"] == 2
 
 
+def test_own_description_replaces_the_description_in_prompts(ask):
+    (ask.folder / "rules.txt").write_text("A rod stands on a wagon. Keep the rod upright.\n")
+    (ask.folder / "empty.txt").write_text("\n")
+    described = ("--run", "r", "--json", "--budget", "1", "--description", "rules.txt")
+    with OpenAIServer([answer(WRONG)]) as server:
+        run = ask.inside(*ask.arguments(server, *described))
+        assert run.returncode == 0, run.stderr
+        [asked] = server.requests
+        assert "Keep the rod upright" in asked.prompt
+        assert "un-actuated joint" not in asked.prompt
+        other = ask.inside(*ask.arguments(server, *described[:-2]))
+        assert other.returncode == 1
+        assert "description" in other.stderr
+        empty = ask.inside(*ask.arguments(server, "--run", "e", "--description", "empty.txt"))
+        assert empty.returncode == 1
+        assert "empty.txt is empty" in empty.stderr
+
+
 @pytest.mark.slow
 def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
     script = [answer("I cannot do that."), *[answer("")] * 3, answer(RIGHT)]
