@@ -306,10 +306,9 @@ def export(
     }
     given = {name: value for name, value in asked.items() if value not in (None, [])}
     if to is not None:
-        if reward_expression is not None:
-            raise CwmError("--reward-expression is for a package: leave out --to")
-        if form != "auto":
-            raise CwmError("--form is for a package: leave out --to")
+        if reward_expression is not None or form != "auto":
+            option = "--form" if reward_expression is None else "--reward-expression"
+            raise CwmError(f"{option} is for a package: leave out --to")
         return _export_imagined(folder, to, out, given, force=force, json=json)
     given.pop("allow_gap", None)
     if given:

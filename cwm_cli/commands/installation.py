@@ -44,6 +44,7 @@ EXTRAS = {
     "s3": Extra("s3fs", "cwm-cli[s3]", "runs on S3"),
     "gs": Extra("gcsfs", "cwm-cli[gs]", "runs on Google Cloud Storage"),
     "track": Extra("trackio", "cwm-cli[track]", "experiment trackers"),
+    "jax": Extra("jax", "cwm-cli[jax]", "exports in JAX"),
     "slurm": Extra("submitit", "cwm-cli[slurm]", "jobs on a Slurm cluster"),
     "hub": Extra("huggingface_hub", "cwm-cli[hub]", "downloads from Hugging Face"),
     "render": Extra("imageio", "cwm-cli[render]", "films of episodes"),

@@ -557,6 +557,8 @@ def export_of(
     kind = kind_of(folder)
     if kind != SearchRun.kind and reward_expression is not None:
         raise CwmError(f"{named(folder)} is a run of kind {kind!r}: leave out --reward-expression")
+    if kind != SearchRun.kind and form in ("numpy", "jax"):
+        raise CwmError(f"{named(folder)} is a run of kind {kind!r}: leave out --form")
     if kind != SearchRun.kind:
         made: Export | None = load(folder).export()
         if made is not None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import cwm_cli
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
@@ -89,6 +90,16 @@ def imperfect(recordings, sandbox, least=1.0):
     """Return the names of recordings whose held-out rows come out less than so well."""
     shares = {name: held_out_accuracy(data, sandbox) for name, data in recordings.items()}
     return {name: share for name, share in shares.items() if share < least}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["MountainCar-v0", "MountainCarContinuous-v0"])
+def test_stop_at_a_wall_is_found_from_one_or_two_rows(env, tmp_path):
+    found = cwm_cli.synthesize(env, budget=1, run=tmp_path / "run")
+    assert found.scores.train.exact == found.scores.test.exact == 1
+    program = found.text
+    assert "if car_position + car_velocity_case_0 <= -1.2:" in program
+    assert "0.0025 * np.cos(3 * car_position)" in program
 
 
 def test_classic_control_comes_out_exact_on_held_out_episodes(sandbox):

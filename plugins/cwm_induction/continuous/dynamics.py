@@ -23,11 +23,12 @@ from cwm_induction.continuous.variables import (
 from cwm_induction.effort import Effort
 from cwm_induction.flows.atomic import AtomicFieldFit
 from cwm_induction.flows.fields import FieldFit, Flow
-from cwm_induction.laws.explaining import LawExplainer
-from cwm_induction.laws.guarded import GuardedLaws
+from cwm_induction.laws.explaining import LawExplainer, case_columns, unknown_of
+from cwm_induction.laws.guarded import GuardedLaws, guarded
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion, joints_of
+from cwm_induction.rules import Feature
 
 MAX_TERMS = 8
 """A mechanism that predicts equally well replaces equations with more terms than this."""
@@ -180,6 +181,13 @@ class Explainer:
             if formula is None:
                 continue
             right = variable.matches(formula.values(len(self.samples)))[self.samples.smooth]
+            if right.all():
+                continue
+            if (stops := self._stops(variable, formula)) is not None:
+                self.found.laws[variable.name] = stops
+                del self.found.formulas[variable.name]
+                self._read_before_stop(variable, formula)
+                continue
             if (~right).sum() < FEWEST_EXCEPTIONS:
                 continue
             laws = self._explainer(LAWS_SHARE).laws(variable, [formula])
@@ -188,6 +196,45 @@ class Explainer:
                 if now.sum() - right.sum() >= (~right).sum() / 2:
                     self.found.laws[variable.name] = laws
                     del self.found.formulas[variable.name]
+
+    def _stops(self, variable: Variable, formula: Formula) -> GuardedLaws | None:
+        """Add the law that a variable becomes 0 when another one reaches its limit, as at a wall.
+
+        The law must correct all rows in which the equation is wrong. It is common, so that a single
+        row is enough.
+        """
+        smooth = self.samples.smooth
+        stopped = Formula((Term(variable.name, variable.now, 1.0),), (-1.0,))
+        unknown = unknown_of(variable, self.samples)
+        laws = [unknown.law(each) for each in (formula, stopped)]
+        wrong = smooth & ~variable.matches(formula.values(len(self.samples)))
+        walls = [~v.free for v in self.variables if v is not variable and not v.is_whole]
+        if not (np.any([wrong <= wall for wall in walls], axis=0).all() and walls):
+            return None
+        if not variable.matches(stopped.values(len(self.samples)))[wrong].all():
+            return None
+        [case, _] = case_columns(variable.column, [formula, stopped])
+        moving = [v.column for v in self.variables if not v.still and v is not variable]
+        features = [
+            Feature(f"{column.text} + {case.text}", column.values + case.values, 1.0)
+            for column in moving
+        ]
+        found = guarded(laws, features, smooth, self.effort.share(LAWS_SHARE))
+        right = variable.matches(found.values(len(self.samples)))
+        return found if found.rules and right[smooth].all() else None
+
+    def _read_before_stop(self, variable: Variable, formula: Formula) -> None:
+        """Let other equations read a variable as it was before it stopped at a wall.
+
+        A position beyond its limit follows from the speed before the stop.
+        """
+        if any(name.endswith("_next") for name in formula.names):
+            return
+        [case] = case_columns(variable.column, [formula])
+        before = Term(case.text, case.values, 1.2)
+        for name, other in self.found.formulas.items():
+            terms = tuple(before if term.text == variable.next else term for term in other.terms)
+            self.found.formulas[name] = Formula(terms, other.weights)
 
     def _explainer(self, share: float) -> LawExplainer:
         return LawExplainer(
