@@ -57,8 +57,8 @@ def measure(env: str, folder: Path, rounds: int) -> Rates:
     """Return the steps per second of each form, in every round."""
     module, name = packages(env, folder)
     limit = gymnasium.spec(env).max_episode_steps
+    fast = importlib.import_module(f"{module}.vector")  # the first import registers its id
     slow = importlib.import_module(f"slow_{module}.vector")
-    fast = importlib.import_module(f"{module}.vector")
     forms: dict[str, Callable[[], float]] = {
         "single": paced(gymnasium.make(name), 3000),
         "true": paced(gymnasium.make(env), 3000),
