@@ -194,6 +194,8 @@ class _ModuleWriter:
             if slot in names and entry.op == "symbol":
                 names.setdefault(entry, names[slot])
         inputs = self._input_names(trace.observation, "x")
+        if self._is_single:
+            inputs = {trace.observation[0]: "state"}
         inputs |= self._action_names(inputs)
         graph = trace.tracer.graph
         self._failure = graph.apply("logical_or", trace.entry_failure, trace.failure)
@@ -243,7 +245,7 @@ class _ModuleWriter:
 
     def _unpack(self, names: Sequence[str], source: str) -> list[str]:
         if self._is_single:
-            return [f"{names[0]} = {source}"] if names[0] != source else []
+            return []
         columns = {"python": source, "numpy": f"{source}.T", "jax": source}[self._form]
         return [f"{', '.join(names)}{',' if len(names) == 1 else ''} = {columns}"]
 
