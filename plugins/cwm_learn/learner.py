@@ -53,9 +53,8 @@ if TYPE_CHECKING:
 MAX_IDLE_EPISODES = 50
 """Stop after this many consecutive episodes without a target and without a mismatch."""
 
-MAX_EMPTY_EPISODES = 5
-"""Consecutive episodes that may end without a target; later ones continue with random actions. With
-2, an eighth of the episodes was random if every second start had no solution."""
+MAX_EMPTY_EPISODES = 2
+"""Consecutive episodes that may end without a target; later ones continue with random actions."""
 
 Stop = Literal["certified", "return", "steps", "seconds", "idle"]
 """Reason to stop: certified, target return reached, a budget spent, or no reachable target left."""

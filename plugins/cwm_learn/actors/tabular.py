@@ -119,8 +119,6 @@ class TabularActor(DiscreteActor):
                 return self._play(state, left, aim) if aim == "exploit" else None
         if aim == "probe":
             return self._probe(observation, left)
-        if self._is_hopeless(state, left):
-            return None
         intent = self._explore(state, left)
         if intent is None and self.table.expanded[state] < COMPLETE:
             state = self._state(observation)
@@ -272,18 +270,6 @@ class TabularActor(DiscreteActor):
                 return bool(self.table.rewards[state, action] >= reward)
             state, left = int(self.table.next_states[state, action]), left - 1
         return False
-
-    def _is_hopeless(self, state: int, left: int) -> bool:
-        """Return whether no good end is reachable, although one was seen, and no new state is."""
-        table = self.table
-        if not self._good_ends or table.expanded[state] < COMPLETE:
-            return False
-        reached = table.shortest_paths(state, left).length >= 0
-        is_end = table.terminated[reached] & (table.rewards[reached] > table.usual_reward)
-        if is_end.any() or not table.known[reached].all():
-            return False
-        levels = self._promising_levels(state, left)
-        return not any(level.unknown.any() for level in levels)
 
     def _promising_levels(self, start: int, left: int) -> Iterator[NoveltyLevel]:
         """Yield unvisited states that would raise the return if they paid the best known reward."""

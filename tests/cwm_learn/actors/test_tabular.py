@@ -566,21 +566,6 @@ def test_misleading_program_is_replaced_by_recorded_transitions() -> None:
         actor.known.starts.append(0)
 
 
-def test_actor_gives_up_hopeless_start() -> None:
-    trap = GOAL.replace("row = min", "row = row if row == 3 else min")
-    actor = tabular_actor(trap, start=18)
-    record(actor, *[(n, 0, n + 1, 0.0, False) for n in range(18, 23)])
-    actor.rebuild()
-    intent = actor.choose(23, 20)
-    assert intent is not None  # untried actions could lead to a reward
-    assert intent.aim == "explore"
-    record(actor, (16, 0, 17, 1.0, True))
-    assert actor.choose(23, 20) is None
-    intent = actor.choose(15, 20)
-    assert intent is not None
-    assert intent.aim == "exploit"
-
-
 def test_random_rows_do_not_override_program() -> None:
     actor = tabular_actor(PLAIN, start=0)
     actor.known.random_rows.add(1)
