@@ -81,7 +81,7 @@ class SourceWriter(CodeWriter):
                 self._names[node] = self._constant(node)
                 continue
             text = self._template(node).format(*[self._names[arg] for arg in node.args])
-            text = self._tidy(text)
+            text = self.tidy(text)
             if self._uses[node] > 1 or node in self._noted or len(text) > MAX_LENGTH:
                 name = self.variable(self._noted.get(node) or self._describe(node))
                 self.lines.append(f"{name} = {text}")
@@ -89,15 +89,18 @@ class SourceWriter(CodeWriter):
             self._names[node] = text if text.isidentifier() else f"({text})"
         return self._names[root]
 
-    def assign(self, node: TraceNode, name: str) -> str:
-        """Write a line that assigns a node to a variable, and return the variable."""
-        text = self._tidy(self.text(node))
-        if text.isidentifier() and node.op != "const":
-            return text
-        name = self.variable(name)
-        self.lines.append(f"{name} = {text}")
-        self._names[node] = name
-        return name
+    def expression(self, node: TraceNode) -> str:
+        """Return an expression as `text` does, without superfluous brackets."""
+        return self.tidy(self.text(node))
+
+    def bind(self, symbol: TraceNode, value: TraceNode, name: str) -> None:
+        """Let a symbol stand for a value, in a variable if the value is an expression."""
+        text = self.expression(value)
+        if not text.isidentifier() or value.op == "const":
+            text, written = self.variable(name), text
+            self.lines.append(f"{text} = {written}")
+            self._names[value] = text
+        self._names[symbol] = text
 
     def variable(self, name: str) -> str:
         """Return the name of a new variable, with a number if the name is taken."""
@@ -116,7 +119,7 @@ class SourceWriter(CodeWriter):
             return f"{node.op}_{names[0]}"
         return "is_case" if node.kind == "b" else "part"
 
-    def _tidy(self, text: str) -> str:
+    def tidy(self, text: str) -> str:
         """Remove superfluous brackets, and name the modules of functions."""
         tree = ast.parse(text, mode="eval")
         if self._form == "python":
@@ -180,12 +183,14 @@ def write_module(trace: Trace, program: str, spaces: tuple[Space, Space], form: 
 
 
 class _ModuleWriter:
+    """Writes the module of a trace: its constants and tables, and the function `step`."""
+
     def __init__(
         self, trace: Trace, program: str, spaces: tuple[Space, Space], form: SourceForm
     ) -> None:
         self._trace, self._form = trace, form
         self._observation_space, self._action_space = spaces
-        self._is_single = self._observation_space.kind == "discrete"
+        self._is_number = self._observation_space.kind == "discrete"
         self._module = {"python": "math", "numpy": "np", "jax": "jnp"}[form]
         names = trace.tracer.graph.names
         slots = dict(zip(trace.slots, trace.entry_state, strict=True))
@@ -194,13 +199,14 @@ class _ModuleWriter:
             if slot in names and entry.op == "symbol":
                 names.setdefault(entry, names[slot])
         inputs = self._input_names(trace.observation, "x")
-        if self._is_single:
+        if self._is_number:
             inputs = {trace.observation[0]: "state"}
         inputs |= self._action_names(inputs)
         graph = trace.tracer.graph
         self._failure = graph.apply("logical_or", trace.entry_failure, trace.failure)
         outputs = [*trace.entry_state, *trace.next_observation, trace.reward, trace.terminated]
         outputs.append(self._failure)
+        self._can_fail = self._failure.op != "const"
         self._writer = SourceWriter(outputs, inputs, trace, _constants(program), form)
         self._observation = [inputs[node] for node in trace.observation]
         self._action = [inputs[node] for node in trace.action]
@@ -228,23 +234,22 @@ class _ModuleWriter:
         lines = [*self._unpack(self._observation, "state"), *self._unpack_action()]
         for slot, entry in self._slots.items():
             name = trace.tracer.graph.names.get(slot) or str(slot.value).rpartition(".")[2]
-            writer._names[slot] = writer.assign(entry, name if name.isidentifier() else "hidden")
-        self._can_fail = self._failure.op != "const"
+            writer.bind(slot, entry, name if name.isidentifier() else "hidden")
         if self._can_fail and self._form == "python":
-            condition = writer._tidy(writer.text(self._failure))
+            condition = writer.expression(self._failure)
             writer.lines += [f"if {condition}:", "    raise OverflowError(NEEDS_PROGRAM)"]
-        results = [writer.text(node) for node in trace.next_observation]
-        reward, ended = writer.text(trace.reward), writer.text(trace.terminated)
+        results = [writer.expression(node) for node in trace.next_observation]
+        reward, ended = writer.expression(trace.reward), writer.expression(trace.terminated)
         if self._can_fail and self._form != "python":
-            failure = writer._tidy(writer.text(self._failure))
+            failure = writer.expression(self._failure)
             reward = f"{self._module}.where({failure}, {self._module}.nan, {reward})"
         lines += [*writer.lines, *self._results(results, reward, ended)]
         body = "\n".join([f'"""{self._describe()}\n"""', *map(_wrapped, lines)])
         function = f"def step(state, action):\n{indent(body, '    ')}\n"
-        return "\n".join([*self._head(), "", function])
+        return "\n".join([*self._head(uses_math="math." in function), "", function])
 
     def _unpack(self, names: Sequence[str], source: str) -> list[str]:
-        if self._is_single:
+        if self._is_number:
             return []
         columns = {"python": source, "numpy": f"{source}.T", "jax": source}[self._form]
         return [f"{', '.join(names)}{',' if len(names) == 1 else ''} = {columns}"]
@@ -258,43 +263,32 @@ class _ModuleWriter:
 
     def _results(self, results: Sequence[str], reward: str, ended: str) -> list[str]:
         """Return the lines that assemble and return the results."""
-        trace, tidy = self._trace, self._writer._tidy
-        results, reward, ended = [tidy(each) for each in results], tidy(reward), tidy(ended)
+        trace = self._trace
         if self._form == "python":
-            state = results[0] if self._is_single else f"[{', '.join(results)}]"
+            state = results[0] if self._is_number else f"[{', '.join(results)}]"
             ended = ended if trace.terminated.op == "const" else f"bool({ended})"
             return [f"next_state = {state}", f"return next_state, float({reward}), {ended}"]
-        xp, is_numpy = self._module, self._form == "numpy"
-        fixed = [not _depends(node) for node in trace.next_observation]
-        shape = "state.shape" if self._is_single else "state.shape[:1]"
-        if is_numpy:
-            results = [
-                f"{xp}.full({shape}, {text})" if is_fixed else text
-                for text, is_fixed in zip(results, fixed, strict=True)
-            ]
-        else:
-            dtype = "float" if self._observation_space.is_float else "int"
-            results = [
-                f"{xp}.asarray({text}, {dtype})" if is_fixed else text
-                for text, is_fixed in zip(results, fixed, strict=True)
-            ]
-        state = results[0] if self._is_single else f"{xp}.stack([{', '.join(results)}])"
-        state += ".T" if is_numpy and not self._is_single else ""
-        parts = []
-        for node, text, dtype in (
-            (trace.reward, reward, "float"),
-            (trace.terminated, ended, "bool"),
-        ):
-            if _depends(node) or "nan" in text:
-                parts.append(text)
-            elif is_numpy:
-                parts.append(f"{xp}.full({shape}, {text})")
-            else:
-                parts.append(f"{xp}.asarray({text}, {dtype})")
-        return [f"next_state = {state}", f"return next_state, {parts[0]}, {parts[1]}"]
+        kind = "float" if self._observation_space.is_float else "int"
+        pairs = zip(results, trace.next_observation, strict=True)
+        columns = [self._filled(text, node, kind) for text, node in pairs]
+        state = columns[0] if self._is_number else f"{self._module}.stack([{', '.join(columns)}])"
+        state += ".T" if self._form == "numpy" and not self._is_number else ""
+        if not self._can_fail:
+            reward = self._filled(reward, trace.reward, "float")
+        ended = self._filled(ended, trace.terminated, "bool")
+        return [f"next_state = {state}", f"return next_state, {reward}, {ended}"]
+
+    def _filled(self, text: str, node: TraceNode, kind: str) -> str:
+        """Return the expression of a node as an array, also if it is a constant."""
+        if any(each.op in ("symbol", "action") for each in topological_order([node])):
+            return text
+        if self._form == "jax":
+            return f"jnp.asarray({text}, {kind})"
+        shape = "state.shape" if self._is_number else "state.shape[:1]"
+        return f"np.full({shape}, {text})"
 
     def _describe(self) -> str:
-        parts = "the observation" if self._is_single else f"({', '.join(self._observation)})"
+        parts = "the observation" if self._is_number else f"({', '.join(self._observation)})"
         first = {
             "python": "Take an action in one environment; numbers are plain.",
             "numpy": "Take an action in each environment; the first axis is the environment.",
@@ -302,13 +296,13 @@ class _ModuleWriter:
         }[self._form]
         return "\n".join([first, "", *wrap(f"The state is {parts}.", 92), *_RETURNS])
 
-    def _head(self) -> list[str]:
+    def _head(self, *, uses_math: bool) -> list[str]:
         constants = [f"{name} = {value!r}" for name, value in self._writer.used_constants.items()]
         tables = [
             _table(name, values, self._module) for name, values in self._writer.tables.items()
         ]
         module = _MODULES[self._form]
-        needs = self._form != "python" or any("math." in line for line in self._writer.lines)
+        needs = self._form != "python" or uses_math
         if self._can_fail and self._form == "python":
             constants.append(f"NEEDS_PROGRAM = {NEEDS_PROGRAM!r}")
         return [
@@ -357,11 +351,6 @@ def _wrapped(line: str) -> str:
         wrap(rest, MAX_LINE_LENGTH - 4, break_long_words=False, break_on_hyphens=False)
     )
     return f"{start}{sign}(\n{indent(inner, '    ')}\n)"
-
-
-def _depends(node: TraceNode) -> bool:
-    """Return whether a node depends on the state or the action."""
-    return any(each.op in ("symbol", "action") for each in topological_order([node]))
 
 
 def _constants(program: str) -> Constants:
