@@ -26,27 +26,34 @@ MAX_GRID_ROWS = 12
 
 
 class LearnReport:
-    """The report and the page of a run, from its records."""
+    """The report and the page of a run, from its records and its result.
 
-    def __init__(self, records: Sequence[LearnRecord]) -> None:
+    A certificate of short play is in the result only, since a continued run may replace it.
+    """
+
+    def __init__(self, records: Sequence[LearnRecord], result: Mapping[str, Any]) -> None:
+        self._result = result
         self.episodes = [each for each in records if isinstance(each, EpisodeRecord)]
         self.programs = [each for each in records if isinstance(each, ProgramRecord)]
-        self.certificates = [each for each in records if isinstance(each, Certificate)]
+        certificates = [each for each in records if isinstance(each, Certificate)]
+        self.certificate = certificates[-1] if certificates else None
+        if self.certificate is None and result.get("certificate"):
+            self.certificate = Certificate.model_validate(result["certificate"])
         asked = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
         self.questions = list(asked.values())
 
-    def verdict(self, result: Mapping[str, Any]) -> str:
+    def verdict(self) -> str:
         """Return whether the play is certified and its mean return, with the steps and the cost."""
-        outcome = "Certified" if self.certificates else "Not certified"
+        outcome = "Certified" if self.certificate else "Not certified"
         played = [each.returned for each in self.episodes if each.is_play][-MEAN_EPISODES:]
         if played:
             outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
         return with_effort(
             outcome,
             steps=self.episodes[-1].steps if self.episodes else None,
-            completions=result.get("completions"),
-            cost=result.get("cost", 0.0),
-            seconds=result.get("seconds"),
+            completions=self._result.get("completions"),
+            cost=self._result.get("cost", 0.0),
+            seconds=self._result.get("seconds"),
         )
 
     def sections(self) -> Iterator[Section]:
@@ -55,8 +62,7 @@ class LearnReport:
             about = "Without an episode that the end of the budget cut off."
             yield Section("chart", "Return of each episode", _return_curve(self.episodes), about)
         lines = ["Not certified: predictions did not agree with the environment for long enough."]
-        if self.certificates:
-            last = self.certificates[-1]
+        if last := self.certificate:
             lines = [str(last), *(f"Not covered, never tried: {each}" for each in last.untried)]
         yield Section("notes", "Certificate", {"lines": lines})
         if self.episodes:

@@ -236,13 +236,14 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         """Return the last episodes, the programs and the questions of one run."""
         run = _one_run(runs)
         about, result = run.summary(), run.result() or {}
-        report = LearnReport(list(run.records()))
+        report = LearnReport(list(run.records()), result)
         progress = (f"seed {about.seed}", about.done, about.result)
         return RunReport(
             title=f"{about.environment} · learning, {about.run}",
             grids=[grid for grid in report.grids() if grid.cells],
-            verdict=report.verdict(result),
-            notes=[", ".join(filter(None, progress)), *map(str, report.certificates[-1:])],
+            verdict=report.verdict(),
+            notes=[", ".join(filter(None, progress))]
+            + ([str(report.certificate)] if report.certificate else []),
             facts=about.as_json() | result,
             rows=[each.model_dump(mode="json", exclude={"kind"}) for each in report.episodes],
         )
@@ -251,7 +252,8 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
     def sections(cls, runs: Sequence[LearnRun]) -> list[Section]:
         """Return the returns, the certificate, the aims, the programs and the questions."""
         run = _one_run(runs)
-        return [*LearnReport(list(run.records())).sections(), *run.program_sections()]
+        report = LearnReport(list(run.records()), run.result() or {})
+        return [*report.sections(), *run.program_sections()]
 
 
 def dataset_value(space: Space, value: Any) -> Any:

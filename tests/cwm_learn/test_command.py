@@ -24,6 +24,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from cwm_cli import learn, report
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Step
@@ -326,3 +327,13 @@ def test_picture_stays_above_the_report_on_a_terminal(tmp_path) -> None:
     text = ESCAPES.sub("", output.decode())
     assert "FrozenLake-v1 · learning" in text
     assert text.rindex("40/40 steps") < text.index("Program: runs/") < text.rindex("Next:    cwm")
+
+
+@pytest.mark.slow
+def test_report_has_the_certificate_of_short_play(tmp_path: Path) -> None:
+    result = learn("MountainCar-v0", steps=800, seed=1, run=tmp_path / "run")
+    assert result.certificate is not None
+    assert result.certificate.steps < 800
+    found = report(tmp_path / "run")
+    assert found.verdict.startswith("Certified: mean return")
+    assert str(result.certificate) in found.notes
