@@ -10,6 +10,7 @@ are also compared with JAX code written for this benchmark, with the same resets
 
 import argparse
 import importlib
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -57,14 +58,15 @@ def measure(env: str, folder: Path, rounds: int) -> Rates:
     """Return the steps per second of each form, in every round."""
     module, name = packages(env, folder)
     limit = gymnasium.spec(env).max_episode_steps
-    fast = importlib.import_module(f"{module}.vector")  # the first import registers its id
+    importlib.import_module(module)  # the first import registers its id
     slow = importlib.import_module(f"slow_{module}.vector")
     forms: dict[str, Callable[[], float]] = {
         "single": paced(gymnasium.make(name), 3000),
         "true": paced(gymnasium.make(env), 3000),
         "program x1024": paced(slow.WorldModelVectorEnv(LANES, limit), 3, LANES),
     }
-    if hasattr(fast, "BatchedWorldModelEnv"):
+    if importlib.util.find_spec(f"{module}.batched_vector"):
+        fast = importlib.import_module(f"{module}.batched_vector")
         forms["numpy x1024"] = paced(fast.BatchedWorldModelEnv(LANES, limit), 100, LANES)
         forms["jax"] = paced_jax(module, None)
         if env in MANUAL:

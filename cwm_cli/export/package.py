@@ -369,7 +369,7 @@ def _as_code(text: str) -> str:
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
 
-PARTS = ("environment.py", "rendering.py", "values.py")
+PARTS = ("environment.py", "rendering.py", "values.py", "vector.py")
 """Modules that are the same in all packages."""
 
 ExportForm = Literal["auto", "numpy", "jax", "python"]
@@ -414,7 +414,7 @@ def build_package(
     found = _translate(run, text, dataset, form, accepted)
     modules = {name: _MODULES[name] for name in found.texts}
     if found.outcomes:
-        modules = {n: m for n, m in _OUTCOME_MODULES.items() if n != "jax" or form == "jax"}
+        modules = {name: _OUTCOME_MODULES[name] for name in _wanted_forms(form)}
     world = gather_world(run.config, dataset, text, modules)
     readme = card(run, dataset, world, findings, modules, reward_expression)
     forms: list[str] = [name for name in modules if name != "python"] or ["python"]
@@ -455,6 +455,10 @@ def build_package(
     )
 
 
+def _wanted_forms(form: ExportForm) -> list[SourceForm]:
+    return ["python", "numpy", "jax"] if form == "jax" else ["python", "numpy"]
+
+
 def _translate(
     run: SearchRun, program: str, dataset: Dataset, form: ExportForm, accepted: Sequence[str]
 ) -> TranslatedProgram:
@@ -463,11 +467,9 @@ def _translate(
         return TranslatedProgram({})
     if form == "jax" and find_spec("jax") is None:
         raise CwmError("the form jax needs JAX: pip install 'cwm-cli[jax]'")
-    forms: list[SourceForm] = ["python", "numpy", "jax"]
-    forms = forms if form == "jax" else forms[:2]
     try:
         with Sandbox(Limits(), tools=run.config.tools, accepted=accepted) as sandbox:
-            found = translated(sandbox, program, dataset, forms, seed=run.config.seed)
+            found = translated(sandbox, program, dataset, _wanted_forms(form), seed=run.config.seed)
     except CwmError as error:  # an open gap of the protection, or a tool that is not installed
         found = TranslatedProgram({}, str(error))
     if found.reason and form != "auto":
@@ -514,23 +516,23 @@ def _package_files(
     # A module that is not installed gives its own name, as does one with a distribution like it.
     owning = {top: owners.get(top, [top]) for top in tops}
     tools = sorted(top if top in some else some[0] for top, some in owning.items())
-    is_batched = "numpy" in modules
     about = {
         **names._asdict(),
         "environment": json.dumps(clean(run.config.env), ensure_ascii=False)[1:-1],
         "max_episode_steps": world.max_episode_steps,
-        "vector_class": "BatchedWorldModelEnv" if is_batched else "WorldModelVectorEnv",
+        "vector_class": "batched_vector:BatchedWorldModelEnv"
+        if "numpy" in modules
+        else "vector:WorldModelVectorEnv",
         "dependencies": json.dumps([*NEEDED, *tools]),
     }
-    vector = "batched_vector.py" if is_batched else "vector.py"
-    parts = [*PARTS, *(["jax_environment.py"] if "jax" in modules else [])]
+    added = {"numpy": "batched_vector.py", "jax": "jax_environment.py"}
+    parts = [*PARTS, *(part for form, part in added.items() if form in modules)]
     parts += [f"{name}.py" for name in modules.values() if name in _OUTCOME_MODULES.values()]
     init, project = (template(n).substitute(about) for n in ("__init__.py", "pyproject.toml"))
     return {
         "pyproject.toml": project.encode(),
         f"{names.module}/__init__.py": init.encode(),
         **{f"{names.module}/{part}": (templates / part).read_bytes() for part in parts},
-        f"{names.module}/vector.py": (templates / vector).read_bytes(),
         f"{names.module}/world.json": (json.dumps(world.data) + "\n").encode(),
     }
 

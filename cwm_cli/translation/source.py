@@ -94,7 +94,7 @@ class SourceWriter(CodeWriter):
         return self.tidy(self.text(node))
 
     def bind(self, symbol: TraceNode, value: TraceNode, name: str) -> None:
-        """Let a symbol stand for a value, in a variable if the value is an expression."""
+        """Write a symbol as a value, or as a variable with the value if that is an expression."""
         text = self.expression(value)
         if not text.isidentifier() or value.op == "const":
             text, written = self.variable(name), text
@@ -306,7 +306,7 @@ class _ModuleWriter:
         if self._can_fail and self._form == "python":
             constants.append(f"NEEDS_PROGRAM = {NEEDS_PROGRAM!r}")
         return [
-            '"""One step of the world model, translated from `program.py`."""',
+            '"""The function `step`, translated from `program.py`."""',
             "",
             *([f"import {module}"] if needs else []),
             *(["import struct"] if self._writer.rounds else []),

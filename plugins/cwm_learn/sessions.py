@@ -125,7 +125,7 @@ class RecordedSession(LearningSession):
     def run_strategy(self, strategy: LearningStrategy) -> LearningResult:
         """Learn with a strategy, and write the result to the run.
 
-        An interrupted run restarts, with its recorded answers.
+        A continued run is repeated up to its last record first.
 
         Raises:
             CwmError: The strategy needs a language model, and the session has none.

@@ -11,43 +11,31 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.utils.seeding import np_random
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from .environment import WORLD, WorldModelEnv
 from .values import plain, typed_batch
+from .vector import WorldModelVector
 
 take_steps = import_module(f"{__package__}.{WORLD['batched']}").step
 
 
-class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
-    """Steps `num_envs` world models; the step after the end of an episode resets it.
-
-    With an integer seed, environment i gets seed + i. Each gives the same episodes as a single
-    environment with its seed.
-    """
+class BatchedWorldModelEnv(WorldModelVector):
+    """Steps all environments in the same array operations."""
 
     def __init__(
         self, num_envs: int = 1, max_episode_steps: int | None = None, **arguments: Any
     ) -> None:
-        self.num_envs, self._limit = num_envs, max_episode_steps
         self._program = WorldModelEnv(**arguments)
-        self.metadata = {**self._program.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.render_mode = self._program.render_mode
+        super().__init__(self._program, num_envs, max_episode_steps)
         self._renderers: list[WorldModelEnv] = []
         if self.render_mode is not None:
             self._renderers = [WorldModelEnv(**arguments) for _ in range(num_envs)]
-        space = self.single_observation_space = self._program.observation_space
-        self.single_action_space = self._program.action_space
-        self.observation_space = batch_space(space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        space = self.single_observation_space
         self._is_number = isinstance(space, Discrete)
         self._plain, self._typed = plain(space), typed_batch(space)
         self._starts = self._states([start["observation"] for start in WORLD["starts"]])
         self._state = np.repeat(self._starts[:1], num_envs, 0)
         self._generators: list[np.random.Generator | None] = [None] * num_envs
-        self._lengths = np.zeros(num_envs, np.int64)
-        self._over = np.zeros(num_envs, np.bool_)
 
     def reset(
         self,
@@ -56,19 +44,14 @@ class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode in all environments, or in the ones selected by `reset_mask`."""
-        seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
-        rest = dict(options or {})
-        mask = rest.pop("reset_mask", np.ones(self.num_envs, np.bool_))
-        places = np.flatnonzero(mask).tolist()
-        for place in places:
-            if seeds is not None and seeds[place] is not None:
-                self._generators[place] = np_random(seeds[place])[0]
+        seeds, rest = self._read_reset(seed, options)
+        places = [*seeds]
+        for place, one in seeds.items():
+            if one is not None:
+                self._generators[place] = np_random(one)[0]
         self._begin(places)
         if "observation" in rest:
             self._state[places] = self._states([rest["observation"]])
-        self._lengths[mask], self._over[mask] = 0, False
         return self._seen(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -91,11 +74,7 @@ class BatchedWorldModelEnv(VectorEnv[Any, Any, Any]):
             self._state[place], rewards[place], terminated[place] = result
         if not np.isfinite(self._state).all():
             raise ValueError("the program predicted an observation that is not finite")
-        self._lengths = np.where(over, 0, self._lengths + 1)
-        truncated = np.zeros(self.num_envs, np.bool_)
-        if self._limit is not None:
-            truncated = self._lengths >= self._limit
-        self._over = terminated | truncated
+        truncated = self._count_step(terminated)
         return self._seen(), rewards, terminated, truncated, {}
 
     def render(self) -> tuple[Any, ...] | None:

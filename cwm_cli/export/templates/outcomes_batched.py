@@ -1,4 +1,4 @@
-"""One step of the world model in NumPy, from the outcomes of `program.py`."""
+"""The function `step` in NumPy: it draws from the outcomes that `program.py` lists."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""One step of the world model in JAX, from the outcomes of `program.py`."""
+"""The function `step` in JAX: it draws from the outcomes that `program.py` lists."""
 
 import jax
 import jax.numpy as jnp

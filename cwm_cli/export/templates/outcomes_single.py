@@ -1,4 +1,4 @@
-"""One step of the world model with plain numbers, from the outcomes of `program.py`."""
+"""The function `step` with plain numbers: it draws from the outcomes that `program.py` lists."""
 
 import json
 from bisect import bisect_right

@@ -200,20 +200,20 @@ class Explainer:
     def _stops(self, variable: Variable, formula: Formula) -> GuardedLaws | None:
         """Add the law that a variable becomes 0 when another one reaches its limit, as at a wall.
 
-        The law must correct all rows in which the equation is wrong. It is common, so that a single
+        The law must correct every wrong prediction of the equation. Stops are common, so a single
         row is enough.
         """
         smooth = self.samples.smooth
         stopped = Formula((Term(variable.name, variable.now, 1.0),), (-1.0,))
+        wrong = smooth & ~variable.matches(formula.values(len(self.samples)))
+        others = [v for v in self.variables if v is not variable and not v.is_whole]
+        at_wall = np.any([~other.free for other in others], axis=0) & np.ones_like(wrong)
+        becomes_zero = variable.matches(stopped.values(len(self.samples)))
+        if not (at_wall & becomes_zero)[wrong].all():
+            return None
         unknown = unknown_of(variable, self.samples)
         laws = [unknown.law(each) for each in (formula, stopped)]
-        wrong = smooth & ~variable.matches(formula.values(len(self.samples)))
-        walls = [~v.free for v in self.variables if v is not variable and not v.is_whole]
-        if not (np.any([wrong <= wall for wall in walls], axis=0).all() and walls):
-            return None
-        if not variable.matches(stopped.values(len(self.samples)))[wrong].all():
-            return None
-        [case, _] = case_columns(variable.column, [formula, stopped])
+        [case] = case_columns(variable.column, [formula])
         moving = [v.column for v in self.variables if not v.still and v is not variable]
         features = [
             Feature(f"{column.text} + {case.text}", column.values + case.values, 1.0)
@@ -224,7 +224,7 @@ class Explainer:
         return found if found.rules and right[smooth].all() else None
 
     def _read_before_stop(self, variable: Variable, formula: Formula) -> None:
-        """Let other equations read a variable as it was before it stopped at a wall.
+        """Make other equations read the value of a variable before it stopped at a wall.
 
         A position beyond its limit follows from the speed before the stop.
         """
