@@ -64,24 +64,25 @@ def merge_programs(*codes: str, entries: Sequence[str] = ()) -> str:
     Only definitions, imports and assignments are kept, and only from programs that compile. With
     `entries`, only these names and the names that they need are kept.
     """
-    definitions: dict[str, str] = {}
+    definitions: dict[str, tuple[ast.stmt, str]] = {}
     for code in codes:
         if not compiles(code):
             continue
         for node, text in _statements(code):
             for name in _defined_names(node):
                 definitions.pop(name, None)
-                definitions[name] = text
+                definitions[name] = node, text
     if entries:
         needed, open_ = set[str](), list(entries)
         while open_:
             name = open_.pop()
             if name in definitions and name not in needed:
                 needed.add(name)
-                nodes = ast.walk(ast.parse(definitions[name]))
+                nodes = ast.walk(definitions[name][0])
                 open_ += [node.id for node in nodes if isinstance(node, ast.Name)]
-        definitions = {name: text for name, text in definitions.items() if name in needed}
-    return "\n\n\n".join(dict.fromkeys(definitions.values())) + "\n" if definitions else ""
+        definitions = {name: found for name, found in definitions.items() if name in needed}
+    texts = dict.fromkeys(text for _, text in definitions.values())
+    return "\n\n\n".join(texts) + "\n" if texts else ""
 
 
 @lru_cache(256)
@@ -121,7 +122,7 @@ def entry_point(code: str, name: str) -> str:
     """
     if not compiles(code):
         return ""
-    functions = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+    functions = [node.name for node, _ in _statements(code) if isinstance(node, ast.FunctionDef)]
     part = name.partition("_")[0][:7]
     similar = [each for each in functions if part in each.lower()]
     return name if name in functions else next(reversed(similar), "")

@@ -99,7 +99,7 @@ class WorldSearch:
             repeated = 0
             for _ in range(pulls):
                 arm = self._choose()
-                if arm is None:
+                if arm is None or self.evaluator.seconds_left() <= 0:
                     break
                 world = self._pull(arm)
                 repeated = repeated + 1 if repr(world) in self._worlds else 0

@@ -543,7 +543,11 @@ def test_prices_are_unknown_without_the_price_list_of_litellm(monkeypatch):
 
 
 def test_the_user_learns_once_if_litellm_bypasses_the_limits_on_answers(monkeypatch):
-    monkeypatch.setattr(load(), "client_session", httpx.Client())
+    litellm = load()
+    monkeypatch.setattr(litellm, "client_session", httpx.Client())
+    # LiteLLM keeps clients by address, and an earlier server may have had the same port.
+    cache = type(litellm.in_memory_llm_clients_cache)()
+    monkeypatch.setattr(litellm, "in_memory_llm_clients_cache", cache)
     with OpenAIServer([answer("x")]) as server:
         backend = LiteLLM(PRICED, api_base=server.url, timeout=20)
         notes = [backend.complete(request()).note for _ in range(2)]
