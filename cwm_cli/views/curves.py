@@ -166,7 +166,8 @@ class Chart(NamedTuple):
                 axes.fill_between(one.x, *one.band, alpha=0.2, color=style["color"])
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         axes.set_xscale("log" if self.x.logarithmic else "linear")
-        axes.legend()
+        if any(one.name for one in self.series):
+            axes.legend()
 
     def dots(self, width: int, height: int) -> list[Text]:
         """Draw the chart in `width` columns and `height` lines of text, without title and names."""

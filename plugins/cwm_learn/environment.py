@@ -53,9 +53,10 @@ class RepeatableEnvironment:
         return self._journal.replay.leaves(self.episode)
 
     @property
-    def is_dropped(self) -> bool:
-        """Whether the journal continues with another episode, without the end of this one."""
-        return self.is_left and not self._journal.replay.has_end(self.episode)
+    def is_incomplete(self) -> bool:
+        """Whether the episode diverged, or the journal goes on with another one before its end."""
+        replay = self._journal.replay
+        return self.has_diverged or (self.is_left and not replay.has_end(self.episode))
 
     def reset(self) -> Any:
         """Begin the next episode, or the next recorded one; return its first observation."""

@@ -39,6 +39,7 @@ class LearnerJournal:
         self.run, self._observer, self._learner = run, observer, learner
         self._seconds_before = run.elapsed
         self._unsaved: list[Transition] = []
+        self._noted: set[str] = set()
 
     def begin(self) -> None:
         """Start the observer and the clock, unless a replay comes first or continues."""
@@ -88,6 +89,12 @@ class LearnerJournal:
         """Pass a note to the observer, unless the run is being repeated."""
         if self.replay.is_over:
             self._observer.note(words, kind)
+
+    def note_once(self, words: str, kind: str = "Note", *, key: str = "") -> None:
+        """Pass a note to the observer unless one with this key (default: its words) was passed."""
+        if (key or words) not in self._noted:
+            self._noted.add(key or words)
+            self.note(words, kind)
 
 
 class JournalReplay:

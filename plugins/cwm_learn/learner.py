@@ -19,7 +19,6 @@ from cwm_cli.planning.model import Step, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import total
-from cwm_cli.text import percent
 from cwm_cli.worlds.remote import OutOfTime
 from cwm_learn.acting import GuardedActor, choose_actor
 from cwm_learn.actors.base import Aim, Intent, Knowledge, OpenQuestion
@@ -95,12 +94,10 @@ class Learner:
         kind = choose_actor(self.known)
         self._outcomes = OutcomeCounts()
         self._idle_episodes = 0
-        self._noted: set[str] = set()
-        episode = -1
+        rows = self.known.rows
         for row in self.run.initial_rows:
-            if row.episode != episode:
+            if not rows or row.episode != rows[-1].episode:
                 self.known.starts.append(row.observation)
-            episode = max(episode, row.episode)
             self._add_row(row)
         self.journal = LearnerJournal(self.run, self.observer, self)
         self.environment = RepeatableEnvironment(self.task, self.known, self.journal, self.observer)
@@ -181,8 +178,7 @@ class Learner:
             self.actor.rebuild()  # drops an unfinished search
         is_idle = not episode.mismatched and not episode.had_target
         self._idle_episodes = self._idle_episodes + 1 if is_idle else 0
-        environment = self.environment
-        if episode.last is not None and not environment.is_dropped and not environment.has_diverged:
+        if episode.last is not None and not self.environment.is_incomplete:
             self._finish_episode(episode)
 
     def _act(self, observation: Any, aim: Aim | None, episode: EpisodeStatistics) -> None:
@@ -193,8 +189,7 @@ class Learner:
                 if aim == "probe":  # no probe is possible from this start
                     self.verification.passed_probes += 1
                 aim = "verify" if aim == "probe" else None
-                intent = self._decide(observation, left, aim)
-                intent = intent or self._decide(observation, left, None)
+                intent = self._decide(observation, left, aim) or self._decide(observation, left)
             if self._is_abandoned(episode, intent):
                 break
             if intent is None:
@@ -217,11 +212,10 @@ class Learner:
         """
         environment = self.environment
         may_end = episode.had_target or self._idle_episodes < MAX_EMPTY_EPISODES
-        if intent is None and not environment.is_recorded and may_end:
-            return True
-        return environment.is_left or (environment.has_diverged and not environment.is_recorded)
+        ends_here = environment.has_diverged or (intent is None and may_end)
+        return environment.is_left or (ends_here and not environment.is_recorded)
 
-    def _decide(self, observation: Any, left: int, aim: Aim | None) -> Intent | None:
+    def _decide(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the next intent; write a program first if there are enough rows for one."""
         allowed = self.environment.allowed
         if not self.known.program:
@@ -262,9 +256,8 @@ class Learner:
         parts = wrong_parts(predicted, row)
         self.mismatches.update(parts)
         self._rewriter.new_mismatches += not by_chance
-        if by_chance and "chance" not in self._noted and self.writer.contract == "plain":
-            self._noted.add("chance")
-            self.journal.note(
+        if by_chance and self.writer.contract == "plain":
+            self.journal.note_once(
                 "the same action at the same observation had a different outcome: randomness, or "
                 "hidden state; the most common outcome is used as the rule"
             )
@@ -287,10 +280,9 @@ class Learner:
             self.writing_seconds += self._collector.find_disputes(rows, programs, self.steps)
         self._collector.update(self.actor.questions(), "play", self.steps)
         self._collector.ask_about_disputes(self.steps)
-        verification, known = self.verification, self.known
-        verification.is_probed = verification.is_clean and (
-            verification.passed_probes >= MIN_PASSED_PROBES
-            or (self.actor.is_settled() and not known.disputed and not known.targets)
+        self.verification.is_probed = self.verification.is_clean and (
+            self.verification.passed_probes >= MIN_PASSED_PROBES
+            or (self.actor.is_settled() and not self.known.disputed and not self.known.targets)
         )
         self._certify()
 
@@ -304,7 +296,7 @@ class Learner:
         if self._rewriter.new_mismatches or not self.verification.is_certifiable:
             return False
         is_first = self.verification.certificate is None
-        found = self.verification.certify([each.text for each in self.questions.open])
+        found = self.verification.certify(self.questions.open_texts)
         if is_first and found is not None:
             self.journal.append(found)
             self.journal.report(found)
@@ -313,15 +305,14 @@ class Learner:
     def _certify_short(self) -> None:
         """Certify less play than usual when learning ends; a continued run may certify again."""
         if self.verification.certificate is None and not self._rewriter.new_mismatches:
-            asked = [each.text for each in self.questions.open]
-            if (found := self.verification.certify_short(asked)) is not None:
+            found = self.verification.certify_short(self.questions.open_texts)
+            if found is not None:
                 self.journal.report(found)
 
     @property
     def _is_budget_spent(self) -> bool:
-        if self.environment.is_recorded:
-            return False
-        return self.steps >= self.budget.steps or self.seconds_left() <= 0
+        is_spent = self.steps >= self.budget.steps or self.seconds_left() <= 0
+        return is_spent and not self.environment.is_recorded
 
     def seconds_left(self) -> float:
         """Return the seconds until the time limit of learning or of an evaluation."""
@@ -361,25 +352,14 @@ class Learner:
             written = written._replace(usage=total([written.usage, usage]))
         seconds += time.perf_counter() - began
         self.writing_seconds += seconds
-        was_misleading = self.known.is_misleading
-        self._rewriter.restart(written)
+        has_changed_trust = self._rewriter.restart(written)
         if is_new:
             self._adopt(written, rows, seconds, self.writer.used_completions - completions)
-        elif was_misleading != self.known.is_misleading:
+        elif has_changed_trust:
             self.actor.rebuild()
-        self._note_misleading_program()
         if not self.known.rows[-1].terminated:
             self._invent_rules(self.known.rows[-1].next_observation)
         self._collector.pursue(named, self.steps)
-
-    def _note_misleading_program(self) -> None:
-        """Report once that the program is too wrong to plan with."""
-        if self.known.is_misleading and "misleading" not in self._noted:
-            self._noted.add("misleading")
-            self.journal.note(
-                f"the program mispredicts {percent(self.known.unexplained_fraction)} of the "
-                "transitions: until there is a better one, plans use recorded transitions only"
-            )
 
     def _invent_rules(self, observation: Any) -> None:
         """Add invented rules to the program if they make a mission without any reward possible."""
@@ -416,6 +396,4 @@ class Learner:
         """Count a failure of the program as a mismatch, and report each message once."""
         self._rewriter.new_mismatches += 1
         words = printable(failure.message.splitlines()[0], 200)
-        if words not in self._noted:
-            self._noted.add(words)
-            self.journal.note(f"the program failed during planning: {words}", "Warning")
+        self.journal.note_once(f"the program failed during planning: {words}", "Warning")

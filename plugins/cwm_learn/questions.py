@@ -80,6 +80,11 @@ class Questions:
         """The unanswered questions, the most important first."""
         return open_questions(self)
 
+    @property
+    def open_texts(self) -> list[str]:
+        """The texts of the unanswered questions, the most important first."""
+        return [each.text for each in self.open]
+
     def update(
         self, current: Iterable[OpenQuestion], source: Source, steps: int
     ) -> list[RecordedQuestion]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.finding import find_contract
+from cwm_cli.text import percent
 from cwm_learn.records import WritingRecord
 
 if TYPE_CHECKING:
@@ -66,12 +67,24 @@ class ProgramRewriter:
         fraction = max(fraction, WRONG_NEW_ROWS_FRACTION * self._wrong_fraction)
         return self.new_mismatches > 0 and new_rows >= fraction * self._rows_at_writing
 
-    def restart(self, written: WrittenProgram) -> None:
-        """Count new rows and mismatches from this program on."""
+    def restart(self, written: WrittenProgram) -> bool:
+        """Count new rows and mismatches from this program on.
+
+        Returns:
+            Whether a misleading program became acceptable, or an acceptable one misleading.
+        """
+        was_misleading = self._known.is_misleading
         self._rows_at_writing, self.new_mismatches = len(self._known.rows), 0
         self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
         if self._overrides_program and len(written.unexplained):
             self._known.unexplained_fraction = float(written.unexplained.mean())
+        if self._known.is_misleading:
+            self._journal.note_once(
+                f"the program mispredicts {percent(self._known.unexplained_fraction)} of the "
+                "transitions: until there is a better one, plans use recorded transitions only",
+                key="misleading",
+            )
+        return was_misleading != self._known.is_misleading
 
     def detect_randomness(self) -> None:
         """Switch to stochastic programs if the rows are random and an actor supports them."""
