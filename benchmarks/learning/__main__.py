@@ -6,6 +6,7 @@
     python -m benchmarks.learning --baselines         # needs the extra rl, and hours
     python -m benchmarks.learning --executor ray --workers 64
     python -m benchmarks.learning --table             # only print the results
+    python -m benchmarks.learning --table --folder benchmarks/learning    # the published ones
 
 `cwm learn` runs without a language model. A goal is reached when 20 fresh episodes, which the
 agent does not learn from, have the required mean return, unless the final play is worse again.
@@ -39,6 +40,9 @@ from cwm_cli.text import percent
 from cwm_cli.views.curves import Chart, Series
 
 SHIPPED = Path(__file__).parent / "baselines.csv"
+PUBLISHED = "ours.jsonl"
+"""File of all published results of `cwm learn`."""
+
 SEEDS = range(10, 20)
 """Default seeds, which were not used to tune the agent."""
 
@@ -63,6 +67,9 @@ def main() -> None:
     parser.add_argument("--baselines", action="store_true", help="measure the baselines")
     parser.add_argument("--table", action="store_true", help="only print the results")
     parser.add_argument(
+        "--publish", type=Path, help="write all results without programs to ours.jsonl in a folder"
+    )
+    parser.add_argument(
         "--figure", type=Path, help="draw the fraction of successful runs over steps, as SVG"
     )
     add_executor_options(parser, workers=None)
@@ -79,6 +86,8 @@ def main() -> None:
     print("\n".join(table(goals, ours, theirs, chosen.seeds)))
     print("\n".join(summary_lines(goals, ours, chosen.seeds)))
     print(machine())
+    if chosen.publish:
+        publish(ours, chosen.publish)
     if chosen.figure:
         chosen.figure.write_text(draw_figure(goals, ours, theirs, chosen.seeds))
 
@@ -93,14 +102,23 @@ def _find_goals(names: Sequence[str]) -> list[Goal]:
 
 
 def load_results(folder: Path) -> Results:
-    """Return the results of `cwm learn`; old versions wrote all results to one file."""
-    file = folder / "ours.jsonl"
+    """Return the results of `cwm learn`: those in the file of published results, and cases."""
+    file = folder / PUBLISHED
     lines = file.read_text().splitlines() if file.exists() else []
     ours = {Case(*found.pop("case")): found for found in map(json.loads, lines)}
     for words, found in kept_cases(folder).items():
         if words[0] != BASELINE:
             ours[Case(words[0], int(words[1]))] = found
     return ours
+
+
+def publish(ours: Results, folder: Path) -> None:
+    """Write all results to one file, without programs and curves."""
+    dropped = ("program", "curve")
+    with (folder / PUBLISHED).open("w") as out:
+        for case, found in sorted(ours.items()):
+            kept = {name: value for name, value in found.items() if name not in dropped}
+            out.write(json.dumps({"case": case, **kept}) + "\n")
 
 
 def load_baselines(folder: Path) -> list[Baseline]:
