@@ -113,8 +113,8 @@ def load_results(folder: Path) -> Results:
 
 
 def publish(ours: Results, folder: Path) -> None:
-    """Write all results to one file, without programs and curves."""
-    dropped = ("program", "curve")
+    """Write all results to one file, without programs, curves and certificates."""
+    dropped = ("program", "curve", "certificate")
     with (folder / PUBLISHED).open("w") as out:
         for case, found in sorted(ours.items()):
             kept = {name: value for name, value in found.items() if name not in dropped}
