@@ -10,7 +10,10 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import product
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.planning.model import Model, Step
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_learn.learn import learn
 from cwm_learn.missions import StateView
 from cwm_learn.search.missions import find_plans
 from cwm_learn.strategy import LearningSession, LearningTask
@@ -28,6 +32,10 @@ from cwm_worldcoder.world_program import WorldProgram
 
 EASY, DOOR, UNLOCK = "MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"
 FETCH = "MiniGrid-Fetch-6x6-N2-v0"
+SOKOBAN, TELEPORT = "Sokoban-v0", "Sokoban-Teleport-v0"
+CURRICULA = ((EASY, DOOR), (SOKOBAN, TELEPORT))
+SOLVED = {DOOR: 0.0, TELEPORT: 9.0}
+"""Returns above which an episode is solved: the last box of Sokoban pays 10."""
 
 
 def task_of(name: str, **env_args: Any) -> LearningTask:
@@ -80,10 +88,10 @@ def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
     `steps` is the budget of each environment.
     """
     agent = WorldCoderAgent(plan_nodes=1500, patience=3)
-    for seed in seeds:
+    for (earlier, later), seed in product(CURRICULA, seeds):
         found: dict[str, Any] = {}
         world: WorldProgram | None = None
-        for name, arm in ((EASY, "before"), (DOOR, "carried"), (DOOR, "fresh")):
+        for name, arm in ((earlier, "before"), (later, "carried"), (later, "fresh")):
             session = LearningSession([task_of(name)], sandbox, seed=seed, steps=steps)
             given = None if arm == "fresh" else world
             with closing(TaskLearner(agent, session, session.tasks[0], given)) as learner:
@@ -93,7 +101,25 @@ def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
                 if arm == "before":
                     learner.learn()
                 world = learner.world
-        yield {"part": "transfer", "seed": seed, **found}
+        yield {"part": "transfer", "env": later, "after": earlier, "seed": seed, **found}
+
+
+def curriculum(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
+    """Count the steps of `cwm learn` up to the end of the first solved episode of play.
+
+    It learns the environment alone, and after an easier one. `steps` is the budget of each.
+    """
+    del sandbox
+    for (earlier, later), seed in product(CURRICULA, seeds):
+        found = {}
+        for arm, before in (("carried", [earlier]), ("fresh", [])):
+            with TemporaryDirectory() as folder:
+                result = learn(
+                    later, curriculum=before, steps=steps, seed=seed, run=Path(folder) / "run"
+                )
+            solved = (each["steps"] for each in result.returns if each["return"] > SOLVED[later])
+            found[arm] = next(solved, None)
+        yield {"part": "curriculum", "env": later, "after": earlier, "seed": seed, **found}
 
 
 def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
@@ -166,7 +192,13 @@ def planner(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, An
            "ratio": round(speeds["frozen"] / speeds["deepcopy"], 1)}  # fmt: skip
 
 
-PARTS = {"optimism": optimism, "transfer": transfer, "guessing": guessing, "planner": planner}
+PARTS = {
+    "optimism": optimism,
+    "transfer": transfer,
+    "curriculum": curriculum,
+    "guessing": guessing,
+    "planner": planner,
+}
 
 
 def main() -> None:
