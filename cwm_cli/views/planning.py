@@ -1,10 +1,8 @@
 """Follow the episodes of `cwm plan`, and report the returns."""
 
 import shlex
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rich.console import Console, RenderableType
@@ -17,9 +15,10 @@ from cwm_cli.commands.sides import BASELINES, SIDES, Mean, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share
-from cwm_cli.views.lines import Lines, Pulse, is_verbose
+from cwm_cli.views.lines import is_verbose
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import GridTable, labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable
+from cwm_cli.views.terminal import bar, duration, first_line, printable
 from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
@@ -34,7 +33,7 @@ def plan_view(console: Console, *, erase: bool) -> "PlanView":
 
     With `erase` the picture is removed after the last episode, to make room for the report.
     """
-    if console.is_interactive and not console.options.ascii_only:
+    if can_draw(console):
         return PlanPicture(console, erase=erase)
     return PlanLines(console)
 
@@ -97,13 +96,13 @@ class _Tally:
         yield from sorted(each for some in self.underway.values() for each in some)
 
 
-class PlanView(Lines):
+class PlanView(ProgressView):
     """Progress of all sides."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
         self.title = ""
         self.tallies: dict[SideName, _Tally] = {}
-        self._started = time.monotonic()
 
     def begins(self, work: object) -> None:
         """Start with the episodes of earlier sessions."""
@@ -113,7 +112,7 @@ class PlanView(Lines):
                 name: _Tally.of(side, work.episodes, work.limit)
                 for name, side in work.outcome().items()
             }
-            self._started = time.monotonic() - work.run.elapsed
+            self.start_clock(work.run.elapsed)
 
     def advanced(self, event: object) -> None:
         """Add the progress of a worker, or drop a side."""
@@ -125,14 +124,13 @@ class PlanView(Lines):
     @property
     def times(self) -> str:
         """Elapsed time, and the estimated time left."""
-        spent = duration(time.monotonic() - self._started)
         lefts = [tally.left() for tally in self.tallies.values()]
         known = [left for left in lefts if left is not None]
         seconds = sum(known)
         if seconds < 1:
-            return spent
+            return self.elapsed
         word = "about" if len(known) == len(lefts) else "over"
-        return f"{spent}, {word} {duration(seconds)} left"
+        return f"{self.elapsed}, {word} {duration(seconds)} left"
 
 
 def _flight_words(flight: Underway) -> str:
@@ -141,25 +139,10 @@ def _flight_words(flight: Underway) -> str:
     return f"#{flight.number} {state}"
 
 
-class PlanLines(PlanView):
-    """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
+class PlanLines(PrintedProgress, PlanView):
+    """Prints a line per episode."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._pulse: Pulse | None = None
-
-    def begins(self, work: object) -> None:
-        """Start to report progress after silence."""
-        super().begins(work)
-        self._pulse = Pulse(self._tell)
-
-    def ends(self) -> None:
-        """Stop the reports."""
-        if self._pulse:
-            self._pulse.stop()
-
-    def _tell(self) -> None:
+    def print_status(self) -> None:
         """Print the steps of the running episodes."""
         for name, tally in list(self.tallies.items()):
             flights = [_flight_words(each) for each in tally.in_flight()]
@@ -167,16 +150,13 @@ class PlanLines(PlanView):
                 words = f"[{len(tally.episodes)}/{tally.asked}] {SIDES[name]} plays"
                 more = len(flights) - MAX_NUMBERS
                 rest = [f"and {more} more"] if more > 0 else []
-                parts = [words, *flights[:MAX_NUMBERS], *rest, self.times]
-                self._console.print(Text("  ".join(parts)), soft_wrap=True)
+                self.print_line(words, *flights[:MAX_NUMBERS], *rest, self.times)
 
     def advanced(self, event: object) -> None:
         """Print a line for each finished episode."""
         super().advanced(event)
         if not isinstance(event, SideProgress):
             return
-        if self._pulse and event.progress.finished:
-            self._pulse.heard()
         tally, finished = self.tallies[event.side], event.progress.finished
         before = len(tally.episodes) - len(finished)
         for place, (episode, *_) in enumerate(finished, start=before + 1):
@@ -189,55 +169,39 @@ class PlanLines(PlanView):
                 parts.append("unverified: not in the mean")
             if episode.failure:
                 parts.append(f"{episode.failures:,} failures: {first_line(episode.failure)}")
-            self._console.print(Text("  ".join(parts)), soft_wrap=True)
+            self.print_line(*parts)
 
 
-class PlanPicture(PlanView):
-    """Draws a line per side, the running episodes, the planner and a progress bar.
-
-    rich draws in one thread while another thread adds episodes; a lock keeps both consistent.
-    """
+class PlanPicture(DrawnProgress, PlanView):
+    """Draws a line per side, the running episodes, the planner and a progress bar."""
 
     def __init__(self, console: Console, *, erase: bool) -> None:
-        super().__init__()
-        self.pane = Pane(self._lines, console, margin=ECHO)
+        super().__init__(console)
         self._erase = erase
-        self._lock = threading.RLock()
-        self._stack = ExitStack()
-
-    def begins(self, work: object) -> None:
-        """Start to draw."""
-        super().begins(work)
-        self._display = self._stack.enter_context(self.pane.shown())
-
-    def advanced(self, event: object) -> None:
-        """Add the progress of a worker, or drop a side."""
-        with self._lock:
-            super().advanced(event)
 
     def ends(self) -> None:
         """Stop drawing; keep the last picture unless a report replaces it."""
         done, asked = self._counts()
-        self._display.transient = self._erase and done == asked
-        self._stack.close()
+        if self.display:
+            self.display.transient = self._erase and done == asked
+        super().ends()
 
     def _counts(self) -> tuple[int, int]:
         """Return the numbers of finished and of requested episodes."""
         tallies = self.tallies.values()
         return sum(len(tally.episodes) for tally in tallies), sum(tally.asked for tally in tallies)
 
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines; on a low terminal only the sides and the bar."""
-        with self._lock:
-            sides = [_side(name, tally) for name, tally in self.tallies.items()]
-            flights = [
-                Text(f"  {_flight_words(each)}  return {each.returned:.5g}", "cyan")
-                for tally in self.tallies.values()
-                for each in tally.in_flight()
-            ]
-            facts = [report_words(t.report) for t in self.tallies.values() if t.report]
-            done, asked = self._counts()
-            progress = bar(done, asked, f" {done:,}/{asked:,} episodes · {self.times}", width)
+        sides = [_side(name, tally) for name, tally in self.tallies.items()]
+        flights = [
+            Text(f"  {_flight_words(each)}  return {each.returned:.5g}", "cyan")
+            for tally in self.tallies.values()
+            for each in tally.in_flight()
+        ]
+        facts = [report_words(t.report) for t in self.tallies.values() if t.report]
+        done, asked = self._counts()
+        progress = bar(done, asked, f" {done:,}/{asked:,} episodes · {self.times}", width)
         room = max(0, height - 2 - len(sides))
         notes = [Text(facts[0], "dim")] if facts else []
         return [Text(self.title, "bold"), *sides, *[*flights[: room - 1], *notes][:room], progress]

@@ -1,10 +1,8 @@
 """Views of `cwm learn`: a live picture on a terminal, or a line per episode, and the report."""
 
 import shlex
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from math import floor, isfinite, log10, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,9 +14,9 @@ from rich.text import Text
 
 from cwm_cli.runs.storage import named
 from cwm_cli.text import money, percent
-from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
+from cwm_cli.views.terminal import bar, duration, printable
 from cwm_learn.actors.base import PLAY_AIMS, Knowledge
 from cwm_learn.certificate import MEAN_EPISODES, NEEDED, Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
@@ -48,16 +46,17 @@ def learning_view(console: Console, *, steps: int) -> "LearningView":
 
     `steps` is the maximum number of environment steps.
     """
-    if console.is_interactive and not console.options.ascii_only:
+    if can_draw(console):
         return LearningPicture(console, steps)
     return LearningLines(console, steps)
 
 
-class LearningView(Lines):
+class LearningView(ProgressView):
     """The state that both views show."""
 
     def __init__(self, console: Console, max_steps: int) -> None:
-        self.console, self.max_steps = console, max_steps
+        super().__init__(console)
+        self.max_steps = max_steps
         self.title = ""
         self.steps = 0
         self.returns: list[dict[str, Any]] = []
@@ -70,14 +69,13 @@ class LearningView(Lines):
         self.step_count, self.step_seconds = 0, 0.0
         self.length, self.returned = 0, 0.0  # of the running episode
         self.work: object = None
-        self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
         """Start with the records of the learner, if it continues a run."""
         self.work = work
         run = getattr(work, "run", None)
         self.title = printable(getattr(work, "title", "learning"))
-        self._began = time.monotonic() - (run.elapsed if run else 0.0)
+        self.start_clock(run.elapsed if run else 0.0)
         if isinstance(work, Learner):
             self.steps = work.steps
             self.returns = [each.curve_point for each in work.episodes if not each.is_cut]
@@ -119,49 +117,31 @@ class LearningView(Lines):
         waited = duration(time.monotonic() - oldest.since)
         return f"waiting for {printable(oldest.model, 40) or 'the backend'} for {waited}"
 
-    @property
-    def elapsed(self) -> str:
-        """Elapsed time."""
-        return duration(time.monotonic() - self._began)
 
-
-class LearningLines(LearningView):
-    """A line per episode, for files, pipes and terminals that cannot move the cursor."""
-
-    def begins(self, work: object) -> None:
-        """Start to report progress after silence."""
-        super().begins(work)
-        self._pulse = Pulse(self._print_status)
-
-    def ends(self) -> None:
-        """Stop the reports."""
-        self._pulse.stop()
+class LearningLines(PrintedProgress, LearningView):
+    """A line per episode."""
 
     def advanced(self, event: object) -> None:
         """Print a finished episode, or a certificate."""
         super().advanced(event)
         if isinstance(event, EpisodeRecord):
-            self._pulse.heard()
             promise, count = event.promised, event.mismatched
             promised = "" if promise is None else f" (planned {promise:.5g})"
             words = f"step {event.steps:,}  {event.aim}: return {event.returned:.5g}{promised}"
             mismatches = f"{count} mismatch{'' if count == 1 else 'es'}" if count else ""
-            self._print(words, mismatches, self._program(), self.elapsed)
+            self.print_line(words, mismatches, self._program(), self.elapsed)
         elif isinstance(event, Certificate):
-            self._print(f"certified: {event}")
+            self.print_line(f"certified: {event}")
 
-    def _print_status(self) -> None:
+    def print_status(self) -> None:
         """Print the current activity after a silence."""
         activity = self.waiting or (describe_aim(self.step) if self.step else "beginning")
-        self._print(
+        self.print_line(
             f"[{self.steps:,}/{self.max_steps:,}] {activity}", self._program(), self.elapsed
         )
 
     def _program(self) -> str:
         return f"program {self.program.number}, {self.program.lines} lines" if self.program else ""
-
-    def _print(self, *parts: str) -> None:
-        self.console.print(Text("  ".join(filter(None, parts))), soft_wrap=True)
 
 
 def describe_aim(step: StepEvent) -> str:
@@ -209,43 +189,18 @@ def round_by_error(value: float, error: float) -> str:
     return f"{value:.{min(9, max(0, 1 - floor(log10(error))))}f}"
 
 
-class LearningPicture(LearningView):
-    """A live picture: the returns over the steps, the aim, the program, the open questions.
+class LearningPicture(DrawnProgress, LearningView):
+    """A live picture: the returns over the steps, the aim, the program, the open questions."""
 
-    rich draws in one thread while the agent acts in another; a lock keeps both consistent.
-    """
-
-    def __init__(self, console: Console, max_steps: int) -> None:
-        super().__init__(console, max_steps)
-        self.pane = Pane(self._lines, console, margin=ECHO)
-        self._lock = threading.RLock()
-        self._stack = ExitStack()
-
-    def begins(self, work: object) -> None:
-        """Start to draw; each environment of a curriculum has a new picture."""
-        self._stack.close()
-        super().begins(work)
-        self._stack.enter_context(self.pane.shown())
-
-    def advanced(self, event: object) -> None:
-        """Record an event."""
-        with self._lock:
-            super().advanced(event)
-
-    def ends(self) -> None:
-        """Stop drawing; the last picture stays on the screen."""
-        self._stack.close()
-
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines; a low terminal has no plot."""
-        with self._lock:
-            facts = list(self._facts())
-            room = min(MAX_PLOT_LINES, height - 2 - len(facts))
-            plot: list[Text] = []
-            if self.returns and room >= 3 and width >= 20:
-                plot = learning_chart("", self.returns).dots(width, room)
-            words = f" {self.steps:,}/{self.max_steps:,} steps · {self.elapsed}"
-            progress = bar(self.steps, self.max_steps, words, width)
+        facts = list(self._facts())
+        room = min(MAX_PLOT_LINES, height - 2 - len(facts))
+        plot: list[Text] = []
+        if self.returns and room >= 3 and width >= 20:
+            plot = learning_chart("", self.returns).dots(width, room)
+        words = f" {self.steps:,}/{self.max_steps:,} steps · {self.elapsed}"
+        progress = bar(self.steps, self.max_steps, words, width)
         title = Text(self.title, "bold").append("  return of each episode", "dim")
         return [title, *plot, *facts[: max(0, height - 2)], progress]
 

@@ -1,10 +1,7 @@
 """Follow `cwm train`: losses, held-out measures and returns, live or in lines."""
 
 import shlex
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -13,9 +10,9 @@ from rich.text import Text
 from cwm_cli.runs.storage import named
 from cwm_cli.text import mean_with_error
 from cwm_cli.views.curves import Chart, Series, save_charts
-from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
+from cwm_cli.views.terminal import bar, duration, printable
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
@@ -28,26 +25,25 @@ MOST_NUMBERS = 8
 
 def training_view(console: Console) -> "TrainingView":
     """Return the view: a live picture on a terminal, else a line per epoch."""
-    if console.is_interactive and not console.options.ascii_only:
+    if can_draw(console):
         return TrainingPicture(console)
     return TrainingLines(console)
 
 
-class TrainingView(Lines):
+class TrainingView(ProgressView):
     """The progress of training."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        super().__init__(console)
         self.work: TrainingLoop | None = None
         self.epochs: list[EpochRecord] = []
         self.played: list[AgentTest] = []
-        self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
         """Start with the epochs of earlier sessions."""
         assert isinstance(work, TrainingLoop)
         self.work = work
-        self._began = time.monotonic() - work.run.elapsed
+        self.start_clock(work.run.elapsed)
         self.epochs, self.played = list(work.epochs), list(work.played)
 
     def advanced(self, event: object) -> None:
@@ -57,11 +53,6 @@ class TrainingView(Lines):
                 self.epochs.append(event)
             case AgentTest():
                 self.played.append(event)
-
-    @property
-    def elapsed(self) -> str:
-        """Elapsed time."""
-        return duration(time.monotonic() - self._began)
 
 
 def number_words(numbers: Mapping[str, float]) -> str:
@@ -91,70 +82,33 @@ def played_words(played: AgentTest) -> str:
     return f"{who}  return {returned} in {count} episode{'s' * (count != 1)}{failed}"
 
 
-class TrainingLines(TrainingView):
-    """Prints a line per epoch and per test: for files and pipes."""
-
-    def begins(self, work: object) -> None:
-        """Start to report progress after silence."""
-        super().begins(work)
-        self._pulse = Pulse(self._tell)
-
-    def ends(self) -> None:
-        """Stop the reports."""
-        self._pulse.stop()
+class TrainingLines(PrintedProgress, TrainingView):
+    """Prints a line per epoch and per test."""
 
     def advanced(self, event: object) -> None:
         """Print an epoch or a test."""
         super().advanced(event)
-        self._pulse.heard()
         if isinstance(event, EpochRecord):
-            self._print(f"{epoch_words(event)}  {self.elapsed}")
+            self.print_line(epoch_words(event), self.elapsed)
         elif isinstance(event, AgentTest):
-            self._print(f"{played_words(event)}  {self.elapsed}")
+            self.print_line(played_words(event), self.elapsed)
 
-    def _tell(self) -> None:
+    def print_status(self) -> None:
         """Print the current work."""
         assert self.work is not None
-        self._print(f"{self.work.doing}  {self.elapsed}")
-
-    def _print(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.print_line(self.work.doing, self.elapsed)
 
 
-class TrainingPicture(TrainingView):
-    """Draws the returns, the losses and the current work.
+class TrainingPicture(DrawnProgress, TrainingView):
+    """Draws the returns, the losses and the current work."""
 
-    rich draws in one thread while another one trains; a lock keeps both consistent.
-    """
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.pane = Pane(self._lines, console, margin=ECHO)
-        self._lock = threading.RLock()
-        self._stack = ExitStack()
-
-    def begins(self, work: object) -> None:
-        """Start to draw."""
-        super().begins(work)
-        self._stack.enter_context(self.pane.shown())
-
-    def advanced(self, event: object) -> None:
-        """Record an event."""
-        with self._lock:
-            super().advanced(event)
-
-    def ends(self) -> None:
-        """Stop drawing; the last picture stays on the screen."""
-        self._stack.close()
-
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines; a low terminal has no plot."""
         work = self.work
         assert work is not None
-        with self._lock:
-            facts = list(self._facts(work))
-            series = return_series(self.epochs, self.played)
-            steps = self.epochs[-1].steps if self.epochs else 0
+        facts = list(self._facts(work))
+        series = return_series(self.epochs, self.played)
+        steps = self.epochs[-1].steps if self.epochs else 0
         plot: list[Text] = []
         room = min(TALLEST, height - 2 - len(facts))
         if series and room >= 4 and width >= 20:

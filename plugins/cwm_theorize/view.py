@@ -2,11 +2,8 @@
 
 import shlex
 import textwrap
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,9 @@ from cwm_cli.runs.storage import named
 from cwm_cli.search.contracts import Node
 from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts
-from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import Bullet, labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, spent_words
+from cwm_cli.views.terminal import bar, duration, printable, spent_words
 from cwm_theorize.runs import (
     PhaseRecord,
     TheorizingResult,
@@ -47,28 +44,27 @@ STOPPED = {
 
 def theorizing_view(console: Console) -> "TheorizingView":
     """Return the view: a live picture on a terminal, else a line per phase."""
-    if console.is_interactive and not console.options.ascii_only:
+    if can_draw(console):
         return TheorizingPicture(console)
     return TheorizingLines(console)
 
 
-class TheorizingView(Lines):
+class TheorizingView(ProgressView):
     """The progress of theorizing."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        super().__init__(console)
         self.title = ""
         self.phases: list[PhaseRecord] = []
         self.gathered: Gathered | None = None
         self.node: Node | None = None
         self.work: Theorizing | None = None
-        self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
         """Start with the phases of earlier sessions."""
         assert isinstance(work, Theorizing)
         self.work, self.title = work, printable(work.title)
-        self._began = time.monotonic() - work.run.elapsed
+        self.start_clock(work.run.elapsed)
         self.phases = list(work.phases)
 
     def advanced(self, event: object) -> None:
@@ -80,11 +76,6 @@ class TheorizingView(Lines):
                 self.node = event
             case PhaseRecord():
                 self.phases.append(event)
-
-    @property
-    def elapsed(self) -> str:
-        """Elapsed time."""
-        return duration(time.monotonic() - self._began)
 
 
 def found_words(found: Mapping[str, int], first: Mapping[str, int]) -> str:
@@ -106,80 +97,42 @@ def phase_words(phase: PhaseRecord) -> str:
     )
 
 
-class TheorizingLines(TheorizingView):
-    """Prints a line per phase, and changed rules: for files and pipes."""
-
-    def begins(self, work: object) -> None:
-        """Start to report progress after silence."""
-        super().begins(work)
-        self._pulse = Pulse(self._tell)
-
-    def ends(self) -> None:
-        """Stop the reports."""
-        self._pulse.stop()
+class TheorizingLines(PrintedProgress, TheorizingView):
+    """Prints a line per phase, and changed rules."""
 
     def advanced(self, event: object) -> None:
         """Print a finished phase."""
         super().advanced(event)
         if not isinstance(event, PhaseRecord):
             return
-        self._pulse.heard()
-        self._print(f"{phase_words(event)}  {self.elapsed}")
+        self.print_line(phase_words(event), self.elapsed)
         for mark, rule in rule_changes(event.previous, event.rules):
             if mark:
-                self._print(f"  {mark} {printable(rule)}")
+                self.print_line(f"  {mark} {printable(rule)}")
 
-    def _tell(self) -> None:
+    def print_status(self) -> None:
         """Print the current work."""
-        work = self.work
-        assert work is not None
-        self._print(f"phase {work.doing}  {self.elapsed}")
-
-    def _print(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        assert self.work is not None
+        self.print_line(f"phase {self.work.doing}", self.elapsed)
 
 
-class TheorizingPicture(TheorizingView):
-    """Draws the likelihoods of the phases, the discovered changes and the rules.
+class TheorizingPicture(DrawnProgress, TheorizingView):
+    """Draws the likelihoods of the phases, the discovered changes and the rules."""
 
-    rich draws in one thread while another one scores proposals; a lock keeps both consistent.
-    """
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.pane = Pane(self._lines, console, margin=ECHO)
-        self._lock = threading.RLock()
-        self._stack = ExitStack()
-
-    def begins(self, work: object) -> None:
-        """Start to draw."""
-        super().begins(work)
-        self._stack.enter_context(self.pane.shown())
-
-    def advanced(self, event: object) -> None:
-        """Record an event."""
-        with self._lock:
-            super().advanced(event)
-
-    def ends(self) -> None:
-        """Stop drawing; the last picture stays on the screen."""
-        self._stack.close()
-
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines; a low terminal has no plot."""
         work = self.work
         assert work is not None
-        with self._lock:
-            facts = list(self._facts(work))
-            free = height - 2 - len(facts)
-            rules = self._rules(width, free)
-            plot: list[Text] = []
-            room = min(TALLEST, free - min(len(rules), LEAST_RULES))
-            if self.phases and room >= 4 and width >= 20:
-                plot = likelihood_chart("", self.phases, work.kinds).dots(width, room)
-                rules = self._rules(width, free - len(plot))
-            words = f" {len(self.phases)}/{work.wanted_phases} phases · {self.elapsed}"
-            progress = bar(len(self.phases), work.wanted_phases, words, width)
+        facts = list(self._facts(work))
+        free = height - 2 - len(facts)
+        rules = self._rules(width, free)
+        plot: list[Text] = []
+        room = min(TALLEST, free - min(len(rules), LEAST_RULES))
+        if self.phases and room >= 4 and width >= 20:
+            plot = likelihood_chart("", self.phases, work.kinds).dots(width, room)
+            rules = self._rules(width, free - len(plot))
+        words = f" {len(self.phases)}/{work.wanted_phases} phases · {self.elapsed}"
+        progress = bar(len(self.phases), work.wanted_phases, words, width)
         title = Text(self.title, "bold")
         if plot:
             title.append("  mean log-likelihood by phase", "dim")
