@@ -92,11 +92,9 @@ class Learner:
 
     def __post_init__(self) -> None:
         kind = choose_actor(self.known)
-        self._outcomes = OutcomeCounts()
-        self._idle_episodes = 0
-        rows = self.known.rows
+        self._outcomes, self._idle_episodes = OutcomeCounts(), 0
         for row in self.run.initial_rows:
-            if not rows or row.episode != rows[-1].episode:
+            if not self.known.rows or row.episode != self.known.rows[-1].episode:
                 self.known.starts.append(row.observation)
             self._add_row(row)
         self.journal = LearnerJournal(self.run, self.observer, self)
@@ -127,6 +125,8 @@ class Learner:
                 self._write_program()
             while not (reason := self._stop_reason()):
                 self._play_episode()
+            if self._rewriter.new_mismatches and self.seconds_left() > 0:
+                self._write_program()  # explains the rows since the last rewrite
             self._certify_short()
             return reason
         finally:

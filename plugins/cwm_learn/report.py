@@ -34,7 +34,9 @@ class LearnReport:
     def __init__(self, records: Sequence[LearnRecord], result: Mapping[str, Any]) -> None:
         self._result = result
         self.episodes = [each for each in records if isinstance(each, EpisodeRecord)]
-        self.programs = [each for each in records if isinstance(each, ProgramRecord)]
+        # A continued run replaces the program that was written when learning stopped.
+        written = {each.number: each for each in records if isinstance(each, ProgramRecord)}
+        self.programs = list(written.values())
         certificates = [each for each in records if isinstance(each, Certificate)]
         self.certificate = certificates[-1] if certificates else None
         if self.certificate is None and result.get("certificate"):

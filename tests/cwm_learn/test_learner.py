@@ -296,7 +296,7 @@ def test_contradicting_rows_of_another_environment_are_dropped(
     assert [note for note in notes if "contradict this one" in note]
     rows = LearnRun.load(done.run).dataset()
     assert evaluate(done.run, dataset=rows).scores.train.exact == 1.0
-    with pytest.raises(CwmError, match="rows are none of CartPole-v1"):
+    with pytest.raises(CwmError, match="the transitions do not fit CartPole-v1"):
         learn("CartPole-v1", start=rows, run=tmp_path / "s")
 
 
