@@ -32,8 +32,10 @@ CHECK_STEPS = 5000
 LEARNING_SECONDS = 120.0
 """Time limit for learning, without measurements."""
 
-MEASURING_SECONDS = 600.0
-"""Time limit of a measurement. Another one starts only if the earlier ones took less in total."""
+MEASURING_SECONDS = 120.0
+"""Time limit of a measurement, and of all measurements before another one starts. A measurement
+that exceeds it does not count, and after the total no return is measured before the end of
+learning. The goal then counts as not reached, although later play may reach it."""
 
 FIRST_SEED = 10_000_019
 """First seed of measurements."""

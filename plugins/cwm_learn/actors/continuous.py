@@ -50,10 +50,11 @@ PLAN_WORK, POLICY_WORK, EXPLORING_WORK = 2_000_000, 4_000_000, 500_000
 two, four and half a second of one core. The first programs are often wrong, and exploration in a
 wrong program fails after a few steps."""
 
-STEP_WORK, SAVED_WORK = 100_000, 6_000_000
-"""Simulated steps that each decision adds to the planning budget, and the maximum budget. It allows
-three plans in a row. If every step deviates from its plan, each new plan has the simulated steps of
-one decision only."""
+STEP_WORK, SAVED_WORK, MIN_SEARCH_WORK = 10_000, 4_000_000, 100_000
+"""Simulated steps that each decision adds to the planning budget, the maximum budget, and the
+budget that a search needs. The maximum allows two plans in a row. After them, at most one decision
+in ten replans, and the others continue their plan although the state deviates from it. With a new
+plan at each step, play in a wrong program took 1.3 seconds per step."""
 
 PLAN_TOLERANCE = 0.01
 """Replan when a component deviates from the plan by this share of its spread."""
@@ -147,7 +148,7 @@ class ContinuousActor(Actor):
         self._outcomes: dict[tuple[bytes, bytes], Step] = {}
         self._observations: list[np.ndarray] = []
         self._visited_cache: VisitedRange | None = None
-        self.work = self._next_exploration = 0
+        self.work = self._next_exploration = self._last_left = 0
         self._budget = SAVED_WORK
 
     @classmethod
@@ -203,7 +204,9 @@ class ContinuousActor(Actor):
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the next action of the plan for an aim."""
-        self._budget = min(SAVED_WORK, self._budget + STEP_WORK)
+        if left != self._last_left:
+            self._budget = min(SAVED_WORK, self._budget + STEP_WORK)
+            self._last_left = left
         if aim == "probe":
             for each in self.known.targets:
                 if each.question.action is not None and each.contains(np.ravel(observation)):
@@ -272,7 +275,8 @@ class ContinuousActor(Actor):
         plan = self._plan
         if plan is None or plan.aim != aim or (expected := plan.expected(left)) is None:
             return None
-        if plan.is_policy and plan.index(left) > 0:  # at index 0 a new episode may have begun
+        follows = plan.is_policy or self._is_out_of_work
+        if follows and plan.index(left) > 0:  # at index 0 a new episode may have begun
             return plan
         close = np.abs(here - expected) <= PLAN_TOLERANCE * self._visited.spread
         return plan if close.all() else None
@@ -286,8 +290,9 @@ class ContinuousActor(Actor):
             return None
         makers = {"exploit": self._exploit, "explore": self._explore, "probe": self._probe}
         found = makers[aim](here, left) if self.known.program and left > 0 else None
-        plan = CurrentPlan(aim, left, found, here) if found else None
-        self._plan = plan if plan and plan.length else None
+        if not found or not len(found["actions"]):
+            return None
+        self._plan = CurrentPlan(aim, left, found, here)
         return self._plan
 
     def _exploit(self, here: np.ndarray, left: int) -> Arrays | None:
@@ -342,7 +347,19 @@ class ContinuousActor(Actor):
         return np.array([np.ravel(row.observation) for row in kept or rows], float)
 
     def _explore(self, here: np.ndarray, left: int) -> Arrays | None:
-        """Return the plan that leads farthest out of the visited range."""
+        """Return the plan that leads farthest out of the visited range.
+
+        Without work for a search, the plan has random actions.
+        """
+        if self._is_out_of_work:
+            rng = np.random.default_rng([self.known.seed, len(self.known.rows), left])
+            count = min(left, EXPLORE_INTERVAL)
+            return {
+                "actions": rng.choice(self._options, count),
+                "observations": np.full((count, len(here)), np.nan),
+                "source": np.array("nothing"),
+                "reason": np.array("random actions until there is time for a plan"),
+            }
         arrays = self._arrays | {"start": here}
         found = self._search("cells:reach", arrays, EXPLORING_WORK, horizon=left)
         if not found or found["value"] <= MIN_NOVELTY:
@@ -361,14 +378,19 @@ class ContinuousActor(Actor):
                 return found and found | {"reason": np.array(question.text)}
         return None
 
+    @property
+    def _is_out_of_work(self) -> bool:
+        """Whether the planning budget is too small for a search."""
+        return self._budget < MIN_SEARCH_WORK
+
     def _search(
         self, function: str, arrays: Arrays, most: int = PLAN_WORK, **options: Any
     ) -> Arrays | None:
         """Call a search with the planning budget, at most `most`, and subtract its work."""
         before = self.work
-        budget = int(np.clip(self._budget, STEP_WORK, most))
+        budget = int(np.clip(self._budget, MIN_SEARCH_WORK, most))
         found = self._ask(function, arrays, **options, budget=budget)
-        self._budget = max(0, self._budget - (self.work - before))
+        self._budget -= self.work - before
         return found
 
     def _ask(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:

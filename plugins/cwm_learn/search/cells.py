@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_learn.search.policies import act, evaluate
+from cwm_learn.search.policies import CERTAIN_SHARE, act, evaluate
 from cwm_learn.search.polishing import polish
 from cwm_learn.search.rollouts import LaneSimulator, discount_outside_data, distance_to_data
 from cwm_learn.search.trajectories import EMPTY, ImaginedTrajectory, simulate, simulate_plan
@@ -28,8 +28,8 @@ path to another reward is best, and no cell is needed twice. If all rewards diff
 cell can be best.
 """
 
-MAX_BEAM = 1500
-"""Maximum number of cells that a step of the search keeps."""
+MIN_BEAM, MAX_BEAM = 20, 1500
+"""Bounds of the number of cells that a step of the search keeps."""
 
 BEST_SHARE = 0.25
 """Share of the kept cells that have the highest returns; the rest are drawn at random.
@@ -41,16 +41,12 @@ Without random cells, early rewards exclude late ones: swing-ups of a pendulum r
 MIN_SCORE_GAIN = 0.02
 """Minimum gain of a score, in spreads of the data, that justifies a longer plan."""
 
-MIN_WORK = 10_000
-"""`reach` tries finer cells if a search took at most this many steps: it did not leave its first
-cells, because it started slowly."""
+MIN_LANES = 10_000
+"""`reach` tries finer cells if a search simulated at most this many steps: it did not leave its
+first cells, because it started slowly."""
 
 CHEAP_DIVISOR = 20
-"""`plan` also tries finer cells while the work is at most the budget divided by this."""
-
-CERTAIN_SHARE = 0.98
-"""A plan that survives with this share of the maximum return, after the reduction outside the
-visited range, ends the search."""
+"""`plan` also tries finer cells while the steps are at most the budget divided by this."""
 
 HANDOVER_DEPTHS, HANDOVER_LANES = (16, 32, 64, 128), 32
 """Steps after which a search tries to continue with the policy, and the number of lanes to try. A
@@ -286,7 +282,7 @@ def plan(
         return _pack(best, simulator, flat=flat, source=source)
     if (kept := _keep_previous(simulator, arrays, start, budget)) is not None:
         return _pack(kept, simulator, flat=kept.value <= usual, source="search")
-    beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), 50, MAX_BEAM))
+    beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), MIN_BEAM, MAX_BEAM))
     for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
         search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, max_reward, revisit=revisit)
@@ -294,7 +290,7 @@ def plan(
             flat &= not found.ended and found.value <= usual
             if found.cautious_value(arrays) > best.cautious_value(arrays):
                 best, source = found, "search"
-        thorough = simulator.work > budget / CHEAP_DIVISOR
+        thorough = simulator.lanes > budget / CHEAP_DIVISOR
         is_done = is_best(best) or (best is not EMPTY and not flat and thorough)
         if is_done or simulator.is_exhausted(budget):
             break
@@ -361,18 +357,18 @@ def reach(
         nearest: np.ndarray = -np.min(distances, axis=0)
         return nearest
 
-    beam = int(np.clip(budget / (horizon * len(arrays["options"])), 50, MAX_BEAM))
+    beam = int(np.clip(budget / (horizon * len(arrays["options"])), MIN_BEAM, MAX_BEAM))
     enough = -MIN_SCORE_GAIN if "boxes" in arrays else np.inf  # inside a box, up to rounding
     best_score, best = -np.inf, EMPTY
     for resolution, revisit in (*SPARSE, DENSE):
-        work_before = simulator.work
+        lanes_before = simulator.lanes
         search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, 0.0, score, enough=enough, revisit=revisit)
         if search.reached.value > best_score:
             best_score = search.reached.value
             actions = search.actions_to(search.reached)
             best = simulate_plan(simulator, arrays["start"].ravel(), actions)
-        if best_score >= enough or simulator.work - work_before > MIN_WORK:
+        if best_score >= enough or simulator.lanes - lanes_before > MIN_LANES:
             break
     packed = _pack(best, simulator, flat=False, source="search")
     return packed | {"value": np.array(best_score)}

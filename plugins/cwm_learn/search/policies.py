@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cwm_cli.planning.model import Model
+from cwm_learn.search.regulators import find_regulators
 from cwm_learn.search.rollouts import DIVERGED, LaneSimulator, discount_outside_data
 
 POPULATION, ELITES, ROUNDS = 96, 14, 20
@@ -22,6 +23,10 @@ WORST_WEIGHT = 0.5
 
 MIN_DEVIATION = 0.05
 """Added to the deviation after each round, so that the method does not stop exploring."""
+
+CERTAIN_SHARE = 0.98
+"""A plan or a policy with this share of the maximum return ends the search. Rewards outside the
+visited range are reduced first."""
 
 TOLERANCE = 1e-3
 """Relative difference of returns that does not count."""
@@ -99,7 +104,9 @@ def improve(
     budget: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Optimise a linear policy with the cross-entropy method (Rubinstein, 1999).
+    """Return a regulator that is good enough, or a linear policy that is optimised.
+
+    The cross-entropy method (Rubinstein, 1999) starts from the best regulator or earlier policy.
 
     Args:
         model: The model.
@@ -123,10 +130,21 @@ def improve(
     widths = np.repeat([1.0, SQUARE_DEVIATION], [len(starts) + 1, len(starts)])
     mean, deviation = np.zeros(shape), np.ones(shape) * widths
     best, best_score, returns, rounds_without_gain = mean, -np.inf, np.zeros(1), 0
-    if "weights" in arrays:
-        best = arrays["weights"]
-        found, scores = evaluate(simulator, best[None], starts, arrays, horizon)
-        best_score, returns = float(scores[0]), found[0]
+    initial = [arrays["weights"]] if "weights" in arrays else []
+    if arrays["options"].ndim > 1:
+        regulators = [*find_regulators(simulator, arrays, np.median(arrays["starts"], 0))]
+        if regulators and bound is not None:
+            every = arrays["starts"].T
+            found, scores = evaluate(simulator, np.array(regulators), every, arrays, horizon)
+            top = int(scores.argmax())
+            if scores[top] >= CERTAIN_SHARE * bound:
+                work = np.array(simulator.work)
+                return {"weights": regulators[top], "returns": found[top], "work": work}
+        initial += regulators
+    if initial:
+        found, scores = evaluate(simulator, np.array(initial), starts, arrays, horizon)
+        top = int(scores.argmax())
+        best, best_score, returns = initial[top], float(scores[top]), found[top]
     for _ in range(ROUNDS):
         if bound is not None and best_score >= bound - TOLERANCE * abs(bound):
             break

@@ -63,8 +63,8 @@ def polish(
             break
         if expansion is None:
             scale = np.concatenate([arrays["spread"], np.ptp(options, 0)])
-            expansion = _expand(simulator, plan, start, scale)
-        change, gains = _compute_change(plan, expansion, options, damping)
+            expansion = expand(simulator, plan, start, scale)
+        change, gains = compute_change(plan, expansion, options, damping)
         if plan.gains is None:
             plan = plan._replace(gains=gains)
         value, actions = _search_step_size(simulator, start, plan, change, gains, options)
@@ -81,7 +81,7 @@ def polish(
     return plan
 
 
-def _expand(
+def expand(
     simulator: LaneSimulator, plan: ImaginedTrajectory, start: np.ndarray, scale: np.ndarray
 ) -> Expansion:
     """Expand the model around all steps of a plan; `scale` has a unit for each input."""
@@ -113,7 +113,7 @@ def _expand(
     return Expansion(jacobian.transpose(2, 0, 1), slope.T, curvature)
 
 
-def _compute_change(
+def compute_change(
     plan: ImaginedTrajectory, expansion: Expansion, options: np.ndarray, damping: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a change of each action, and its feedback gains (steps, action, components).
