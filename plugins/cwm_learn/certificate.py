@@ -36,7 +36,7 @@ NEEDED = (
 
 MAX_SHORT_BOUND = 0.02
 """Largest bound on steps with a mismatch that is certified from less play, at the end of learning.
-At most 2 % of steps is about three episodes of 100 steps, or one of 1,000."""
+At the first attempt, at most 2 % of steps takes four episodes of 100 steps, or two of 1,000."""
 
 RETURN_TOLERANCE = 0.05
 """Allowed shortfall of a return, as a fraction of the promise: rounding errors add up."""
@@ -167,6 +167,8 @@ class Verification:
     """
 
     steps: int = 0
+    starts: int = 0
+    """Number of whole and cut episodes."""
     episodes: int = 0
     attempt: int = 1
     changed: int = 0
@@ -184,17 +186,24 @@ class Verification:
         """Drop the statistics after a change at this number of environment steps."""
         if self.episodes:
             self.attempt += 1
-        self.steps = self.episodes = self.passed_probes = 0
+        self.steps = self.starts = self.episodes = self.passed_probes = 0
         self.returned = self.promised = self.shortfall = self.squared_shortfall = 0.0
         self.changed, self.is_probed, self.certificate = step, False, None
 
     def add(self, episode: EpisodeRecord) -> None:
-        """Add an episode; restart if it has a mismatch, or is play below its promise."""
+        """Add an episode; restart if it has a mismatch, or is play below its promise.
+
+        An episode that a budget cut is evidence for its start and its steps, not for its return.
+        """
         changed = self.changed
         if episode.mismatched or (episode.is_play and not episode.meets_promise):
             self.restart(episode.steps)
+        elif episode.is_cut:
+            self.steps += episode.length
+            self.starts += 1
         elif episode.is_play:
             self.steps += episode.length
+            self.starts += 1
             self.episodes += 1
             self.returned += episode.returned
             self.promised += episode.promised or 0.0
@@ -251,14 +260,14 @@ class Verification:
         # The errors allowed to attempt 1, 2, 3, ... sum to 1 - CONFIDENCE.
         error = (1 - CONFIDENCE) / (self.attempt * (self.attempt + 1))
         step_bound = 1 - error ** (1 / max(self.steps, 1))
-        episode_bound = 1 - error ** (1 / self.episodes)
+        start_bound = 1 - error ** (1 / self.starts)
         # A bad start fails at its first step: convert the bound on starts to one on steps.
-        odds = episode_bound / (1 - episode_bound) if episode_bound < 1 else inf
+        odds = start_bound / (1 - start_bound) if start_bound < 1 else inf
         self.certificate = Certificate(
             steps=self.steps,
             episodes=self.episodes,
-            bound=min(1.0, max(step_bound, odds * self.episodes / max(self.steps, 1))),
-            episodes_bound=episode_bound,
+            bound=min(1.0, max(step_bound, odds * self.starts / max(self.steps, 1))),
+            episodes_bound=1 - error ** (1 / self.episodes),
             attempt=self.attempt,
             changed=self.changed,
             mean=self.returned / self.episodes,

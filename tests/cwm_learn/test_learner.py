@@ -104,6 +104,18 @@ def test_short_play_gives_a_weaker_bound_if_it_is_useful() -> None:
     assert found.episodes_bound > 0.5
 
 
+def test_cut_episode_is_evidence_for_steps_but_not_for_returns() -> None:
+    verification = Verification()
+    verification.add(episode(0, 1000))
+    assert verification.certify_short() is None
+    verification.add(episode(1, 900, whole=False, returned=0.5))
+    found = verification.certify_short()
+    assert found is not None
+    assert (found.steps, found.episodes, found.mean) == (1900, 1, 1.0)
+    assert found.bound < 0.02
+    assert found.episodes_bound > 0.95
+
+
 def test_episodes_with_exploration_do_not_count_as_play() -> None:
     verification = Verification()
     for number in range(40):

@@ -27,7 +27,7 @@ from cwm_learn.actors.base import (
 )
 from cwm_learn.end_rules import EndRule, decisive_boxes, find_end_rules
 from cwm_learn.search import policies
-from cwm_learn.search.cells import MIN_SCORE_GAIN
+from cwm_learn.search.cells import MAX_BEAM, MIN_SCORE_GAIN
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -50,11 +50,10 @@ PLAN_WORK, POLICY_WORK, EXPLORING_WORK = 2_000_000, 4_000_000, 500_000
 two, four and half a second of one core. The first programs are often wrong, and exploration in a
 wrong program fails after a few steps."""
 
-STEP_WORK, SAVED_WORK, MIN_SEARCH_WORK = 10_000, 4_000_000, 100_000
+STEP_WORK, SAVED_WORK, MIN_SEARCH_WORK = 10_000, PLAN_WORK, 100_000
 """Simulated steps that each decision adds to the planning budget, the maximum budget, and the
-budget that a search needs. The maximum allows two plans in a row. After them, at most one decision
-in ten replans, and the others continue their plan although the state deviates from it. With a new
-plan at each step, play in a wrong program took 1.3 seconds per step."""
+budget that a search needs. Without that budget, the agent continues a plan although the state
+deviates from it. With a new plan at each step, play in a wrong program took 1.3 s per step."""
 
 PLAN_TOLERANCE = 0.01
 """Replan when a component deviates from the plan by this share of its spread."""
@@ -78,7 +77,7 @@ FINAL_STEPS = 8
 """Policies do not start from the last steps before an end, since no action may prevent that end."""
 
 RIVAL_WORK = 200_000
-"""Simulated steps that determine the cells of a search for a place that decides between causes."""
+"""Maximum simulated steps for a plan to a place that decides between causes."""
 
 RIVAL_WEIGHT = 2.0
 """Weight of the question which component ends the episode; it decides about all later play."""
@@ -247,7 +246,7 @@ class ContinuousActor(Actor):
                 continue
             self._tries[question.text] += 1
             arrays = self._arrays | {"start": here, "boxes": boxes}
-            found = self._ask("cells:reach", arrays, horizon=left, budget=RIVAL_WORK)
+            found = self._search("cells:reach", arrays, RIVAL_WORK, horizon=left)
             if found and found["value"] >= -MIN_SCORE_GAIN:
                 found |= {"reason": np.array(question.text)}
                 self._plan = CurrentPlan("probe", left, found, here)
@@ -317,8 +316,12 @@ class ContinuousActor(Actor):
         return found
 
     def _optimise_policy(self) -> None:
-        """Optimise the policy in the program, once per program, from the earlier policy."""
-        if self._policy_is_current:
+        """Optimise the policy in the program, once per program, from the earlier policy.
+
+        Episodes that a search with the widest beam covers need no policy.
+        """
+        widest = 2 * self.known.limit * len(self._options) * MAX_BEAM
+        if self._policy_is_current or widest <= PLAN_WORK:
             return
         self._policy_is_current = True
         observations = self._visited.observations
