@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
+from itertools import product as product_of
 from typing import Self
 
 import numpy as np
@@ -58,9 +59,10 @@ class Kinematics:
         usable = samples.smooth & variable.free & self.right
         rows = np.flatnonzero(usable & samples.learn)[:300]
         check = usable & ~samples.learn
-        for place in PLACES if len(rows) >= 20 else ():
-            terms = [Term(ONE, np.ones(len(samples)), 1.0)]
-            terms += [Term(text, values, 1.0) for text, values, _ in still]
+        # A few fixed points determine their weights only without a constant term.
+        constants: list[list[Term]] = [[], [Term(ONE, np.ones(len(samples)), 1.0)]]
+        for constant, place in product_of(constants, PLACES) if len(rows) >= 20 else ():
+            terms = [*constant, *(Term(text, values, 1.0) for text, values, _ in still)]
             terms += [Term(c.text, c.values, 1.0) for c in self._slides(place)]
             terms += self._waves(place, self.mechanics.form.combinations[1:], ("cos", "sin"))
             formula = exact(
