@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cwm_cli.planning.model import Step
-from cwm_cli.text import percent
 from cwm_learn.actors.base import (
     PLAY_AIMS,
     Actor,
@@ -23,9 +22,8 @@ from cwm_learn.actors.base import (
     Intent,
     Knowledge,
     OpenQuestion,
-    TargetedQuestion,
 )
-from cwm_learn.end_rules import EndRule, decisive_boxes, find_end_rules
+from cwm_learn.actors.range_questions import MAX_BOUND, RangeQuestions, VisitedRange
 from cwm_learn.search import policies
 from cwm_learn.search.cells import MAX_BEAM, MIN_SCORE_GAIN
 
@@ -61,12 +59,6 @@ PLAN_TOLERANCE = 0.01
 PREDICTION_TOLERANCE = 1e-4
 """Maximum error of a correct prediction, in units of the data; float32 causes about 1e-7."""
 
-COVERED_SHARE = 0.9
-"""The data cover a bound if the component reached this share of the bound."""
-
-MAX_BOUND = 1e3
-"""Bounds and ranges beyond this are ignored."""
-
 EXPLORE_INTERVAL = 10
 """Steps until the next search for unvisited observations, if the last search found none."""
 
@@ -78,9 +70,6 @@ FINAL_STEPS = 8
 
 RIVAL_WORK = 200_000
 """Maximum simulated steps for a plan to a place that decides between causes."""
-
-RIVAL_WEIGHT = 2.0
-"""Weight of the question which component ends the episode; it decides about all later play."""
 
 MAX_TRIES = 2
 """Plans per question; after two plans without an answer, the question is out of reach for now."""
@@ -119,15 +108,6 @@ class CurrentPlan:
     def value(self, left: int) -> float:
         """Return the sum of the remaining rewards."""
         return float(self.found["rewards"][self.index(left) :].sum())
-
-
-class VisitedRange:
-    """All observations, and the lowest value, highest value and spread of each component."""
-
-    def __init__(self, observations: np.ndarray) -> None:
-        self.observations = observations
-        self.low, self.high = observations.min(0), observations.max(0)
-        self.spread = np.maximum(self.high - self.low, 1e-6)
 
 
 class ContinuousActor(Actor):
@@ -241,7 +221,7 @@ class ContinuousActor(Actor):
         if not self._rivals_are_due or plan is None or plan.found["ended"]:
             return False
         self._rivals_are_due = False
-        for question, boxes in self._rival_questions():
+        for question, boxes in self._range_questions.rivals():
             if self._tries[question.text] >= MAX_TRIES:
                 continue
             self._tries[question.text] += 1
@@ -372,7 +352,7 @@ class ContinuousActor(Actor):
 
     def _probe(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return a plan to the region of the most important question with tries left."""
-        questions = [*self.known.targets, *self._own_questions()]
+        questions = [*self.known.targets, *self._range_questions.own()]
         for question, box in sorted(questions, key=lambda each: -each.question.weight):
             if self._tries[question.text] < MAX_TRIES:
                 self._tries[question.text] += 1
@@ -409,8 +389,8 @@ class ContinuousActor(Actor):
 
     def questions(self) -> list[OpenQuestion]:
         """Return the questions about limits and bounds."""
-        rivals = [question for question, _ in self._rival_questions()]
-        return [*rivals, *(each.question for each in self._own_questions())]
+        rivals = [question for question, _ in self._range_questions.rivals()]
+        return [*rivals, *(each.question for each in self._range_questions.own())]
 
     @property
     def is_settled(self) -> bool:
@@ -419,91 +399,9 @@ class ContinuousActor(Actor):
         varies = any(row.terminated for row in rows) or len({row.reward for row in rows}) > 1
         return bool(self.known.program) and varies
 
-    def _own_questions(self) -> list[TargetedQuestion]:
-        """Return questions and their boxes, the most important first."""
-        found = [*self._limit_questions(), *self._bound_questions()]
-        return sorted(found, key=lambda each: -each.question.weight)
-
-    def _limit_questions(self) -> list[TargetedQuestion]:
-        """Return the questions where exactly a component ends the episode.
-
-        A limit is between the most extreme value without an end and the next value with an end.
-        """
-        found = []
-        total = sum(row.terminated for row in self.known.rows)
-        for rule, _ in self._end_rules:
-            count, (low, high) = int(rule.explained.sum()), rule.bounds
-            name = self.known.component_name(rule.component)
-            text = f"the limit of {name} is between {low:.4g} and {high:.4g}"
-            if count == 1:
-                text += "; only one such end was seen"
-            gap = (high - low) / self._visited.spread[rule.component]
-            question = OpenQuestion(
-                text,
-                f"{name} from {low:.4g} to {high:.4g}",
-                None,
-                "an end there lowers the upper bound of the limit, no end raises the lower bound",
-                float(gap * count / total + (count == 1)),
-            )
-            box = _box(len(self._visited.low), rule.component, low, high)
-            found.append(TargetedQuestion(question, box))
-        return found
-
-    def _rival_questions(self) -> list[tuple[OpenQuestion, np.ndarray]]:
-        """Return the questions which of several components ends the episode, and decisive boxes."""
-        found = []
-        for rule, rivals in self._end_rules:
-            rules = [rule, *rivals]
-            if len({each.component for each in rules}) == 1:
-                continue
-            causes = ", ".join(
-                f"{'high' if each.sign > 0 else 'low'} {self.known.component_name(each.component)}"
-                for each in sorted(rules, key=lambda each: each.component)
-            )
-            question = OpenQuestion(
-                f"the same ends have several possible causes: {causes}",
-                "beyond the limit of exactly one component",
-                None,
-                "an end there refutes every other cause, no end refutes this cause",
-                RIVAL_WEIGHT,
-            )
-            boxes = decisive_boxes(rules, *self._ends, self._visited.spread)
-            found.append((question, boxes))
-        return found
-
     @property
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The observations after all rows, and the mask of the rows that end their episode."""
-        ends = np.array([row.terminated for row in self.known.rows], np.bool_)
-        return self._visited.observations[1::2], ends
-
-    @property
-    def _end_rules(self) -> list[tuple[EndRule, list[EndRule]]]:
-        """The rules that explain the ends, each with its rivals."""
-        return find_end_rules(*self._ends, self._visited.spread)
-
-    def _bound_questions(self) -> list[TargetedQuestion]:
-        """Return a question for each bound that no observation came close to."""
-        space, visited, found = self.known.observation_space, self._visited, []
-        for place, sign in product(range(len(visited.low)), (1, -1)):
-            bound = (space.high if sign > 0 else space.low)[place]
-            extreme = (visited.high if sign > 0 else visited.low)[place]
-            if not isfinite(bound) or abs(bound) > MAX_BOUND or sign * bound <= 0:
-                continue
-            share, name = max(0.0, float(extreme / bound)), self.known.component_name(place)
-            if share >= COVERED_SHARE:
-                continue
-            covered = COVERED_SHARE * bound
-            low, high = (covered, np.inf) if sign > 0 else (-np.inf, covered)
-            question = OpenQuestion(
-                f"{name} reached at most {percent(share)} of its bound {bound:.4g}",
-                f"{name} {'above' if sign > 0 else 'below'} {covered:.4g}",
-                None,
-                "whether an end or another reward occurs there",
-                0.1 * (1 - share),
-            )
-            found.append(TargetedQuestion(question, _box(len(visited.low), place, low, high)))
-        return found
+    def _range_questions(self) -> RangeQuestions:
+        return RangeQuestions(self.known, self._visited)
 
     # --- statistics of the rows
 
@@ -549,10 +447,3 @@ def _action_options(space: Space, seed: int) -> np.ndarray:
 
 def _key(observation: Any, action: Any) -> tuple[bytes, bytes]:
     return np.asarray(observation).tobytes(), np.asarray(action).tobytes()
-
-
-def _box(size: int, place: int, low: float, high: float) -> np.ndarray:
-    """Return a box (2, components) with bounds in one component only."""
-    box = np.repeat([[-np.inf], [np.inf]], size, 1)
-    box[:, place] = low, high
-    return box
