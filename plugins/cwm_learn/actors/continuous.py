@@ -140,8 +140,12 @@ class ContinuousActor(Actor):
     # --- predictions
 
     def rebuild(self) -> None:
-        """Drop the plan for the earlier program; a new policy is optimised when needed."""
+        """Drop the plan for the earlier program; a new policy is optimised when needed.
+
+        The first plans in a new program get the whole budget.
+        """
         self._plan, self._policy_is_current, self._next_exploration = None, False, 0
+        self._budget = SAVED_WORK
         self._rivals_are_due = True
 
     def observe(self, row: Transition) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,20 @@ SQUARE_DEVIATION = 0.2
 
 PATIENCE = 8
 """Rounds without a better policy after which the search stops."""
+
+
+class ScoredPolicy(NamedTuple):
+    """The best of some policies, its score and returns, and the scores of all policies."""
+
+    weights: np.ndarray
+    score: float
+    returns: np.ndarray
+    scores: np.ndarray
+
+    def pack(self, simulator: LaneSimulator) -> dict[str, np.ndarray]:
+        """Return the policy as named arrays."""
+        work = np.array(simulator.work)
+        return {"weights": self.weights, "returns": self.returns, "work": work}
 
 
 def act(
@@ -104,9 +119,10 @@ def improve(
     budget: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Return a regulator that is good enough, or a linear policy that is optimised.
+    """Return a regulator that is good enough, or the best linear policy of a search.
 
-    The cross-entropy method (Rubinstein, 1999) starts from the best regulator or earlier policy.
+    The search is the cross-entropy method (Rubinstein, 1999). It keeps the best regulator or the
+    earlier policy unless it finds a better one.
 
     Args:
         model: The model.
@@ -122,46 +138,47 @@ def improve(
     """
     rng = np.random.default_rng(seed)
     simulator = LaneSimulator(model, tuple(arrays["shape"].tolist()))
-    first, visited = arrays["starts"][-STARTS // 4 :], arrays["visited"]
-    later = visited[rng.integers(len(visited), size=STARTS - len(first))]
-    starts = np.concatenate([first, later]).T
-    outputs = len(arrays["options"]) if arrays["options"].ndim == 1 else arrays["options"].shape[1]
-    shape = (outputs, 2 * len(starts) + 1)
-    widths = np.repeat([1.0, SQUARE_DEVIATION], [len(starts) + 1, len(starts)])
-    mean, deviation = np.zeros(shape), np.ones(shape) * widths
-    best, best_score, returns, rounds_without_gain = mean, -np.inf, np.zeros(1), 0
-    initial = [arrays["weights"]] if "weights" in arrays else []
-    if arrays["options"].ndim > 1:
-        regulators = [*find_regulators(simulator, arrays, np.median(arrays["starts"], 0))]
-        if regulators and bound is not None:
-            every = arrays["starts"].T
-            found, scores = evaluate(simulator, np.array(regulators), every, arrays, horizon)
-            top = int(scores.argmax())
-            if scores[top] >= CERTAIN_SHARE * bound:
-                work = np.array(simulator.work)
-                return {"weights": regulators[top], "returns": found[top], "work": work}
-        initial += regulators
-    if initial:
-        found, scores = evaluate(simulator, np.array(initial), starts, arrays, horizon)
+    options, visited = arrays["options"], arrays["visited"]
+
+    def best_of(policies: Sequence[np.ndarray], starts: np.ndarray) -> ScoredPolicy:
+        returns, scores = evaluate(simulator, np.array(policies), starts.T, arrays, horizon)
         top = int(scores.argmax())
-        best, best_score, returns = initial[top], float(scores[top]), found[top]
+        return ScoredPolicy(policies[top], float(scores[top]), returns[top], scores)
+
+    initial = [arrays["weights"]] if "weights" in arrays else []
+    if options.ndim > 1:
+        middle = np.median(arrays["starts"], 0)
+        regulators = list(find_regulators(simulator, arrays, middle))
+        if regulators and bound is not None:
+            best = best_of(regulators, arrays["starts"])
+            if best.score >= CERTAIN_SHARE * bound:
+                return best.pack(simulator)
+        initial += regulators
+    first = arrays["starts"][-STARTS // 4 :]
+    later = visited[rng.integers(len(visited), size=STARTS - len(first))]
+    starts, size = np.concatenate([first, later]), visited.shape[1]
+    shape = (len(options) if options.ndim == 1 else options.shape[1], 2 * size + 1)
+    widths = np.repeat([1.0, SQUARE_DEVIATION], [size + 1, size])
+    mean, deviation = np.zeros(shape), np.ones(shape) * widths
+    best = ScoredPolicy(mean, -np.inf, np.zeros(1), np.zeros(1))
+    if initial:
+        best = best_of(initial, starts)
+    rounds_without_gain = 0
     for _ in range(ROUNDS):
-        if bound is not None and best_score >= bound - TOLERANCE * abs(bound):
+        if bound is not None and best.score >= bound - TOLERANCE * abs(bound):
             break
         policies = mean + deviation * rng.normal(size=(POPULATION, *shape))
         policies[0] = mean
-        found, scores = evaluate(simulator, policies, starts, arrays, horizon)
-        top = int(scores.argmax())
-        gained = scores[top] > best_score + TOLERANCE * abs(best_score)
+        found = best_of(policies, starts)
+        gained = found.score > best.score + TOLERANCE * abs(best.score)
         rounds_without_gain = 0 if gained else rounds_without_gain + 1
-        if scores[top] > best_score:
-            best, best_score, returns = policies[top], float(scores[top]), found[top]
-        elite = policies[np.argsort(-scores, kind="stable")[:ELITES]]
+        best = max(best, found, key=lambda policy: policy.score)
+        elite = policies[np.argsort(-found.scores, kind="stable")[:ELITES]]
         mean, deviation = elite.mean(0), elite.std(0) + MIN_DEVIATION
         if rounds_without_gain >= PATIENCE or simulator.is_exhausted(budget):
             break
     # if several policies are equally good, their mean is farthest from ending episodes
-    found, scores = evaluate(simulator, mean[None], starts, arrays, horizon)
-    if scores[0] >= best_score - TOLERANCE * abs(best_score):
-        best, returns = mean, found[0]
-    return {"weights": best, "returns": returns, "work": np.array(simulator.work)}
+    found = best_of([mean], starts)
+    if found.score >= best.score - TOLERANCE * abs(best.score):
+        best = found
+    return best.pack(simulator)
