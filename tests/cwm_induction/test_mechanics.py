@@ -8,6 +8,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.dynamics import Explainer, Hypothesis
 from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.fitting import fit, start
@@ -126,6 +127,19 @@ def test_a_tip_is_the_place_at_the_last_evaluation(found_arm):
     formula = kinematics.component(samples, variable, [], Effort(1000, 60).share(1))
     text = formula.text(variable.name)
     assert text == "0.5 * np.cos(stage[0]) + 0.7 * np.cos(stage[0] + stage[1])"
+
+
+def test_two_targets_determine_the_place_of_a_tip_relative_to_a_target(found_arm):
+    samples = arm()
+    kinematics = Kinematics.of(found_arm)
+    targets = np.array([[0.11, -0.04], [-0.06, 0.15]])[np.arange(len(samples)) // 100]
+    for part in (samples.before, samples.after):
+        part[:, 7] -= targets[:, 1]
+    variable = next(v for v in latents(samples).variables if v.name == "x7")
+    columns = [NamedColumn(f"target_{axis}", targets[:, n]) for n, axis in enumerate("xy")]
+    formula = kinematics.component(samples, variable, columns, Effort(1000, 60).share(1))
+    text = formula.text(variable.name)
+    assert text == "-target_y + 0.5 * np.sin(stage[0]) + 0.7 * np.sin(stage[0] + stage[1])"
 
 
 def test_a_cost_of_places_and_speeds_is_found(found_arm):
