@@ -9,12 +9,12 @@ import typer
 
 from cwm_cli.cli.shared import (
     DatasetOption,
-    EnvironmentOptions,
     JsonOption,
     MetricOption,
     ProgramOptions,
     RunEnvOption,
     SeedOption,
+    ShiftableOptions,
     ToleranceOption,
     basic_option,
     complete_run,
@@ -55,7 +55,7 @@ def evaluate(
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
     split: SplitOption = None,
-    environment: EnvironmentOptions,
+    environment: ShiftableOptions,
     metric: MetricOption = None,
     tolerance: ToleranceOption = None,
     plot: PlotOption = None,
@@ -64,21 +64,25 @@ def evaluate(
 ) -> None:
     """Score a program on train and held-out transitions.
 
-    Prints the worst mismatches as well. The program may also be rules in words.
+    Prints the worst mismatches as well. The program may also be rules in words. With --shift, the
+    same program also predicts shifted environments, and the parts that break are listed.
 
     Example: cwm evaluate runs/CartPole-v1-induction-0-20260101-120000
     """
     from cwm_cli.commands.evaluate import evaluate as score
+    from cwm_cli.commands.evaluate import run_of
     from cwm_cli.views.curves import check_picture
     from cwm_cli.views.datasets import RecordingBar
     from cwm_cli.views.evaluation import evaluation_report, save_calibration
 
     if plot is not None:
         check_picture(plot)
+    env_args, shifts = environment.read(of_run=run_of(program, env) is not None)
     result = score(
         program,
         env=env,
-        env_args=environment.arguments,
+        env_args=env_args,
+        shifts=shifts,
         dataset=dataset,
         split=split,
         metric=metric,

@@ -10,7 +10,6 @@ from typing import Annotated, TypedDict
 import typer
 
 from cwm_cli.cli.shared import (
-    EnvironmentOptions,
     JsonOption,
     MaxStepsOption,
     PlannerOption,
@@ -18,6 +17,7 @@ from cwm_cli.cli.shared import (
     RewardExpressionOption,
     RunEnvOption,
     SeedOption,
+    ShiftableOptions,
     WorldModelOptions,
     advanced_option,
     basic_option,
@@ -70,7 +70,7 @@ def plan(
     options: PlanOptions,
     episodes: EpisodesOption = 10,
     seed: SeedOption = 0,
-    environment: EnvironmentOptions,
+    environment: ShiftableOptions,
     planner: PlannerOption = "auto",
     workers: Annotated[int, limit_option("--workers", min=1, help="Processes that plan.")] = 1,
     programs: ProgramOptions,
@@ -82,7 +82,8 @@ def plan(
     --oracle also with plans in the environment itself. R = (model - baseline) / (oracle -
     baseline), where the baseline is the better one of random and doing nothing. R needs an
     oracle that is clearly better. If the program fails, the action is random, and the failure
-    is counted. A command that was stopped continues after its last finished episode.
+    is counted. A command that was stopped continues after its last finished episode. With --shift,
+    the same model also plays in shifted environments.
 
     Example: cwm plan runs/CartPole-v1-induction-0-20260101-120000 --oracle
     """
@@ -93,10 +94,12 @@ def plan(
     from cwm_cli.views.terminal import place_words
 
     view = plan_view(progress_console(), erase=json or sys.stdout.isatty())
+    env_args, shifts = environment.read(of_run=model.folder is not None)
     with redirect_stdout(sys.stderr):  # environments may print
         result = play(
             model.folder,
-            env_args=environment.arguments,
+            env_args=env_args,
+            shifts=shifts,
             program=model.program,
             planner=planner,
             episodes=episodes,

@@ -4,6 +4,7 @@ Commands of plugins import from here, or get this module as `api`.
 """
 
 import json as jsonlib
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -148,6 +149,16 @@ ShiftOption = Annotated[
         metavar="SEED",
         min=0,
         help=f"{SHIFT_HELP} Short for --env-arg shift=SEED.",
+    ),
+]
+ShiftsOption = Annotated[
+    list[str],
+    data_option(
+        "--shift",
+        metavar="SEED,...|KEY=VALUE",
+        help="Compare with shifted environments: seeds (1,2,3) that change constants and rules, or "
+        "arguments of the environment (g=5); repeatable. For a program file, a single seed is an "
+        "argument of its environment instead.",
     ),
 ]
 HideOption = Annotated[
@@ -386,6 +397,29 @@ class EnvironmentOptions:
 
 
 @dataclass(frozen=True)
+class ShiftableOptions:
+    """Arguments of an environment, and shifted environments to compare with."""
+
+    env_arg: EnvArgOption
+    shift: ShiftsOption
+    hide: HideOption
+    noise: NoiseOption
+
+    def read(self, *, of_run: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the arguments of the environment, and the changes of each shifted one.
+
+        Args:
+            of_run: Whether the subject is a run. Only a run has an environment of its own, so
+                for a program a single seed is an argument of the environment.
+        """
+        shifts = parse_shifts(self.shift)
+        seed = None
+        if not of_run and len(shifts) == 1 and shifts[0].keys() == {SHIFT}:
+            seed, shifts = shifts[0][SHIFT], []
+        return parse_env_args(self.env_arg, seed, self.hide, self.noise), shifts
+
+
+@dataclass(frozen=True)
 class WorldModelOptions:
     """The world model that a command uses, from a run or a file."""
 
@@ -484,22 +518,44 @@ def parse_env_args(
     noise: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of an environment from KEY=VALUE pairs and the short options."""
-    arguments: dict[str, Any] = {}
-    for pair in pairs or []:
-        key, separator, text = pair.partition("=")
-        if not separator or not key:
-            raise CwmError(f"--env-arg {pair!r} has no value: write --env-arg KEY=VALUE")
-        try:
-            arguments[key] = read_value(text)
-        except ValueError as error:
-            quoted = shlex.quote(f"{key}={jsonlib.dumps(text, ensure_ascii=False)}")
-            raise CwmError(f"{error}: write text in quotes, --env-arg {quoted}") from error
+    arguments = dict(_parse_pair("--env-arg", pair) for pair in pairs or [])
     short = {SHIFT: shift, HIDE: sorted(set(hide or ())) or None, NOISE: _noise(noise) or None}
     for name, value in short.items():
         if value is not None and arguments.setdefault(name, value) != value:
             words = f"--{name} {value} and --env-arg {name}={arguments[name]}"
             raise CwmError(f"{words}: name one")
     return arguments
+
+
+def parse_shifts(texts: list[str] | None) -> list[dict[str, Any]]:
+    """Return the changes of each shifted environment, in the order of the command line.
+
+    A text with numbers, such as `1,2,3`, is several environments. A text with pairs, such as
+    `g=5,m=2`, is one environment. A comma inside a value separates nothing.
+    """
+    shifts: list[dict[str, Any]] = []
+    for text in texts or []:
+        if "=" in text:
+            pairs = re.split(r",(?=\s*\w+=)", text)
+            shifts.append(dict(_parse_pair("--shift", pair.strip()) for pair in pairs))
+            continue
+        seeds = [part.strip() for part in text.split(",")]
+        if not all(seed.isdecimal() for seed in seeds):
+            raise CwmError(f"--shift {text!r} is neither seeds (1,2,3) nor KEY=VALUE: write one")
+        shifts += [{SHIFT: int(seed)} for seed in seeds]
+    return shifts
+
+
+def _parse_pair(option: str, pair: str) -> tuple[str, Any]:
+    """Return the name and the value of a KEY=VALUE pair of an option."""
+    key, separator, text = pair.partition("=")
+    if not separator or not key:
+        raise CwmError(f"{option} {pair!r} has no value: write {option} KEY=VALUE")
+    try:
+        return key, read_value(text)
+    except ValueError as error:
+        quoted = shlex.quote(f"{key}={jsonlib.dumps(text, ensure_ascii=False)}")
+        raise CwmError(f"{error}: write text in quotes, {option} {quoted}") from error
 
 
 def _noise(pairs: list[str] | None) -> dict[str, float]:

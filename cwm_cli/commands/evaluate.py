@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from cwm_cli.commands.shifting import Robustness, ShiftedScore, record_similar
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
-from cwm_cli.commands.tolerances import with_tolerances
+from cwm_cli.commands.tolerances import component_names, with_tolerances
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -31,6 +32,7 @@ from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
 from cwm_cli.evaluation.finding import usual_metric
 from cwm_cli.evaluation.noise import NoiseLevel, is_table, noise_levels
 from cwm_cli.evaluation.residuals import with_components
+from cwm_cli.evaluation.robustness import PartAccuracy, broken_parts, part_accuracies
 from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import Diagnosis, diagnose, worst
 from cwm_cli.problems.feedback.table_rows import worst_values
@@ -44,7 +46,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.model import ExtraScores
+from cwm_cli.worlds.model import ExtraScores, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 
 Part = Literal["train", "test"]
@@ -68,6 +70,7 @@ class EvaluationResult(Result):
         baseline: Score of predictions without a model, on held-out rows if they are scored.
         places: Row numbers of each part in the dataset, counted from 0.
         text: Source text of the program; empty for other models.
+        robustness: The comparison with shifted environments, if it was requested.
     """
 
     scores: Scores
@@ -81,6 +84,7 @@ class EvaluationResult(Result):
     baseline: Score | None = None
     places: Mapping[Part, np.ndarray] = field(default_factory=dict, repr=False)
     text: str = field(default="", repr=False)
+    robustness: Robustness | None = None
 
     @property
     def is_good(self) -> bool:
@@ -130,7 +134,7 @@ class EvaluationResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm evaluate --json`."""
-        extra: dict[str, dict[Part, Any]] = {}
+        extra: dict[str, dict[Any, Any]] = {}
         for part, each in self.ranks.items():
             extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
         # only the metric `skill` scores probabilities
@@ -138,6 +142,8 @@ class EvaluationResult(Result):
         calibrations = {part: self.calibration(part) for part in skilled}
         if calibrations:
             extra["calibration"] = {p: each and each.as_json() for p, each in calibrations.items()}
+        if self.robustness is not None:
+            extra["robustness"] = self.robustness.as_json()
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
@@ -158,6 +164,7 @@ def evaluate(
     tolerance: Sequence[str] | Mapping[str, float] = (),
     rollout_count: int = 0,
     trajectory_count: int = 0,
+    shifts: Sequence[int | Mapping[str, Any]] = (),
     options: Sequence[str] | Mapping[str, Any] = (),
     tools: Sequence[str] = (),
     allow_gap: Sequence[str] = (),
@@ -180,6 +187,8 @@ def evaluate(
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.
+        shifts: Shifted environments to score the program in as well: seeds of `--shift`, or
+            arguments that replace the ones of the environment, such as `{"g": 5}`.
         options: Options of the model and of the sandbox, as for `-o`.
         tools: Modules that the program may import.
         allow_gap: Missing protections of the sandbox that are accepted.
@@ -192,7 +201,7 @@ def evaluate(
     Raises:
         CwmError: The request is invalid.
     """
-    run = _run(subject, env)
+    run = run_of(subject, env)
     about = find_subject(
         run,
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
@@ -206,14 +215,8 @@ def evaluate(
     check_access(tools, allow_gap)
     if metric is not None:
         find("metric", metric)  # refuse a wrong name before transitions are recorded
-    abilities = abilities_of(about.text or "")
+    shifted = about.in_shifts(shifts)
     data = about.transitions(dataset, observer)
-    data = with_tolerances(data, tolerance, about.spec, about.env_args)
-    is_simulated = about.spec.has_simulator(about.env_args)
-    levels = {} if is_simulated else noise_levels(data.train)
-    measure = _measure(about, data.train, metric, levels, seed)
-    parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
-    chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     bounds = Limits.chosen({**about.limits, **limits})
     with ExitStack() as stack:
         model = about.model
@@ -222,6 +225,35 @@ def evaluate(
                 bounds, tools=[*about.tools, *tools], accepted=allow_gap, observer=observer
             )
             model = ProgramModel(about.text or "", stack.enter_context(guard), about.name)
+        scoring = _Scoring(about, model, metric, tolerance, bounds.wall_seconds, seed)
+        result = scoring.score(data, split, rollout_count, trajectory_count)
+        if shifted and result.found:
+            result = replace(result, robustness=scoring.compare(result, data, shifted, observer))
+        return result
+
+
+class _Scoring(NamedTuple):
+    """Scores a model in its environment, and in others."""
+
+    about: Subject
+    model: WorldModel
+    metric: str | None
+    tolerance: Sequence[str] | Mapping[str, float]
+    seconds: float
+    seed: int
+
+    def score(
+        self, data: Dataset, split: Part | None, rollout_count: int = 0, trajectory_count: int = 0
+    ) -> EvaluationResult:
+        """Score predictions of the rows of a dataset."""
+        about, model, seed = self.about, self.model, self.seed
+        abilities = abilities_of(about.text or "")
+        data = with_tolerances(data, self.tolerance, about.spec, about.env_args)
+        is_simulated = about.spec.has_simulator(about.env_args)
+        levels = {} if is_simulated else noise_levels(data.train)
+        measure = self.measure(data.train, levels)
+        parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
+        chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
         found: dict[Part, Evaluation] = {}
         failure = None
         for part, rows in chosen.items():
@@ -238,9 +270,9 @@ def evaluate(
         followed: list[FollowedEpisode] = []
         if chosen and not failure:
             part = "test" if "test" in chosen else "train"
-            rows, seconds = chosen[part], bounds.wall_seconds
+            rows = chosen[part]
             if rollout_count:
-                rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=seconds)
+                rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=self.seconds)
             answers = found[part].answers
             # 40 imagined episodes for each recorded one are enough for quantiles.
             draws = 1 if answers is None or answers.shape == "certain" else 40
@@ -250,52 +282,78 @@ def evaluate(
                 trajectory_count,
                 known=data.train if len(data.train) else rows,
                 draws=draws,
-                seconds=seconds,
+                seconds=self.seconds,
             )
-    train, test = (found[part].score if part in found else None for part in parts)
-    scores = Scores(train, test, None)
-    scored = {part: model.extra_scores(some) for part, some in chosen.items()}
-    extra = {part: each for part, each in scored.items() if each is not None}
-    base = baseline(chosen.get("test", chosen.get("train")), data.train)
-    in_test = data.columns["split"] == 1
-    places: dict[Part, np.ndarray] = {
-        "train": np.flatnonzero(~in_test),
-        "test": np.flatnonzero(in_test),
-    }
-    return EvaluationResult(
-        scores,
-        failure,
-        rolled,
-        measure,
-        chosen,
-        found,
-        extra,
-        followed,
-        base,
-        places,
-        about.text or "",
-    )
+        train, test = (found[part].score if part in found else None for part in parts)
+        scored = {part: model.extra_scores(some) for part, some in chosen.items()}
+        in_test = data.columns["split"] == 1
+        return EvaluationResult(
+            Scores(train, test, None),
+            failure,
+            rolled,
+            measure,
+            chosen,
+            found,
+            {part: each for part, each in scored.items() if each is not None},
+            followed,
+            baseline(chosen.get("test", chosen.get("train")), data.train),
+            {"train": np.flatnonzero(~in_test), "test": np.flatnonzero(in_test)},
+            about.text or "",
+        )
+
+    def measure(self, train: Dataset, levels: Mapping[int, NoiseLevel] | None = None) -> Metric:
+        """Create the metric, by default the usual one of the program and the noise of the rows."""
+        about, abilities = self.about, abilities_of(self.about.text or "")
+        is_noisy = any(level.is_noisy for level in (levels or {}).values())
+        name = self.metric or usual_metric(abilities.contract, is_noisy=is_noisy)
+        measure: Metric = find("metric", name).of(train)
+        if abilities.remembers:
+            # The true environment, restored to one observation, is no ceiling for a memory.
+            return measure.with_memory()
+        truth = EnvironmentModel(about.spec, about.env_args)
+        return measure.with_environment(truth, seed=self.seed)
+
+    def compare(
+        self,
+        result: EvaluationResult,
+        data: Dataset,
+        shifted: Mapping[str, Subject],
+        observer: Observer,
+    ) -> Robustness:
+        """Score the model in shifted environments, on rows that are recorded like `data`."""
+        part: Part = "test" if "test" in result.found else "train"
+        names = component_names(data, self.about.spec, self.about.env_args)
+        known = self._parts(result.found[part], result.rows[part], result.metric, names)
+        found = []
+        for name, subject in shifted.items():
+            other = self._replace(about=subject)
+            rows = record_similar(subject, data, observer)
+            rows = with_tolerances(rows, self.tolerance, subject.spec, self.about.env_args)
+            metric = other.measure(data.train)
+            one = score(self.model, rows, metric, seed=self.seed)
+            parts = other._parts(one, rows, metric, names)
+            broken = broken_parts(known, parts)
+            found.append(
+                ShiftedScore(name, subject.env_args, one.score, parts, broken, one.failure)
+            )
+        return Robustness(part, result.found[part].score, known, found)
+
+    def _parts(
+        self, found: Evaluation, rows: Dataset, metric: Metric, names: Sequence[str]
+    ) -> dict[str, PartAccuracy]:
+        """Return the accuracy of each part of a transition; empty after a failure."""
+        if found.answers is None:
+            return {}
+        truth = None
+        if found.answers.shape != "certain":
+            environment = EnvironmentModel(self.about.spec, self.about.env_args)
+            truth = environment.predict(rows, seed=self.seed, draws=metric.draws)
+            if truth is not None and truth.failure:
+                truth = None
+        return part_accuracies(found.answers, rows, names=names, truth=truth)
 
 
-def _measure(
-    about: Subject,
-    train: Dataset,
-    metric: str | None,
-    levels: Mapping[int, NoiseLevel],
-    seed: int,
-) -> Metric:
-    """Create the metric, by default the usual one of the program and the noise of the rows."""
-    abilities = abilities_of(about.text or "")
-    is_noisy = any(level.is_noisy for level in levels.values())
-    name = metric or usual_metric(abilities.contract, is_noisy=is_noisy)
-    measure: Metric = find("metric", name).of(train)
-    if abilities.remembers:
-        # The true environment, restored to one observation, is no ceiling for a memory.
-        return measure.with_memory()
-    return measure.with_environment(EnvironmentModel(about.spec, about.env_args), seed=seed)
-
-
-def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:
+def run_of(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:
     """Return the subject if it is a run: an object, a folder, or a name without suffix."""
     if isinstance(subject, ModelRun):
         return subject

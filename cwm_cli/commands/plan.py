@@ -97,6 +97,7 @@ def plan(
     max_steps: int | None = None,
     render: Path | str | None = None,
     new: bool = False,
+    shifts: Sequence[int | Mapping[str, Any]] = (),
     tools: Sequence[str] = (),
     allow_gap: Sequence[str] = (),
     folder: Path | str | None = None,
@@ -132,6 +133,9 @@ def plan(
         max_steps: Maximum length of an episode, by default the limit of the environment.
         render: File for a film of the first episode.
         new: Ignore the stored episodes and play all again.
+        shifts: Shifted environments to play in as well, with the same model: seeds of `--shift`,
+            or arguments that replace the ones of the environment, such as `{"g": 5}`. There,
+            wrong predictions do not stop the episodes.
         tools: Tools that the program may use, in addition to its own.
         allow_gap: Missing protections of the sandbox that are accepted.
         folder: Folder of the results, by default a folder of the run, or `runs/plans`.
@@ -155,6 +159,48 @@ def plan(
         observer=observer,
     )
     check_access(tools, allow_gap)
+    play_in = partial(
+        _play_subject,
+        dataset=dataset,
+        planner=planner,
+        reward_expression=reward_expression,
+        oracle=oracle,
+        episodes=episodes,
+        workers=workers,
+        seed=seed,
+        max_steps=max_steps,
+        new=new,
+        tools=tools,
+        allow_gap=allow_gap,
+        folder=folder,
+        observer=observer,
+    )
+    shifted = subject.in_shifts(shifts)
+    result = play_in(subject, render=render)
+    if result.stopped:
+        return result
+    return replace(result, shifted={name: play_in(other) for name, other in shifted.items()})
+
+
+def _play_subject(
+    subject: Subject,
+    *,
+    dataset: Dataset | Path | str | None,
+    planner: str,
+    reward_expression: str | None,
+    oracle: bool,
+    episodes: int | None,
+    workers: int,
+    seed: int,
+    max_steps: int | None,
+    new: bool,
+    tools: Sequence[str],
+    allow_gap: Sequence[str],
+    folder: Path | str | None,
+    observer: Observer,
+    render: Path | str | None = None,
+) -> PlanResult:
+    """Play episodes in the environment of a subject; the arguments are those of `plan`."""
     setup = PlanSetup.of(
         subject,
         dataset=dataset,
@@ -219,7 +265,14 @@ def plan(
         comparing = (
             None
             if model is None or setup.in_program  # then every prediction is right
-            else Comparing(model, *spaces, known, seed, noisy=noisy, stops=choice.stops)
+            else Comparing(
+                model,
+                *spaces,
+                known,
+                seed,
+                noisy=noisy,
+                stops=choice.stops and not subject.is_shifted,
+            )
         )
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing

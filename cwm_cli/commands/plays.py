@@ -69,6 +69,7 @@ class PlanResult(
         stopped: Reason why planning stopped early; empty if all episodes were played.
         learn_from: Arguments of the `cwm learn` command that fixes wrong predictions.
         in_program: Whether the episodes were played in the program itself.
+        shifted: The results in shifted environments, by their changed arguments.
     """
 
     sides: Mapping[SideName, Side]
@@ -79,6 +80,7 @@ class PlanResult(
     stopped: str = ""
     learn_from: LearnFrom | None = None
     in_program: bool = False
+    shifted: Mapping[str, Self] = field(default_factory=dict)
 
     @property
     def side(self) -> Side:
@@ -166,6 +168,7 @@ class PlanResult(
         """Return the output of `cwm plan --json`."""
         side, report, failure = self.side, self.side.report, self.side.failure
         oracle, idle = self.sides.get("oracle"), self.sides.get("idle")
+        shifted = {name: each.as_json() for name, each in self.shifted.items()}
         return {
             "returns": side.returns,
             "lengths": side.lengths,
@@ -198,6 +201,7 @@ class PlanResult(
             "in_program": self.in_program,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
+            **({"shifted": shifted} if shifted else {}),
         }
 
 

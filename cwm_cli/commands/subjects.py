@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,9 @@ from cwm_cli.commands.synthesize import warn_of_gaps
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
 from cwm_cli.data.reading import UnreadableError, read_text
-from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task, random_action, reward_number
+from cwm_cli.envs.variants import as_changes, shift_name
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import load_readable, run_folders
 from cwm_cli.runs.observer import SILENT, Observer
@@ -49,6 +50,8 @@ class Subject(NamedTuple):
         run: The run of the program or model, if it has one.
         model: A world model that runs no generated code, or None.
         options: The given options without the options of the model.
+        recorded_args: Arguments of the environment of the rows, if the subject is in a shifted
+            environment (see `in_shifts`).
     """
 
     name: str
@@ -62,6 +65,12 @@ class Subject(NamedTuple):
     run: ModelRun[Any, Any] | None = None
     model: WorldModel | None = None
     options: Options = ()
+    recorded_args: dict[str, Any] | None = None
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether the environment is a shifted one."""
+        return self.recorded_args is not None
 
     @property
     def digest(self) -> str:
@@ -76,9 +85,41 @@ class Subject(NamedTuple):
         """Return the given transitions, else the transitions of the run, else the default ones."""
         if dataset is None and self.run is not None:
             return self.run.dataset()
-        return load_transitions(
-            self.spec, env_args=self.env_args, dataset=dataset, observer=observer
-        )[0]
+        env_args = self.env_args if self.recorded_args is None else self.recorded_args
+        return load_transitions(self.spec, env_args=env_args, dataset=dataset, observer=observer)[0]
+
+    def in_shifts(self, shifts: Iterable[int | Mapping[str, Any]]) -> dict[str, Subject]:
+        """Return the subject in shifted environments, by name; its own environment is left out.
+
+        Args:
+            shifts: For each environment the seed of a shift, or arguments that replace the ones
+                of the environment, such as `{"g": 5}`.
+
+        Raises:
+            CwmError: There is no such environment, or the world model does not fit its spaces.
+        """
+        every = {shift_name(changes): changes for changes in map(as_changes, shifts)}
+        if every and not self.spec.has_simulator(self.env_args):
+            raise CwmError(f"{self.env} has no simulator that could be shifted: leave out --shift")
+        found, own = {}, self._forms() if every else []
+        for name, changes in every.items():
+            other = self._replace(env_args=self.env_args | changes, recorded_args=self.env_args)
+            if other.env_args == self.env_args:
+                continue
+            if other._forms() != own:
+                raise CwmError(
+                    f"--shift {name} changes the shape of observations or actions of {self.env}: "
+                    "choose arguments that keep it"
+                )
+            found[name] = other
+        return found
+
+    def _forms(self) -> list[Any]:
+        """Return the kinds and shapes of observations and actions, without bounds."""
+        with closing(self.spec.make(**self.env_args)) as made:
+            spaces = [space_of(made.observation_space), space_of(made.action_space, "actions")]
+        leaves = [leaf for space in spaces for leaf in space.leaves("")]
+        return [(leaf.name, leaf.space.kind, leaf.space.shape) for leaf in leaves]
 
 
 def find_subject(
@@ -162,7 +203,8 @@ def _of_run(
         )
     if env_args and dict(env_args) != config.env_args:
         raise CwmError(
-            f"{found.place} was started with other environment arguments: leave out --env-arg"
+            f"{found.place} was started with other environment arguments: leave out --env-arg "
+            "(`cwm evaluate` and `cwm plan` compare environments with --shift KEY=VALUE)"
         )
     subject = Subject(
         name=found.place,

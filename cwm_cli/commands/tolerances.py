@@ -38,7 +38,7 @@ def with_tolerances(
     if not values:
         return rows
     size = sum(leaf.space.size for leaf in rows.observation_space.leaves(""))
-    names = _names(rows, spec, env_args) if any(name for name, _ in values) else ()
+    names = component_names(rows, spec, env_args) if any(name for name, _ in values) else ()
     places = {name: str(number) for number, name in enumerate(names)}
     places |= {str(number): str(number) for number in range(size)} | {REWARD: REWARD}
     tolerances: dict[str, float] = {}
@@ -50,6 +50,15 @@ def with_tolerances(
         else:
             raise UnknownNameError("component", name, [*names, REWARD])
     return replace(rows, metadata=rows.metadata | {TOLERANCES: tolerances})
+
+
+def component_names(
+    rows: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the names of the components, from the description or from the table."""
+    with closing(spec.make(**env_args)) as env:
+        description = spec.describe(env)
+    return documented_names(description, rows.observation_space) or names_of(rows)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -68,13 +77,6 @@ def _number(name: str, value: str | float) -> float:
         shown = f"{name}={value}" if name else value
         raise CwmError(f"--tolerance {shown}: give a number of at least 0, such as NAME=0.1")
     return number
-
-
-def _names(rows: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the components, from the description or from the table."""
-    with closing(spec.make(**env_args)) as env:
-        description = spec.describe(env)
-    return documented_names(description, rows.observation_space) or names_of(rows)
 
 
 def _real_components(rows: Dataset) -> list[str]:

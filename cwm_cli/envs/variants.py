@@ -13,6 +13,7 @@ planners that simulate the environment itself see the full state.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,9 +67,22 @@ def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
     if seed is None:
         return
     if spec.shift is None:
-        raise CwmError(f"{spec.id} has no shifted variants: leave out --shift")
+        raise CwmError(
+            f"{spec.id} has no shifted variants: leave out --shift, or change an argument of the "
+            "environment with --env-arg KEY=VALUE (for a run, with --shift KEY=VALUE)"
+        )
     if type(seed) is not int or seed < 0:
         raise CwmError(f"--shift {seed!r} is not a seed: give a whole number of at least 0")
+
+
+def as_changes(shift: int | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that shift an environment, from a seed or from the arguments."""
+    return {SHIFT: shift} if isinstance(shift, int) else dict(shift)
+
+
+def shift_name(changes: Mapping[str, Any]) -> str:
+    """Return changed arguments of an environment as text, such as `shift=1` or `g=5, m=2`."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in changes.items())
 
 
 def _make_shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:

@@ -1,6 +1,6 @@
 """The output of `cwm evaluate`: scores, a verdict, mismatches, a diagnosis and calibration."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich import box
@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.commands.evaluate import EvaluationResult, Part
+from cwm_cli.commands.shifting import Robustness
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.calibration import BINS, ForecastCalibration
+from cwm_cli.evaluation.robustness import PartAccuracy
 from cwm_cli.evaluation.verdicts import score_words
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.runs.report import Grid
@@ -61,9 +63,49 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
             ]
             yield Text("\nOpen-loop error (0: exact, 1: as wrong as the mean of each component):")
             yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)
+    if result.robustness is not None:
+        yield from robustness_parts(result.robustness)
     if diagnose and (found := result.diagnosis()) is not None:
         yield ""
         yield from diagnosis_parts(found, TITLES[result.wrong or "train"])
+
+
+def robustness_parts(found: Robustness) -> Iterator[RenderableType]:
+    """Yield the accuracy of each part by environment, and the parts that break in each."""
+    columns = {"original": found.parts, **{each.name: each.parts for each in found.shifted}}
+    broken = {name for each in found.shifted for name in each.broken}
+    most = 12  # components on a terminal; --json has all
+    shown = sorted(found.parts, key=lambda name: name not in broken)[:most]
+    names = [name for name in found.parts if name in shown]
+    scores = [found.score, *(each.score for each in found.shifted)]
+    cells = [[name, *_cells(name, columns.values(), "right")] for name in names]
+    cells.append(["all parts", *(share(score.exact) for score in scores)])
+    if any(score.skill is not None for score in scores):
+        cells.append(["skill", *(share(score.skill) for score in scores)])
+    yield Text(f"\nRight predictions by environment ({TITLES[found.split]}):", style="bold")
+    yield GridTable(Grid("", ["", *columns], cells), compact=True)
+    real = [name for name in names if found.parts[name].explained is not None]
+    if real and broken & set(real):
+        yield Text("\nExplained change (1: exact, 0: as wrong as no change):")
+        cells = [[name, *_cells(name, columns.values(), "explained")] for name in real]
+        yield GridTable(Grid("", ["", *columns], cells), compact=True)
+    yield ""
+    if any(part.reachable < 1 for part in found.parts.values()):
+        yield Text("Outcomes are random: shares are expected ones, below 1 also without errors.")
+    for each in found.shifted:
+        if each.failure is not None:
+            words = f"the program fails: {clean(each.failure.message)}"
+        elif each.broken:
+            words = f"breaks {', '.join(each.broken)}"
+        else:
+            words = "breaks nothing"
+        yield Text(f"{each.name}: {words}.")
+
+
+def _cells(name: str, columns: Iterable[Mapping[str, PartAccuracy]], measure: str) -> Iterator[str]:
+    """Yield a measure of a part in each environment."""
+    for parts in columns:
+        yield share(getattr(parts[name], measure)) if name in parts else UNKNOWN
 
 
 def save_calibration(result: EvaluationResult, file: Path) -> None:

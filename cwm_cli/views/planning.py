@@ -14,7 +14,7 @@ from cwm_cli.commands.plays import PlanResult
 from cwm_cli.commands.sides import BASELINES, SIDES, Mean, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import first_few, mean_with_error, percent, share
+from cwm_cli.text import UNKNOWN, first_few, mean_with_error, percent, share
 from cwm_cli.views.lines import is_verbose
 from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import GridTable, labelled
@@ -256,6 +256,27 @@ def plan_report(result: PlanResult) -> Iterator[RenderableType]:
     if found and (found.mistakes or found.unanswered) and result.learn_from:
         lines["Next"] = shlex.join(result.learn_from.command)
     yield from labelled(lines)
+    if result.shifted:
+        yield ""
+        yield shifted_table({"original": result, **result.shifted})
+
+
+def shifted_table(results: Mapping[str, PlanResult]) -> GridTable:
+    """Compare the returns and the predictions in several environments, a row each."""
+    heads = ["environment", "mean return", "random", "oracle", "right", "wrong parts"]
+    cells = []
+    for name, each in results.items():
+        found = each.mismatches
+        right, parts = UNKNOWN, UNKNOWN
+        if found is not None and found.steps:
+            right = share((found.steps - found.wrong) / found.steps)
+            parts = ", ".join(found.kinds) or "none"
+        means = [each.side.mean, each.random, each.oracle]
+        words = [UNKNOWN if mean is None else mean_words(mean) for mean in means]
+        cells.append([name, *words, right, parts])
+    places = [n for n in range(len(heads)) if any(line[n] != UNKNOWN for line in cells)]
+    cells = [[line[n] for n in places] for line in cells]
+    return GridTable(Grid("", [heads[n] for n in places], cells), compact=True)
 
 
 def _return_words(result: PlanResult) -> str:
