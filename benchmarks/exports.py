@@ -1,38 +1,39 @@
 """Steps per second of exported packages: single environments, NumPy and JAX.
 
-    python -m benchmarks.exports [ENV ...] [--rounds 5] [--folder runs/exports]
+    python -m benchmarks.exports [ENV ...] [--folder runs/exports]
 
-For each environment, `cwm synthesize` finds a program, which is exported in each form. In every
-round all forms take steps with random actions, one form after the other; the table shows medians
-of the processor time. JAX needs `pip install 'cwm-cli[jax]'`. CartPole, MountainCar and Pendulum
+For each environment, `cwm synthesize` finds a program, which is exported in each form. All forms
+take turns as in `cwm bench-speed --batch`; the table shows medians. JAX needs
+`pip install 'cwm-cli[jax]'`. CartPole, MountainCar and Pendulum
 are also compared with JAX code written for this benchmark, with the same resets.
 """
 
 import argparse
-import importlib
-import importlib.util
 import sys
-import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 import cwm_cli as cwm
 from benchmarks.machine import machine
-from cwm_cli.export import export_of, publish
-from cwm_cli.export.package import make_names
+from cwm_cli.bench.batches import (
+    environment_walks,
+    imported,
+    translated_export,
+    walk_jax,
+    walk_vector,
+)
+from cwm_cli.bench.speed import paces
+from cwm_cli.commands.subjects import find_subject
+from cwm_cli.export import export_of
 
 ENVS = (
     *("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "Acrobot-v1"),
     *("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"),
 )
-LANES, JAX_LANES, JAX_STEPS = 1024, 16_384, 20
-
-Rates = dict[str, list[float]]
+LANES, JAX_LANES = 1024, 16_384
 
 
 def main() -> None:
@@ -41,116 +42,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("envs", nargs="*", default=ENVS)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("runs/exports"))
     chosen = parser.parse_args()
     columns = ("single", "true", "program x1024", "numpy x1024", "own x1024", "jax", "jax, manual")
     print(f"| steps per second | {' | '.join(columns)} |")
     print(f"|---|{'---:|' * len(columns)}")
     for env in chosen.envs:
-        rates = measure(env, chosen.folder / env, chosen.rounds)
-        cells = [f"{median(rates[name]):,.0f}" if name in rates else "" for name in columns]
+        rates = measure(env, chosen.folder / env / "run")
+        cells = [f"{rates[name]:,.0f}" if name in rates else "" for name in columns]
         print(f"| {env} | {' | '.join(cells)} |", flush=True)
     print(machine())
 
 
-def measure(env: str, folder: Path, rounds: int) -> Rates:
-    """Return the steps per second of each form, in every round."""
-    module, name = packages(env, folder)
-    limit = gymnasium.spec(env).max_episode_steps
-    importlib.import_module(module)  # the first import registers its id
-    slow = importlib.import_module(f"slow_{module}.vector")
-    forms: dict[str, Callable[[], float]] = {
-        "single": paced(gymnasium.make(name), 3000),
-        "true": paced(gymnasium.make(env), 3000),
-        "program x1024": paced(slow.WorldModelVectorEnv(LANES, limit), 3, LANES),
-    }
-    if importlib.util.find_spec(f"{module}.batched_vector"):
-        fast = importlib.import_module(f"{module}.batched_vector")
-        forms["numpy x1024"] = paced(fast.BatchedWorldModelEnv(LANES, limit), 100, LANES)
-        forms["jax"] = paced_jax(module, None)
-        if env in MANUAL:
-            forms["jax, manual"] = paced_jax(module, MANUAL[env])
-    if gymnasium.spec(env).vector_entry_point is not None:
-        own = gymnasium.make_vec(env, LANES, vectorization_mode="vector_entry_point")
-        forms["own x1024"] = paced(own, 100, LANES)
-    rates: Rates = {form: [] for form in forms}
-    for number in range(rounds + 1):
-        for form, pace in forms.items():
-            rate = pace()
-            if number:  # the first round warms up
-                rates[form].append(rate)
-    return rates
+def measure(env: str, run: Path) -> dict[str, float]:
+    """Return the median steps per second of each form of the program of a run.
 
-
-def packages(env: str, folder: Path) -> tuple[str, str]:
-    """Find a program and export it twice; return the module and the id of the environment.
-
-    The package that runs the program itself gets the prefix `slow_`.
+    The program itself runs without a sandbox here: it comes from induction.
     """
-    if not (folder / "run/result.json").exists():
-        cwm.synthesize(env, run=folder / "run", budget=1)
-    names = make_names(env)
-    slow = export_of(folder / "run", form="python")
-    renamed = {f"slow_{name}": text for name, text in slow.files.items() if "/" in name}
-    publish(slow._replace(files={"README.md": slow.files["README.md"], **renamed}), folder / "slow")
-    try:
-        fast = export_of(folder / "run", form="jax")
-    except cwm.CwmError as error:
-        print(f"{env}: {error}", file=sys.stderr)
-        fast = export_of(folder / "run")
-    publish(fast, folder / "fast")
-    sys.path[:0] = [str(folder / "fast"), str(folder / "slow")]
-    return names.module, f"{names.module}:{names.id}"
-
-
-def paced(env: Any, steps: int, lanes: int = 1) -> Callable[[], float]:
-    """Return a function that takes random steps, and returns the steps per second."""
-    actions = [env.action_space.sample() for _ in range(100)]
-
-    def pace() -> float:
-        env.reset(seed=0)
-        began = time.thread_time()
-        for step in range(steps):
-            _, _, terminated, truncated, _ = env.step(actions[step % 100])
-            if lanes == 1 and (terminated or truncated):
-                env.reset()
-        return steps * lanes / (time.thread_time() - began)
-
-    return pace
-
-
-def paced_jax(module: str, manual: Callable[..., Any] | None) -> Callable[[], float]:
-    """Return a function that steps many environments under `jit` and `lax.scan`."""
-    import jax
-
-    world = importlib.import_module(f"{module}.jax_environment")
-    if manual is not None:
-        world = importlib.reload(world)
-        world.take_step = manual
-    space = gymnasium.make(f"{module}:{importlib.import_module(module).ID}").action_space
-    actions = jax.numpy.array([space.sample() for _ in range(JAX_LANES)])
-    step, reset = world.step, world.reset
-
-    @jax.jit
-    def play(states: Any, key: Any) -> Any:
-        def advance(states: Any, key: Any) -> Any:
-            keys = jax.random.split(key, JAX_LANES)
-            _, states, rewards, _, _ = jax.vmap(step)(keys, states, actions)
-            return states, rewards.sum()
-
-        return jax.lax.scan(advance, states, jax.random.split(key, JAX_STEPS))
-
-    key = jax.random.key(0)
-    _, states = jax.vmap(reset)(jax.random.split(key, JAX_LANES))
-    jax.block_until_ready(play(states, key))
-
-    def pace() -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(play(states, key))
-        return JAX_LANES * JAX_STEPS / (time.perf_counter() - began)
-
-    return pace
+    if not (run / "result.json").exists():
+        cwm.synthesize(env, run=run, budget=1)
+    plain = export_of(run, form="python")
+    translation, reasons = translated_export(run, plain, ())
+    for form, reason in reasons.items():
+        print(f"{env}: no form {form}: {reason}", file=sys.stderr)
+    subject = find_subject(run)
+    with ExitStack() as stack:
+        slow = stack.enter_context(imported(plain, with_program=True)).module("vector")
+        program = slow.WorldModelVectorEnv(LANES, plain.facts["max_episode_steps"])
+        walks = {"program x1024": walk_vector(program, 0)}
+        walks["true"] = environment_walks(subject, 1, 0, stack, {})["environment"]
+        many = environment_walks(subject, LANES, 0, stack, {})
+        walks |= {"own x1024": many["vector"]} if "vector" in many else {}
+        if translation:
+            package = stack.enter_context(imported(translation))
+            walks["single"] = package.walks(1, 0)["python"]
+            walks["numpy x1024"] = package.walks(LANES, 0)["numpy"]
+            if package.has_jax:
+                walks["jax"] = package.walks(JAX_LANES, 0)["jax"]
+                if env in MANUAL:
+                    world, space = package.module("jax_environment"), program.single_action_space
+                    manual = walk_jax(world, space, JAX_LANES, 0, MANUAL[env])
+                    walks["jax, manual"] = manual
+        return {name: 1 / pace.median for name, pace in paces(walks).items()}
 
 
 def cart_pole(state: Any, action: Any) -> Any:

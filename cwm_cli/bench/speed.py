@@ -415,8 +415,8 @@ def measure(
             # 64 episodes in parallel: the batch size of the published training.
             starts = timed[np.arange(min(len(timed), 64))]
             imagined = {
-                SCALAR: _walk_model(model, starts[np.arange(1)], seed),
-                BATCHED: _walk_model(model, starts, seed),
+                SCALAR: walk_model(model, starts[np.arange(1)], seed),
+                BATCHED: walk_model(model, starts, seed),
             }
             sides = TimedSides(len(starts), paces({**imagined, **walks}), {})
         else:
@@ -425,7 +425,7 @@ def measure(
     return SpeedResult(found.score, metric.ceiling(truth, asked, seed=seed), sides)
 
 
-def _walk_model(model: WorldModel, starts: Dataset, seed: int) -> Walk:
+def walk_model(model: WorldModel, starts: Dataset, seed: int) -> Walk:
     """Return a walk in parallel imagined episodes; setting their initial states is not timed."""
     histories = [EpisodeHistory((row.observation,)) for row in starts]
     actions = starts.select("actions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated
 
 from cwm_cli.cli.shared import (
@@ -25,6 +26,7 @@ from cwm_cli.cli.shared import (
     names_of,
     print_parts,
 )
+from cwm_cli.errors import CwmError
 
 RowsOption = Annotated[
     int, basic_option("-n", min=1, help="Number of held-out transitions to predict.")
@@ -38,6 +40,15 @@ BackendOption = Annotated[
         autocompletion=names_of("backend"),
     ),
 ]
+BatchOption = Annotated[
+    str | None,
+    basic_option(
+        "--batch",
+        metavar="N,...",
+        help="Only compare the steps per second of all forms of an export and of the environment, "
+        "with these numbers of environments, e.g. 1,64,1024.",
+    ),
+]
 ExamplesOption = Annotated[
     int, model_option("--examples", min=0, help="Number of solved transitions in each prompt.")
 ]
@@ -49,6 +60,7 @@ def bench_speed(
     env: RunEnvOption = None,
     model: ModelOption = None,
     rows: RowsOption = 10,
+    batch: BatchOption = None,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
     environment: EnvironmentOptions,
@@ -66,6 +78,7 @@ def bench_speed(
     environment are timed in rounds on up to 1,000 transitions after a warm-up; a trained model
     is timed on imagined steps, in one episode and in 64. A language model gets one request per
     transition, at temperature 0 by default. A failure of one does not stop the measurement.
+    With --batch, the forms of `cwm runs export` step many environments with random actions.
 
     Example: cwm bench-speed runs/CartPole-v1-induction-0-20260101-120000
     """
@@ -73,6 +86,11 @@ def bench_speed(
     from cwm_cli.bench.speed import bench_speed as measure
     from cwm_cli.views.speed import SpeedView, speed_parts
 
+    if batch is not None:
+        if world.program or model:
+            raise CwmError("--batch measures the export of a run: leave out --program and --model")
+        _compare_batches(world.folder, batch, programs["allow_gap"], seed, json=json)
+        return
     with redirect_stdout(sys.stderr):  # environments may print
         found = measure(
             world.folder,
@@ -96,3 +114,28 @@ def bench_speed(
         emit_json(found.as_json())
     if found.language_model and found.language_model.stopped == INTERRUPTED:
         raise KeyboardInterrupt("interrupted: answers received so far are reported above")
+
+
+def _compare_batches(
+    run: Path | None, batch: str, allow_gap: list[str], seed: int, *, json: bool
+) -> None:
+    """Print the steps per second of all forms of a run's program."""
+    from cwm_cli.bench.batches import bench_batches
+    from cwm_cli.views.speed import SpeedView, batch_parts
+
+    if run is None:
+        raise CwmError("--batch measures the export of a run: name a run")
+    numbers = [part.strip() for part in batch.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise CwmError(f"--batch {batch!r} is no list of numbers: write --batch 1,64,1024")
+    with redirect_stdout(sys.stderr):  # environments may print
+        found = bench_batches(
+            run,
+            batches=[int(number) for number in numbers],
+            allow_gap=allow_gap,
+            seed=seed,
+            observer=SpeedView(),
+        )
+    print_parts(batch_parts(found), json=json)
+    if json:
+        emit_json(found.as_json())

@@ -11,6 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cwm_cli.bench.batches import FORMS as FORM_TITLES
+from cwm_cli.bench.batches import BatchSpeeds
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
@@ -90,6 +92,23 @@ def speed_parts(found: SpeedResult, width: int) -> Iterator[RenderableType]:
                 how = " in batches" if form == "batched" else ""
                 yield Text(f"The world model{how} is {ratio_words(ratio)} as {names[other]}.")
     yield from _remarks(found, model)
+
+
+def batch_parts(found: BatchSpeeds) -> Iterator[RenderableType]:
+    """Yield the steps per second of each form, and why some forms have none."""
+    cells = []
+    for form, title in FORM_TITLES.items():
+        rates = [found.rate(form, batch) for batch in found.batches]
+        if any(rates):
+            sandboxed = form == "python" and found.sandboxed
+            name = "program, in the sandbox" if sandboxed else title
+            cells.append([name, *(f"{rate:,.0f}" if rate else UNKNOWN for rate in rates)])
+    heads = ["steps per second", *(f"{batch:,}" for batch in found.batches)]
+    yield GridTable(Grid("", heads, cells), compact=True)
+    for form, reason in found.reasons.items():
+        name, _, batch = form.partition(" ")
+        where = f", batch of {int(batch):,}" if batch else ""
+        yield Text(f"{FORM_TITLES[name]}{where}: {printable(reason)}", style="dim")
 
 
 def seconds_words(seconds: float) -> str:

@@ -13,41 +13,12 @@ from cwm_cli.commands.collect import collect
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.export import export_of, publish
 from cwm_cli.export.package import make_names
-from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import GAPS
-from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from cwm_cli.worlds.translating import is_arithmetic, translated
 from folders import WORLD_MODELS
-from worlds import CARTPOLE, PENDULUM
-
-CAR = """
-import numpy as np
-
-GRAVITY = 0.0025
-
-
-class Environment:
-    def set_state(self, observation):
-        self.position, self.velocity = observation
-
-    def step(self, action):
-        velocity = self.velocity + (action - 1) * 0.001 - np.cos(3 * self.position) * GRAVITY
-        velocity = min(max(velocity, -0.07), 0.07)
-        position = min(max(self.position + velocity, -1.2), 0.6)
-        if position == -1.2 and velocity < 0:
-            velocity = 0.0
-        self.position, self.velocity = position, velocity
-        return np.array([position, velocity]), -1.0, bool(position >= 0.5 and velocity >= 0)
-"""
-
-# Beyond a speed of 0.04 its loop takes too many rounds to be translated.
-LOOPING = CAR.replace(
-    "        self.position, self.velocity = position, velocity\n",
-    "        rest = abs(velocity)\n        while rest > 0.01:\n            rest = rest - 0.01\n"
-    "        position = position + 0 * rest\n"
-    "        self.position, self.velocity = position, velocity\n",
-)
+from search_runs import run_of
+from worlds import CAR, CARTPOLE, LOOPING, PENDULUM
 
 PROGRAMS = {
     "CartPole-v1": CARTPOLE,
@@ -157,17 +128,10 @@ def test_text_that_does_more_than_arithmetic_is_not_accepted(text):
 
 def packaged(folder, program, data, monkeypatch, form="auto"):
     """Export a run of a program, and return its export and the id of the environment."""
-    env = data.metadata["env"]
-    config = SearchConfig(env=env, dataset="d", strategy="s", backend="b")
-    header = SearchHeader(config=config, description="", versions={}, source="x", created="now")
-    run = SearchRun.start(folder / "run", header, {"dataset.npz": data})
-    node = Node(0, 0, -1, GENERATE, program, Verdict(0.5), "key", Usage())
-    with run:
-        run.learn(Record(node, program))
-    run.write_best(program)
+    run = run_of(program, data, folder / "run")
     made = export_of(run.folder, form=form, accepted=list(GAPS))
     publish(made, folder / "export")
-    names = make_names(env)
+    names = make_names(data.metadata["env"])
     monkeypatch.syspath_prepend(folder / "export")
     for known in [name for name in sys.modules if name.split(".")[0] == names.module]:
         monkeypatch.delitem(sys.modules, known)

@@ -2,10 +2,10 @@
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.runs.searches import SearchConfig, SearchHeader
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import Node, Record, Usage, Verdict
+from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 
 CONFIG = SearchConfig(
     env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}
@@ -39,3 +39,15 @@ def record(number):
         usage=Usage(cost=0.5),
     )
     return Record(node, f"```python\nx = {number}\n```")
+
+
+def run_of(program, data, folder):
+    """Write a run with one program for the environment of recorded rows, and return it."""
+    config = SearchConfig(env=data.metadata["env"], dataset="d", strategy="s", backend="b")
+    header = SearchHeader(config=config, description="", versions={}, source="x", created="now")
+    run = SearchRun.start(folder, header, {DATASET: data})
+    with run:
+        node = Node(0, 0, -1, GENERATE, program, Verdict(0.5), "key", Usage())
+        run.learn(Record(node, program))
+    run.write_best(program)
+    return run

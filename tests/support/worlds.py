@@ -39,6 +39,34 @@ class Environment:
         return [math.cos(self.angle), math.sin(self.angle), self.spin], -cost, False
 """
 
+CAR = """
+import numpy as np
+
+GRAVITY = 0.0025
+
+
+class Environment:
+    def set_state(self, observation):
+        self.position, self.velocity = observation
+
+    def step(self, action):
+        velocity = self.velocity + (action - 1) * 0.001 - np.cos(3 * self.position) * GRAVITY
+        velocity = min(max(velocity, -0.07), 0.07)
+        position = min(max(self.position + velocity, -1.2), 0.6)
+        if position == -1.2 and velocity < 0:
+            velocity = 0.0
+        self.position, self.velocity = position, velocity
+        return np.array([position, velocity]), -1.0, bool(position >= 0.5 and velocity >= 0)
+"""
+
+# Beyond a speed of 0.04 its loop takes too many rounds to be translated.
+LOOPING = CAR.replace(
+    "        self.position, self.velocity = position, velocity\n",
+    "        rest = abs(velocity)\n        while rest > 0.01:\n            rest = rest - 0.01\n"
+    "        position = position + 0 * rest\n"
+    "        self.position, self.velocity = position, velocity\n",
+)
+
 COUNTER = """
 class Environment:
     def set_state(self, observation):
