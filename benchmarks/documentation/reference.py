@@ -339,6 +339,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "cwm_cli/commands/tolerances",
         "plugins/cwm_induction/calibrate",
         "cwm_cli/commands/subjects",
+        "cwm_cli/commands/transfer",
     ),
     "Search": (
         "cwm_cli/search",

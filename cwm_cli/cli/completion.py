@@ -179,7 +179,7 @@ OPTION_KINDS: Mapping[str, tuple[str, ...]] = {
     "plan": ("planner", "planning", "sandbox", "checkpoint"),
     "play": ("planner", "planning", "sandbox", "checkpoint"),
     "calibrate": ("refiner", "sandbox"),
-    "evaluate": ("sandbox", "checkpoint"),
+    "evaluate": ("sandbox", "checkpoint", "transfer"),
     "import": ("importer",),
     "export": ("exporter",),
 }

@@ -36,6 +36,14 @@ DiagnoseOption = Annotated[
 RolloutsOption = Annotated[
     int, basic_option("--rollouts", min=0, help="Number of open-loop rollouts to score too.")
 ]
+TransferOption = Annotated[
+    Literal["ppo"] | None,
+    basic_option(
+        "--transfer",
+        help="Train agents in the program and in the environment, and compare their returns in "
+        "the environment. Needs cwm-cli[rl]; -o transfer.steps=20000 sets the effort.",
+    ),
+]
 SplitOption = Annotated[
     Literal["train", "test"] | None,
     data_option("--split", help="Score only one split.", show_default="both"),
@@ -52,6 +60,7 @@ def evaluate(
     env: RunEnvOption = None,
     diagnose: DiagnoseOption = False,
     rollouts: RolloutsOption = 0,
+    transfer: TransferOption = None,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
     split: SplitOption = None,
@@ -83,6 +92,7 @@ def evaluate(
         env=env,
         env_args=env_args,
         shifts=shifts,
+        transfer=transfer,
         dataset=dataset,
         split=split,
         metric=metric,

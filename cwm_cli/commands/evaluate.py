@@ -14,6 +14,13 @@ from cwm_cli.commands.shifting import Robustness, ShiftedScore, record_similar
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import Scores
 from cwm_cli.commands.tolerances import component_names, with_tolerances
+from cwm_cli.commands.transfer import (
+    Algorithm,
+    Transfer,
+    TransferOptions,
+    check_transfer,
+    compare_training,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -71,6 +78,8 @@ class EvaluationResult(Result):
         places: Row numbers of each part in the dataset, counted from 0.
         text: Source text of the program; empty for other models.
         robustness: The comparison with shifted environments, if it was requested.
+        transfer: The comparison of agents that are trained in the program and in its environment,
+            if it was requested.
     """
 
     scores: Scores
@@ -85,6 +94,7 @@ class EvaluationResult(Result):
     places: Mapping[Part, np.ndarray] = field(default_factory=dict, repr=False)
     text: str = field(default="", repr=False)
     robustness: Robustness | None = None
+    transfer: Transfer | None = None
 
     @property
     def is_good(self) -> bool:
@@ -144,6 +154,8 @@ class EvaluationResult(Result):
             extra["calibration"] = {p: each and each.as_json() for p, each in calibrations.items()}
         if self.robustness is not None:
             extra["robustness"] = self.robustness.as_json()
+        if self.transfer is not None:
+            extra["transfer"] = self.transfer.as_json()
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
@@ -165,6 +177,7 @@ def evaluate(
     rollout_count: int = 0,
     trajectory_count: int = 0,
     shifts: Sequence[int | Mapping[str, Any]] = (),
+    transfer: Algorithm | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
     tools: Sequence[str] = (),
     allow_gap: Sequence[str] = (),
@@ -189,7 +202,9 @@ def evaluate(
             they are scored.
         shifts: Shifted environments to score the program in as well: seeds of `--shift`, or
             arguments that replace the ones of the environment, such as `{"g": 5}`.
-        options: Options of the model and of the sandbox, as for `-o`.
+        transfer: Train agents with this algorithm in the program and in its environment, and
+            compare their returns in the environment. Needs the extra `rl`.
+        options: Options of the model, of the transfer and of the sandbox, as for `-o`.
         tools: Modules that the program may import.
         allow_gap: Missing protections of the sandbox that are accepted.
         seed: Random seed.
@@ -211,11 +226,15 @@ def evaluate(
         options=options,
         observer=observer,
     )
-    limits = read_options(about.options, [Owner("sandbox", Limits)])["sandbox"]
+    owners = [Owner("sandbox", Limits), Owner("transfer", TransferOptions)]
+    chosen = read_options(about.options, owners)
+    limits, training = chosen["sandbox"], owners[1].make(chosen["transfer"])
     check_access(tools, allow_gap)
     if metric is not None:
         find("metric", metric)  # refuse a wrong name before transitions are recorded
     shifted = about.in_shifts(shifts)
+    if transfer is not None:
+        check_transfer(about)
     data = about.transitions(dataset, observer)
     bounds = Limits.chosen({**about.limits, **limits})
     with ExitStack() as stack:
@@ -229,7 +248,20 @@ def evaluate(
         result = scoring.score(data, split, rollout_count, trajectory_count)
         if shifted and result.found:
             result = replace(result, robustness=scoring.compare(result, data, shifted, observer))
+    if transfer is None or result.failure:
         return result
+    compared = compare_training(
+        about,
+        data,
+        algorithm=transfer,
+        options=training,
+        limits=limits,
+        tools=tools,
+        allow_gap=allow_gap,
+        seed=seed,
+        observer=observer,
+    )
+    return replace(result, transfer=compared)
 
 
 class _Scoring(NamedTuple):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from cwm_cli import registry
 from cwm_cli.commands.choices import SearchOptions
+from cwm_cli.commands.transfer import TransferOptions
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.evaluation.support import Doubt
 from cwm_cli.registry import Owner
@@ -36,6 +37,7 @@ def option_owners(name: str | None = None, kind: str | None = None) -> Iterator[
         "planning": Doubt,
         "sandbox": Limits,
         "search": SearchOptions,
+        "transfer": TransferOptions,
         **registry.option_groups(),
     }
     known += [(group, group) for group in groups if kind in (None, group)]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cwm_cli.commands.evaluate import EvaluationResult, Part
 from cwm_cli.commands.shifting import Robustness
+from cwm_cli.commands.transfer import Transfer
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.calibration import BINS, ForecastCalibration
@@ -65,6 +66,8 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
             yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)
     if result.robustness is not None:
         yield from robustness_parts(result.robustness)
+    if result.transfer is not None:
+        yield from transfer_parts(result.transfer)
     if diagnose and (found := result.diagnosis()) is not None:
         yield ""
         yield from diagnosis_parts(found, TITLES[result.wrong or "train"])
@@ -100,6 +103,36 @@ def robustness_parts(found: Robustness) -> Iterator[RenderableType]:
         else:
             words = "breaks nothing"
         yield Text(f"{each.name}: {words}.")
+
+
+def transfer_parts(found: Transfer) -> Iterator[RenderableType]:
+    """Yield the returns of the agents in the environment, and whether a policy transfers."""
+    titles = {"model": "world model", "environment": "environment", "random": "random actions"}
+    cells = [
+        [titles[name], f"{each.mean:.4g}", f"{each.low:.4g} to {each.high:.4g}"]
+        for name, each in found.intervals.items()
+    ]
+    options = found.options
+    effort = f"{options.steps:,} steps of {found.algorithm.upper()}, {options.seeds} seed"
+    yield Text(
+        f"\nReturns in the environment after {effort}{'s' * (options.seeds != 1)}:", style="bold"
+    )
+    yield GridTable(Grid("", ["trained in", "mean", "95 % interval"], cells), compact=True)
+    gap = found.difference
+    numbers = f"{gap.mean:.4g} (95 %: {gap.low:.4g} to {gap.high:.4g})"
+    yield Text(f"\n{_TRANSFERS[found.verdict]} Difference: {numbers}.")
+    if found.failures:
+        yield Text(f"The program failed in {found.failures:,} episodes of the training.", "yellow")
+
+
+_TRANSFERS = {
+    "full": "The policy transfers: training in the world model is as good as in the environment.",
+    "partial": "The policy transfers in part: it is better than random actions, but worse than "
+    "after training in the environment.",
+    "none": "The policy does not transfer: it is not better than random actions.",
+    "unknown": "Unknown whether the policy transfers: no agent is better than random actions; "
+    "train longer with -o transfer.steps=N.",
+}
 
 
 def _cells(name: str, columns: Iterable[Mapping[str, PartAccuracy]], measure: str) -> Iterator[str]:
