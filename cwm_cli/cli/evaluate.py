@@ -41,7 +41,7 @@ TransferOption = Annotated[
     basic_option(
         "--transfer",
         help="Train agents in the program and in the environment, and compare their returns in "
-        "the environment. Needs cwm-cli[rl]; -o transfer.steps=20000 sets the effort.",
+        "the environment. Needs cwm-cli[rl]; -o transfer.steps=50000 sets the effort.",
     ),
 ]
 SplitOption = Annotated[

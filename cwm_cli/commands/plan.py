@@ -200,7 +200,7 @@ def _play_subject(
     observer: Observer,
     render: Path | str | None = None,
 ) -> PlanResult:
-    """Play episodes in the environment of a subject; the arguments are those of `plan`."""
+    """Play episodes in the environment of a subject; `plan` describes the arguments."""
     setup = PlanSetup.of(
         subject,
         dataset=dataset,

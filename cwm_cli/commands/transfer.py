@@ -30,8 +30,12 @@ from cwm_cli.worlds.simulated import ProgramSimulator
 Algorithm = Literal["ppo"]
 """A learning algorithm of Stable-Baselines3."""
 
-PARALLEL_ENVS, ROLLOUT_STEPS = 8, 256
-"""Parallel environments and steps of a rollout: together the 2,048 steps of PPO's default."""
+PARALLEL_ENVS = 8
+"""Number of environments that are stepped in turn by an agent that learns."""
+
+SETTINGS: Mapping[str, Any] = {"n_steps": 128, "batch_size": 128, "learning_rate": 1e-3}
+"""Settings of PPO that differ from the defaults: larger steps and fewer updates, so that small
+tasks are learned in seconds. CartPole is solved in 16,384 steps (seeds 201 to 203)."""
 
 Verdict = Literal["full", "partial", "none", "unknown"]
 """How much of a policy transfers; "unknown" if no agent is better than random actions."""
@@ -41,12 +45,12 @@ Verdict = Literal["full", "partial", "none", "unknown"]
 class TransferOptions:
     """Options of `cwm evaluate --transfer`."""
 
-    steps: int = 20_000
+    steps: int = 16_384
     """Training steps of each agent."""
     seeds: int = 3
     """Number of agents in each environment."""
     episodes: int = 20
-    """Number of episodes in which each trained agent is scored."""
+    """Number of scored episodes of each trained agent."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -85,7 +89,7 @@ class Transfer:
 
     @property
     def difference(self) -> MeanInterval:
-        """Mean return after training in the program, minus that after training in the truth."""
+        """Mean return of agents from the program, minus the mean return of the other agents."""
         return difference_interval(self.model, self.truth)
 
     @property
@@ -252,7 +256,7 @@ def _fitted(observation: Any, space: gym.Space[Any]) -> Any:
 
 
 def _train(make: Callable[[], gym.Env[Any, Any]], steps: int, seed: int, env: str) -> Act:
-    """Train PPO with its defaults, and return its deterministic policy."""
+    """Train PPO, and return its deterministic policy."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -263,7 +267,7 @@ def _train(make: Callable[[], gym.Env[Any, Any]], steps: int, seed: int, env: st
             if isinstance(copies.observation_space, gym.spaces.Dict)
             else "MlpPolicy"
         )
-        agent = PPO(policy, copies, n_steps=ROLLOUT_STEPS, seed=seed, device="cpu")
+        agent = PPO(policy, copies, seed=seed, device="cpu", **SETTINGS)
     except (AssertionError, NotImplementedError, ValueError) as error:
         words = str(error).splitlines()[0] if str(error) else "its spaces are not supported"
         raise CwmError(f"PPO cannot learn in {env} ({words}): leave out --transfer") from error
@@ -292,7 +296,7 @@ def _random_actions(make: Callable[[], gym.Env[Any, Any]], seed: int) -> Act:
 
 
 def _play(make: Callable[[], gym.Env[Any, Any]], act: Act, episodes: int, seed: int) -> list[float]:
-    """Return the returns of episodes, which are played at the same time."""
+    """Play several episodes at the same time, and return their returns."""
     returns = [0.0] * episodes
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(make())) for _ in range(episodes)]

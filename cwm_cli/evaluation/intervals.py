@@ -30,7 +30,7 @@ def mean_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> MeanIn
 def difference_interval(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, seed: int = 0
 ) -> MeanInterval:
-    """Return the difference of two means; the arguments are those of `mean_interval`."""
+    """Return the difference of two means of groups, as for `mean_interval`."""
     means = _resampled_means(ours, seed) - _resampled_means(theirs, seed + 1)
     return _interval(float(np.mean(ours) - np.mean(theirs)), means)
 
