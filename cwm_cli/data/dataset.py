@@ -258,6 +258,12 @@ class Dataset:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
+    def first_train_rows(self, count: int) -> Self:
+        """Return the first train rows and all test rows; the last train episode may be cut."""
+        train = np.flatnonzero(self.columns["split"] == 0)[:count]
+        test = np.flatnonzero(self.columns["split"] == 1)
+        return self[np.sort(np.concatenate([train, test]))]
+
     def concatenate(self, *others: Self) -> Self:
         """Append the rows of other datasets, which must have the same columns."""
         columns = {

@@ -23,6 +23,7 @@ from cwm_benchmark.configuration import (
     Trial,
     environments_of,
     shift_of,
+    sizes_of,
 )
 from cwm_benchmark.folder import TaskRecord, TasksLeft
 from cwm_benchmark.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
@@ -123,6 +124,7 @@ def benchmark(
     hide: Sequence[str] = (),
     noise: Mapping[str, float] | None = None,
     data_seed: int = 0,
+    rows: Sequence[int] = (),
     api_base: str | None = None,
     temperature: float | None = None,
     tools: Iterable[str] = (),
@@ -139,9 +141,10 @@ def benchmark(
     own, made by a process of its own: one that fails is left out of the means, counted, and
     tried again when the same call continues. A shifted suite, or `shift`, gives environments
     other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
-    them. Searches with a language model begin with nothing unless `start` names a program, so
-    that no model gets credit for the work of another backend; `induction` has a row of its own.
-    The estimated cost of language models is reported first. If `ask` is given, it gets the
+    them. With several numbers of `rows`, each number has its own jobs, which get the first train
+    rows of one recording. Searches with a language model begin with nothing unless `start` names a
+    program, so that no model gets credit for the work of another backend; `induction` has a row of
+    its own. The estimated cost of language models is reported first. If `ask` is given, it gets the
     `CostEstimate`, and the benchmark starts only if it returns True. Raises `CwmError` for
     mistakes of the user.
     """
@@ -164,6 +167,7 @@ def benchmark(
         tools=tuple(sorted(set(tools))),
         metric=metric,
         data_seed=data_seed,
+        rows=sizes_of(rows),
         max_steps=max_steps,
         shift=shift_of(suite, envs, shift),
         hide=tuple(hide),
@@ -206,8 +210,8 @@ def benchmark(
         _work_observed(BenchmarkWork(opened, access, jobs, observer.note), observer)
         report = BenchmarkRun.report([opened])
         report.save(opened.folder)
-    rows = rows_of(opened)
-    return BenchmarkResult(opened.folder, rows, groups_of(rows), report)
+    jobs_done = rows_of(opened)
+    return BenchmarkResult(opened.folder, jobs_done, groups_of(jobs_done), report)
 
 
 class TaskEvent(NamedTuple):

@@ -61,6 +61,14 @@ MetricOption = Annotated[
     str,
     data_option("--metric", metavar="NAME", help=METRICS, autocompletion=names_of("metric")),
 ]
+RowsOption = Annotated[
+    str,
+    data_option(
+        "--rows",
+        metavar="N,N",
+        help="Numbers of train rows to compare, such as 100,300,1000. Default: all rows.",
+    ),
+]
 ParallelOption = Annotated[
     int,
     limit_option("--parallel", min=1, help="Maximum number of simultaneous completions per job."),
@@ -144,6 +152,7 @@ def benchmark(
     folder: RunOptions,
     metric: MetricOption = "accuracy",
     data_seed: DataSeedOption = 0,
+    rows: RowsOption = "",
     hide: HideOption,
     noise: NoiseOption,
     parallel: ParallelOption = 1,
@@ -162,6 +171,7 @@ def benchmark(
     Example: cwm benchmark --env CartPole-v1 --env Acrobot-v1 --strategy gif-mcts --seeds 3
     """
     from cwm_benchmark.benchmarking import benchmark as compare
+    from cwm_benchmark.configuration import sizes_of
     from cwm_benchmark.view import BenchmarkView
 
     result = compare(
@@ -172,6 +182,7 @@ def benchmark(
         episodes=episodes,
         metric=metric,
         data_seed=data_seed,
+        rows=sizes_of(rows) if rows else (),
         executor=executor,
         ask=costs.confirm,
         observer=tracking.beside(BenchmarkView(json=json)),

@@ -13,7 +13,7 @@ from cwm_cli.commands.choices import Choices, check_choices, check_names, owners
 from cwm_cli.credentials import without_credentials
 from cwm_cli.envs.tasks import SHIFTED, SUITES
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT, check_shift
-from cwm_cli.errors import UnknownNameError
+from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import environment, find, read_options
 from cwm_cli.runs.store import RunHeader
 
@@ -31,11 +31,14 @@ class Trial(NamedTuple):
     strategy: str
     model: str
     seed: int
+    train_rows: int = 0
+    """Number of train rows; 0 for all."""
 
     @property
     def name(self) -> str:
         """The name of its run folder."""
-        words = (self.environment, self.strategy, self.model, str(self.seed))
+        size = f"{self.train_rows}-rows" if self.train_rows else ""
+        words = (self.environment, self.strategy, self.model, size, str(self.seed))
         return "-".join(slug(word) for word in words if word)
 
 
@@ -75,6 +78,8 @@ class BenchmarkConfig(BaseModel):
     tools: tuple[str, ...] = ()
     metric: str = "accuracy"
     data_seed: int = 0
+    rows: tuple[int, ...] = ()
+    """Numbers of train rows in rising order, each with jobs of its own; empty for all rows."""
     max_steps: int | None = None
     shift: int | None = None
     hide: tuple[str, ...] = ()
@@ -95,13 +100,20 @@ class BenchmarkConfig(BaseModel):
     @property
     def trials(self) -> list[Trial]:
         """The jobs: all strategies of an environment, then the next; the baseline comes last."""
-        sets = (self.environments, self.strategies, self.models, range(self.seeds))
+        sizes = self.rows or (0,)
+        sets = (self.environments, self.strategies, self.models, sizes, range(self.seeds))
         baseline = [
-            Trial(environment, self.strategies[0], self.baseline, 0)
-            for environment in self.environments
+            Trial(environment, self.strategies[0], self.baseline, 0, rows)
+            for environment, rows in product(self.environments, sizes)
             if self.baseline
         ]
-        return [*(Trial(*chosen) for chosen in product(*sets)), *baseline]
+        return [
+            *(
+                Trial(env, strategy, model, seed, n)
+                for env, strategy, model, n, seed in product(*sets)
+            ),
+            *baseline,
+        ]
 
     @cached_property
     def needs_programs(self) -> bool:
@@ -226,6 +238,18 @@ def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:
     if not named and suite not in SUITES:
         raise UnknownNameError("suite", suite, SUITES)
     return tuple(dict.fromkeys(named or SUITES[suite]))
+
+
+def sizes_of(rows: str | Sequence[int]) -> tuple[int, ...]:
+    """Return numbers of train rows in rising order, each once; "100,300" is text of `--rows`."""
+    try:
+        given = [int(word) for word in rows.split(",")] if isinstance(rows, str) else [*rows]
+    except ValueError:
+        given = [0]
+    if min(given, default=1) < 1:
+        words = rows if isinstance(rows, str) else ",".join(map(str, rows))
+        raise CwmError(f"invalid --rows {words}: write numbers of at least 1, such as 100,300,1000")
+    return tuple(sorted(set(given)))
 
 
 def shift_of(suite: str, named: Sequence[str], seed: int | None) -> int | None:

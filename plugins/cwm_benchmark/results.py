@@ -85,7 +85,8 @@ class TrialRow(BaseModel):
     A program that fails when it is scored has the score 0. A job that failed
     has no score, and `reason` says why; of a finished one it says why nothing
     was played. `failure` is the error of the best program if no program of the job runs.
-    `original` is the score of the program that the backend started from.
+    `original` is the score of the program that the backend started from. `train_rows` is the
+    number of train rows that `--rows` gave the job.
     `peak_memory` is the most, in bytes, that one of its processes had in memory (one searches,
     one plays; sandboxes are not counted), `cpu_seconds` what both took together with their
     sandboxes, and `place` the machine that searched, where they are known. A process that was
@@ -101,6 +102,7 @@ class TrialRow(BaseModel):
     model: str
     backend: str
     seed: int
+    train_rows: int | None = None
     run: str
     state: Literal["finished", "failed", "unfinished"]
     reason: str | None = None
@@ -148,6 +150,7 @@ class GroupMean(BaseModel):
 class TrialGroup(BaseModel):
     """What jobs came to. Jobs without a score are counted, and left out of the means.
 
+    `group` is a kind of environments, "all", or the id of a single environment.
     `means` are by split and part, such as `test_accuracy`, R and R_random. Rows
     with null are left out of a mean. Tokens and costs are sums, null when
     one is unknown.
@@ -158,6 +161,7 @@ class TrialGroup(BaseModel):
     group: str
     strategy: str
     model: str
+    train_rows: int | None = None
     over: str
     seeds: str
     jobs: int
@@ -192,6 +196,7 @@ def _row(
     about: dict[str, Any] = {
         "job": trial.name,
         **trial._asdict(),
+        "train_rows": trial.train_rows or None,
         "backend": trial.model if trial.model == run.config.baseline else run.config.backend,
         "group": prepared.group if prepared else None,
         "run": named(run.trial_folder(trial)),
@@ -295,18 +300,30 @@ def ratio_error(R: float, model: Side, oracle: Side, baseline: Side) -> float | 
 
 def groups_of(rows: Sequence[TrialRow]) -> list[TrialGroup]:
     """Gather rows; where there are several kinds of environments, also all together."""
-    gathered: dict[tuple[str, str, str], list[TrialRow]] = defaultdict(list)
+    gathered: dict[tuple[str, str, str, int | None], list[TrialRow]] = defaultdict(list)
     kinds = {row.group for row in rows if row.group}
     for row in rows:
         for kind in [row.group, *([ALL] if len(kinds) > 1 else [])]:
             if kind:
-                gathered[kind, row.strategy, row.model].append(row)
+                gathered[kind, row.strategy, row.model, row.train_rows].append(row)
     keys = sorted(gathered, key=lambda key: ORDER.index(key[0]))
-    return [_group(*key, gathered[key]) for key in keys]
+    return [_group(key[0], gathered[key]) for key in keys]
 
 
-def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> TrialGroup:
-    """Put the jobs of a group together."""
+def groups_by_size(rows: Sequence[TrialRow]) -> list[TrialGroup]:
+    """Gather the seeds of each environment, strategy, model and number of train rows.
+
+    The errors of the means are over seeds. Without `--rows` there are no groups.
+    """
+    gathered: dict[tuple[str, str, str, int], list[TrialRow]] = defaultdict(list)
+    for row in rows:
+        if row.train_rows:
+            gathered[row.environment, row.strategy, row.model, row.train_rows].append(row)
+    return [_group(key[0], own) for key, own in gathered.items()]
+
+
+def _group(name: str, rows: Sequence[TrialRow]) -> TrialGroup:
+    """Put the jobs of a group together, which have a strategy, a model and a size in common."""
     done = [row for row in rows if row.state == "finished"]
     means: dict[str, GroupMean | None] = {}
     for split in SPLITS:
@@ -320,9 +337,10 @@ def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> Tr
     environments = list(dict.fromkeys(row.environment for row in done))
     seeds = _seeds(done)
     return TrialGroup(
-        group=kind,
-        strategy=strategy,
-        model=model,
+        group=name,
+        strategy=rows[0].strategy,
+        model=rows[0].model,
+        train_rows=rows[0].train_rows,
         over=f"{_count(str(len(environments)), 'environment')} x {_count(seeds, 'seed')}",
         seeds=seeds,
         jobs=len(rows),

@@ -12,7 +12,15 @@ from math import isnan
 from typing import Any, NamedTuple, Self
 
 from cwm_benchmark.folder import BenchmarkFolder
-from cwm_benchmark.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_benchmark.results import (
+    GroupMean,
+    TrialGroup,
+    TrialRow,
+    groups_by_size,
+    groups_of,
+    rows_of,
+)
+from cwm_benchmark.sizes import ERROR, size_charts, size_grids, with_error
 from cwm_cli.commands.sides import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.progress import BestSoFar
@@ -20,8 +28,6 @@ from cwm_cli.runs.report import Grid, RunReport, Section, rounded, table, table_
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.storage import located
 from cwm_cli.text import UNKNOWN, money, share, tokens
-
-ERROR = "\N{PLUS-MINUS SIGN}"
 
 MEASURES = {
     f"{split}_{part}": f"{words} {what}"
@@ -84,7 +90,7 @@ PUBLISHED = (
 )
 
 
-JOB_HEADS = ("environment", "strategy", "model", "seed", "state")
+JOB_HEADS = ("environment", "strategy", "model", "train rows", "seed", "state")
 """The columns in front of the table of all jobs; rows are chosen by their values."""
 
 
@@ -99,6 +105,7 @@ class BenchmarkRun(BenchmarkFolder):
         [run] = runs
         rows = rows_of(run)
         groups, header = groups_of(rows), run.header.model_dump(mode="json")
+        sizes = groups_by_size(rows)
         answers = ", ".join(filter(None, run.config.models)) or run.config.backend
         most = f"{run.header.terms.budget} completions at most"
         notes = list(_notes(run, rows, groups))
@@ -106,7 +113,7 @@ class BenchmarkRun(BenchmarkFolder):
         caveat = run.header.caveat
         return RunReport(
             title=f"cwm benchmark: {answers}, {most}, {run.place}",
-            grids=[*group_grids(groups), *job_grids(rows)],
+            grids=[*group_grids(groups), *size_grids(sizes), *job_grids(rows)],
             verdict=with_effort(
                 f"{sum(bool(row.solved) for row in rows):,} of {len(rows):,} jobs solved",
                 completions=sum(row.completions or 0 for row in rows),
@@ -119,6 +126,7 @@ class BenchmarkRun(BenchmarkFolder):
                 "run": str(run.folder),
                 "rows": lines,
                 "groups": [group.model_dump(mode="json") for group in groups],
+                "by_size": [group.model_dump(mode="json") for group in sizes],
                 "simulated": bool(caveat),
                 "notes": notes,
                 "published": {"source": SOURCE, "figures": [one._asdict() for one in PUBLISHED]},
@@ -138,6 +146,7 @@ class BenchmarkRun(BenchmarkFolder):
         groups = groups_of(rows)
         found = [
             Section("jobs", "All jobs", jobs_data(rows), "The filters also select the curves."),
+            *size_charts(groups_by_size(rows)),
             *(
                 Section("table", each.title.capitalize(), table_of(each))
                 for each in group_grids(groups)
@@ -171,7 +180,7 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
     ]
     lines = [
         [
-            *(str(getattr(row, name) or "") for name in JOB_HEADS[:3]),
+            *(str(getattr(row, name.replace(" ", "_")) or "") for name in JOB_HEADS[:4]),
             str(row.seed),
             "solved" if row.solved else row.state,
             row.completions,
@@ -196,7 +205,8 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
     front = sum(place < words for place in kept)
     several = [n for n in range(front) if len({line[n] for line in cells}) > 1]
     named = {heads[place]: n for n, place in enumerate(kept)}
-    groups = [named[name] for name in ("strategy", "model", "environment") if name in named]
+    common = ("strategy", "model", "train rows", "environment")
+    groups = [named[name] for name in common if name in named]
     return {
         "heads": [heads[place] for place in kept],
         "rows": cells,
@@ -247,6 +257,11 @@ def _notes(
         "accuracy of the true environment on the held-out transitions, set to each observation; "
         "`with memory`: the same, if it continues from its own state along an episode."
     )
+    if run.config.rows:
+        yield (
+            "`train rows`: each job gets the first rows of one recording, and all its held-out "
+            "rows. The last episode may be cut."
+        )
     if longest := run.config.max_steps:
         yield f"Episodes, also those of the oracle, end after {longest} steps."
     if run.config.shift is not None:
@@ -323,8 +338,13 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
     """Yield a table for each kind of environments, and what was published about it."""
     for kind in dict.fromkeys(group.group for group in groups):
         some = [group for group in groups if group.group == kind]
-        several = len({group.model for group in some}) > 1
-        heads = [f"{g.strategy} {g.model}" if several else g.strategy for g in some]
+        models, sizes = ({getattr(g, name) for g in some} for name in ("model", "train_rows"))
+        heads = [
+            g.strategy
+            + (f" {g.model}" if len(models) > 1 else "")
+            + (f", {g.train_rows:,} rows" if len(sizes) > 1 else "")
+            for g in some
+        ]
         cells = [
             [words, *(_estimate(group.means[name], group) for group in some)]
             for name, words in MEASURES.items()
@@ -377,12 +397,14 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
 def _jobs(title: str, rows: Sequence[TrialRow], columns: Columns) -> Grid:
     """Return a table with a line for every job; what all have in common has no column."""
     names = ["environment"]
-    names += [n for n in ("strategy", "model", "seed") if len({getattr(r, n) for r in rows}) > 1]
+    common = ("strategy", "model", "train_rows", "seed")
+    names += [n for n in common if len({getattr(r, n) for r in rows}) > 1]
     cells = [
         [*(str(getattr(row, name)) for name in names), *(write(row) for write in columns.values())]
         for row in rows
     ]
-    return Grid(title, [*names, *columns], cells, len(names))
+    heads = [name.replace("_", " ") for name in names]
+    return Grid(title, [*heads, *columns], cells, len(names))
 
 
 def progress_words(row: TrialRow) -> str:
@@ -399,12 +421,7 @@ def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
     if estimate is None:
         return UNKNOWN
     left_out = "" if estimate.values == group.finished else f" ({estimate.values} jobs)"
-    return _with_error(estimate.mean, estimate.stderr) + left_out
-
-
-def _with_error(value: float, stderr: float | None) -> str:
-    """Write a share with its error."""
-    return share(value) + ("" if stderr is None else f" {ERROR} {share(stderr)}")
+    return with_error(estimate.mean, estimate.stderr) + left_out
 
 
 def _held_out_ceiling(row: TrialRow, kind: str) -> str:
@@ -417,7 +434,7 @@ def _ratio(row: TrialRow) -> str:
     """Write R with its error."""
     if row.play is None or row.play.R is None:
         return UNKNOWN
-    return _with_error(row.play.R, row.play.R_stderr)
+    return with_error(row.play.R, row.play.R_stderr)
 
 
 def _best_known(row: TrialRow) -> str:

@@ -229,11 +229,14 @@ def _table(shown: Sequence[TrialStanding], config: BenchmarkConfig, budget: int)
     several = {
         "strategy": len(config.strategies),
         "model": len(config.models),
+        "train_rows": len(config.rows),
         "seed": config.seeds,
     }
     names = ["environment", *(name for name, count in several.items() if count > 1)]
     columns = [
-        _Column(name, [printable(str(getattr(line.trial, name))) for line in shown])
+        _Column(
+            name.replace("_", " "), [printable(str(getattr(line.trial, name))) for line in shown]
+        )
         for name in names
     ]
     columns.append(_Column("state", [line.state for line in shown]))

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_benchmark.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
+from cwm_benchmark.configuration import (
+    BenchmarkAccess,
+    BenchmarkConfig,
+    BenchmarkTask,
+    Group,
+    Trial,
+)
 from cwm_benchmark.folder import BenchmarkFolder
 from cwm_cli.bench.executor import Command, job_process
 from cwm_cli.commands.choices import Choices
@@ -22,7 +28,7 @@ from cwm_cli.commands.sides import episodes_by_length
 from cwm_cli.commands.synthesize import Order, open_job
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
@@ -74,8 +80,7 @@ def prepare(work: TaskWork) -> None:
     spec = environment(name)
     with closing(spec.make(**env_args)) as env:
         group = group_of(space_of(env.observation_space), space_of(env.action_space, "actions"))
-    cached, _ = default_dataset(spec, env_args=env_args, data_seed=work.run.config.data_seed)
-    dataset = Dataset.load(cached)
+    dataset = _recorded(work.run.config, spec)
     dataset.save(work.run.data_file(name))
     send(work.run.data_file(name))
     facts = {
@@ -89,6 +94,17 @@ def prepare(work: TaskWork) -> None:
     work.run.keep(work.task, facts)
 
 
+def _recorded(config: BenchmarkConfig, spec: EnvironmentSpec) -> Dataset:
+    """Return the usual rows of an environment, or a longer recording if a job needs more rows."""
+    about: dict[str, Any] = {"env_args": config.env_args, "data_seed": config.data_seed}
+    file, _ = default_dataset(spec, **about)
+    dataset, needed = Dataset.load(file), max(config.rows, default=0)
+    if len(dataset.train) < needed:
+        file, _ = default_dataset(spec, **about, min_rows=needed)
+        dataset = Dataset.load(file)
+    return dataset
+
+
 def search(work: TaskWork) -> None:
     """Search for a program of an environment, new or continued."""
     run, trial, config = work.run, work.trial, work.run.config
@@ -97,7 +113,8 @@ def search(work: TaskWork) -> None:
         file = run.program_folder(trial.environment) / "best.py"
         start = f"backend.{find('backend', config.backend).starts_from}={file}"
         choices = choices._replace(options=[*choices.options, start])
-    _search(work, trial.environment, choices._replace(seed=trial.seed), run.trial_folder(trial))
+    choices = choices._replace(seed=trial.seed)
+    _search(work, trial.environment, choices, run.trial_folder(trial), trial.train_rows)
 
 
 def write(work: TaskWork) -> None:
@@ -159,10 +176,15 @@ TASKS: Mapping[str, Callable[[TaskWork], None]] = {
 }
 
 
-def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
-    """Search as `cwm synthesize` does; the result has the published score or the skill as well."""
+def _search(work: TaskWork, name: str, choices: Choices, folder: Path, train_rows: int = 0) -> None:
+    """Search as `cwm synthesize` does; the result has the published score or the skill as well.
+
+    With a number of `train_rows`, the search gets only the first ones.
+    """
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
+    if train_rows:
+        dataset = dataset.first_train_rows(train_rows)
     order = Order(environment(name), work.run.config.env_args, dataset, named(file), choices)
     with open_job(order, folder=folder) as job:
         if choices.max_cost is not None:
