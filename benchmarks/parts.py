@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.cases import (
@@ -41,7 +42,7 @@ Figures = dict[str, Any]
 class Part:
     """A part of the benchmark: its cases, how one is measured, and how its table is told.
 
-    Every case is measured with each of so many `seeds`.
+    Every case is measured with `seeds` seeds, from `first_seed` on.
     """
 
     name: str
@@ -50,14 +51,20 @@ class Part:
     table: Callable[[Mapping[str, Sequence[Figures]]], Iterator[str]]
     seeds: int = 10
     about: str = field(default="", compare=False)
+    first_seed: int = FIRST_SEED
 
 
 def measure_parts(
-    parts: Sequence[Part], folder: Path, words: str, module: str
+    parts: Sequence[Part],
+    folder: Path,
+    words: str,
+    module: str,
+    shipped: Mapping[Job, Figures] = MappingProxyType({}),
 ) -> Mapping[Job, Figures]:
     """Measure what is missing of what the command line names, print tables, return all there is.
 
-    `python -m MODULE` has to do this, too: that is how a case is measured elsewhere.
+    `python -m MODULE` has to do this, too: that is how a case is measured elsewhere. `shipped` are
+    results from elsewhere, which are not measured again; those in the folder override them.
     """
     parser = argparse.ArgumentParser(
         description=words, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -79,11 +86,13 @@ def measure_parts(
         if chosen.names and part.name not in chosen.names:
             continue
         cases = [case for case in part.cases if case.startswith(chosen.case or "")]
-        seeds = range(FIRST_SEED, FIRST_SEED + (chosen.seeds or part.seeds))
+        seeds = range(part.first_seed, part.first_seed + (chosen.seeds or part.seeds))
         if not chosen.table:
             jobs = [Job(part.name, case, seed) for seed in seeds for case in cases]
-            _measure_missing(jobs, chosen.folder, module, executor_of(chosen))
-        kept = _kept(chosen.folder)
+            known = {**shipped, **_kept(chosen.folder)}
+            missing = [job for job in jobs if job not in known]
+            _measure_missing(missing, chosen.folder, module, executor_of(chosen))
+        kept = {**shipped, **_kept(chosen.folder)}
         found = {
             case: [kept[job] for seed in seeds if (job := Job(part.name, case, seed)) in kept]
             for case in cases
@@ -91,7 +100,7 @@ def measure_parts(
         print(f"\n{part.name}: {part.about}")
         print("\n".join(part.table({case: runs for case, runs in found.items() if runs})))
     print(f"\n{machine()}")
-    return _kept(chosen.folder)
+    return {**shipped, **_kept(chosen.folder)}
 
 
 def _kept(folder: Path) -> dict[Job, Figures]:
@@ -106,10 +115,11 @@ def _kept(folder: Path) -> dict[Job, Figures]:
 
 
 def _measure_missing(jobs: Sequence[Job], folder: Path, module: str, executor: Executor) -> None:
-    """Measure the cases that were not measured before."""
-    known = _kept(folder)
-    missing = [(job.part, job.case, str(job.seed)) for job in jobs if job not in known]
-    cases = {words: words for words in missing}
+    """Measure cases, and print a line for each."""
+    cases: dict[tuple[str, ...], Sequence[str]] = {}
+    for job in jobs:
+        words = (job.part, job.case, str(job.seed))
+        cases[words] = words
     for (part, case, seed), found, reason in measure_cases(module, cases, folder, executor):
         end = f": {reason}" if found is None else f" ({found['seconds']:.0f} s)"
         print(f"{part}, {case}, seed {seed}{end}", flush=True)

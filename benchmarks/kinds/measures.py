@@ -1,10 +1,12 @@
-"""How each kind is made from some rows, and what is measured of it."""
+"""Make a model of each kind from some rows, and measure its predictions and its plans."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -12,208 +14,239 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cwm_cli as cwm
-from benchmarks.parts import Figures, Job
+from benchmarks.parts import Figures
+from cwm_cli.commands.collect import default_dataset
+from cwm_cli.commands.episodes import play
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.tasks import Setting
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from cwm_cli.text import UNKNOWN
-from cwm_cli.views.curves import Chart, Series
 
 ENVIRONMENTS: Mapping[str, str] = {
     "CartPole-v1": "cart_pole.py",
-    "MiniGrid-DoorKey-5x5-v0": "",
+    "MountainCar-v0": "mountain_car.py",
+    "Pendulum-v1": "pendulum.py",
+    "Acrobot-v1": "acrobot.py",
     "FrozenLake-v1": "",
+    "CliffWalking-v1": "",
+    "Taxi-v4": "",
 }
-"""Where kinds are compared, and the program of `recalled` where there is one."""
+"""The environments, each with its program in `benchmarks/recalled`, or ""."""
 
 ARGS: Mapping[str, Mapping[str, Any]] = {"FrozenLake-v1": {"is_slippery": False}}
 
-SIZES = (100, 300, 1000, 3000, 10_000)
+SIZES = (100, 1000, 10_000)
+"""Numbers of train rows; each smaller set is the beginning of the larger one."""
 
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "induction": {},
-    "recalled": {},
-    "ensemble": {"model": "ensemble", "profile": "small"},
-    "transformer": {"model": "transformer", "tokenizer": "grid", "profile": "tiny"},
+ORACLE, RECALLED, INDUCTION = "oracle", "recalled", "induction"
+
+TRAINED: Mapping[str, Mapping[str, Any]] = {
+    "ensemble": {"model": "ensemble", "agent": "planner", "steps": 1000},
+    "dreamer": {"model": "dreamer", "steps": 2000},
+    "transformer": {
+        "model": "transformer",
+        "tokenizer": "grid",
+        "profile": "tiny",
+        "agent": "planner",
+        "steps": 2000,
+    },
+    "cql": {"agent": "cql", "steps": 1000},
 }
-"""What is compared: programs found by induction; a program that a language model once wrote from
-memory, recorded, which no rows make better; and what `cwm train` takes for what it trains."""
+"""Arguments of `cwm train`.
 
-HELD_OUT = 1000
-"""Held-out rows at least."""
+The number of updates follows from `steps`: 5,000 of an ensemble, 500 of DreamerV3, 1,000 of a
+transformer and 1,000 of CQL. It does not depend on the number of rows, so that a curve over rows
+shows the effect of the data alone.
+"""
 
-LEAST_WORTH = 3000
-"""Steps that training is worth at least: few rows are gone through as often as many."""
+OWN_AGENT = ("dreamer", "cql")
+"""Kinds that play with a trained agent; the other kinds play by planning."""
 
 ROLLOUTS, HORIZON = 50, 5
-"""Rollouts on held-out rows, and after how many steps their error is told."""
+"""Rollouts from held-out rows, and the number of steps after which their error is measured."""
 
-EPISODES, MOST_STEPS = 5, 100
-"""Episodes that are planned, and their most steps: plans in networks take long."""
+EPISODES, MAX_STEPS, PLAY_SEED = 3, 200, 200
+"""Number, maximum length and seed of the episodes, which are the same for all models."""
 
-RECALLED = Path(__file__).parent.parent / "recalled"
+LIMIT_SECONDS = 600
+"""Limit of the processor time of a case: training, evaluation and play, without sandboxes."""
+
+RECALLED_PROGRAMS = Path(__file__).parent.parent / "recalled"
 
 
 class Made(NamedTuple):
-    """What was made: what names it to others, its size, and the seconds it took."""
+    """A model: its arguments for `cwm.plan`, its lines or parameters, and the seconds it took."""
 
     subject: Mapping[str, Any]
     size: int
     seconds: float
 
 
+class TimeLimit(BaseException):
+    """The time limit of a case is reached; no handler of ordinary errors catches this."""
+
+
+@contextmanager
+def limit_seconds(seconds: float) -> Iterator[None]:
+    """Raise `TimeLimit` in the main thread after `seconds` of processor time of this process.
+
+    A busy machine therefore does not change which cases finish.
+    """
+
+    def stop(*_: object) -> None:
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def cases_of() -> list[str]:
+    """Return the cases of an environment: a kind and a number of rows."""
+    return [f"{kind} {rows}" for kind in (INDUCTION, *TRAINED) for rows in SIZES]
+
+
+def references() -> list[str]:
+    """Return the cases that do not depend on rows: an environment, and "oracle" or "recalled"."""
+    recalled = [f"{env} {RECALLED}" for env, program in ENVIRONMENTS.items() if program]
+    return [*(f"{env} {ORACLE}" for env in ENVIRONMENTS), *recalled]
+
+
 def measured(env: str) -> Callable[[str, int, Path], Figures]:
-    """Return what makes a kind of model of an environment from so many rows, and measures it."""
+    """Return the function that measures a case of an environment, or a reference ("").
+
+    Its figures are the share of held-out rows that are predicted exactly (`exact`) and whose
+    observation is (`observation`), the error after `HORIZON` steps, the mean returns of planned
+    and of random actions, the seconds to make the model, its lines or parameters (`size`), and the
+    cores and load of the machine. A figure that a kind does not have is missing. A case that
+    reaches the time limit has only `limit`, in seconds of processor time.
+    """
 
     def measure(case: str, seed: int, folder: Path) -> Figures:
-        kind, size = case.split()
-        rows = _rows(env, seed, int(size), folder.parent / f"{env}-{seed}.npz")
-        made = _made(env, kind, rows, seed, folder)
-        found = cwm.evaluate(
-            made.subject.get("run") or made.subject["program"],
-            env=made.subject.get("env"),
-            env_args=made.subject.get("env_args"),
-            dataset=rows,
-            split="test",
-            rollout_count=ROLLOUTS,
-            seed=seed,
-        )
-        played = cwm.plan(
-            **made.subject,
-            dataset=rows if "program" in made.subject else None,
-            folder=folder / "plans",
-            **_played(seed),
-        )
-        assert found.scores.test is not None
-        errors = {each.steps: each.error for each in found.rollouts}
-        return {
-            "exact": found.scores.test.exact,
-            "observation": found.scores.test.observation,
-            "error": errors.get(HORIZON),
-            "return": mean(played.side.returns),
-            "oracle": _oracle(env, seed, folder.parent / f"{env}-{seed}-oracle"),
-            "random": mean(played.sides["random"].returns),
-            "seconds": made.seconds,
-            "size": made.size,
-        }
+        first, second = case.split()
+        try:
+            with limit_seconds(LIMIT_SECONDS):
+                if env:
+                    found = _measure(env, first, int(second), seed, folder)
+                else:
+                    found = _measure(first, second, max(SIZES), seed, folder)
+        except TimeLimit:
+            found = {"limit": LIMIT_SECONDS}
+        return found | {"machine": f"{os.cpu_count()} cores, load {os.getloadavg()[1]:.0f}"}
 
     return measure
 
 
-def _played(seed: int) -> dict[str, Any]:
-    """Return which episodes are planned."""
-    return {"episodes": EPISODES, "max_steps": MOST_STEPS, "seed": seed}
+def _measure(env: str, kind: str, size: int, seed: int, folder: Path) -> Figures:
+    """Measure a kind without a time limit."""
+    if kind == ORACLE:
+        return _play(folder, env=env, env_args=dict(ARGS.get(env, {})), real_env=True)
+    rows = _rows(env, seed, size)
+    made = _made(env, kind, rows, seed, folder)
+    figures: Figures = {"seconds": made.seconds, "size": made.size}
+    if kind != "cql":
+        figures |= _score(made, rows, seed)
+    if kind in OWN_AGENT:
+        return figures | {"return": _agent_return(env, folder)}
+    rows_of_program = {"dataset": rows} if "program" in made.subject else {}
+    return figures | _play(folder / "plans", **made.subject, **rows_of_program)
 
 
-@cache
-def _oracle(env: str, seed: int, folder: Path) -> float:
-    """Return what plans in the environment itself come to; they are written down, and kept."""
-    args = dict(ARGS.get(env, {}))
-    found = cwm.plan(env=env, env_args=args, real_env=True, folder=folder, **_played(seed))
-    return mean(found.side.returns)
+def _score(made: Made, rows: Dataset, seed: int) -> Figures:
+    """Score the predictions of a model on held-out rows."""
+    found = cwm.evaluate(
+        made.subject.get("run") or made.subject["program"],
+        env=made.subject.get("env"),
+        env_args=made.subject.get("env_args"),
+        dataset=rows,
+        split="test",
+        rollout_count=ROLLOUTS,
+        seed=seed,
+    )
+    assert found.scores.test is not None
+    errors = {each.steps: each.error for each in found.rollouts}
+    return {
+        "exact": found.scores.test.exact,
+        "observation": found.scores.test.observation,
+        "error": errors.get(HORIZON),
+    }
 
 
-def _rows(env: str, seed: int, size: int, file: Path) -> Dataset:
-    """Return the first train rows of a recording that is kept, and all that are held out."""
-    if not file.exists():
-        args = {"episodes": 10, "test_episodes": 10, "min_rows": max(SIZES)}
-        found = record(
-            environment(env),
-            env_args=ARGS.get(env, {}),
-            policy="curated",
-            min_test_rows=HELD_OUT,
-            seed=seed,
-            max_steps=MOST_STEPS,
-            **args,
-        )
-        found.save(file)
-    rows = Dataset.load(file)
-    train = np.flatnonzero(rows.columns["split"] == 0)[:size]
-    return rows[np.sort(np.concatenate([train, np.flatnonzero(rows.columns["split"] == 1)]))]
+def _play(folder: Path, **subject: Any) -> Figures:
+    """Plan in a model or in the environment itself, and play random actions."""
+    played = cwm.plan(
+        **subject,
+        folder=folder,
+        episodes=EPISODES,
+        max_steps=MAX_STEPS,
+        seed=PLAY_SEED,
+        options={"planning.stop": False},  # also the returns of bad models are compared
+    )
+    random = mean(played.sides["random"].returns)
+    return {"return": mean(played.side.returns), "random": random}
+
+
+def _agent_return(env: str, folder: Path) -> float:
+    """Return the mean return of a trained agent, in the episodes that the planners play."""
+    from cwm_neural.training.runs import TrainRun
+
+    task = Setting(env, dict(ARGS.get(env, {})), PLAY_SEED, MAX_STEPS).task(environment(env))
+    session = TrainRun.load(folder).agent().open(task, greedy=True, seed=PLAY_SEED)
+    with closing(session):
+        steps = play(task, range(EPISODES), session)
+        return mean(each.episode.returned for step in steps for each in step.finished)
+
+
+def _rows(env: str, seed: int, size: int) -> Dataset:
+    """Return as many train rows, and the held-out rows that all seeds share.
+
+    The train rows are the curated episodes of `cwm synthesize` in random order, then random
+    episodes, since curated ones take long to record.
+    """
+    spec, args = environment(env), ARGS.get(env, {})
+    file, _ = default_dataset(spec, env_args=args)
+    curated = Dataset.load(file)
+    train, rng = curated.train, np.random.default_rng(seed)
+    order = rng.permutation(np.unique(train.columns["episodes"]))
+    by_episode = [np.flatnonzero(train.columns["episodes"] == episode) for episode in order]
+    random = record(
+        spec,
+        env_args=args,
+        policy="random",
+        episodes=1,
+        test_episodes=1,
+        min_rows=max(0, size - len(train)),
+        seed=seed,
+        max_steps=MAX_STEPS,
+    ).train
+    random.columns["episodes"] = random.columns["episodes"] + curated.columns["episodes"].max() + 1
+    shuffled = train[np.concatenate(by_episode)]
+    return shuffled.concatenate(random, curated.test).first_train_rows(size)
 
 
 def _made(env: str, kind: str, rows: Dataset, seed: int, folder: Path) -> Made:
-    """Make a model, or continue to where it was stopped."""
+    """Make a model from rows, or continue an interrupted run."""
     began = time.monotonic()
-    if kind == "recalled":
-        if not (name := ENVIRONMENTS[env]):
-            raise CwmError("there is no recorded program")
-        text = (RECALLED / name).read_text(encoding="utf-8")
-        args = dict(ARGS.get(env, {}))
-        return Made({"program": RECALLED / name, "env": env, "env_args": args}, _lines(text), 0.0)
-    if kind == "induction":
+    if kind == RECALLED:
+        program = RECALLED_PROGRAMS / ENVIRONMENTS[env]
+        subject = {"program": program, "env": env, "env_args": dict(ARGS.get(env, {}))}
+        return Made(subject, _lines(program), 0.0)
+    if kind == INDUCTION:
         result = cwm.synthesize(env, dataset=rows, backend="induction", seed=seed, run=folder)
         if result.program is None:
             raise CwmError("no program was found")
-        text = result.program.read_text(encoding="utf-8")
-        return Made({"run": folder}, _lines(text), result.seconds)
+        return Made({"run": folder}, _lines(result.program), result.seconds)
     trained = cwm.train(
-        env,
-        dataset=rows,
-        steps=max(LEAST_WORTH, len(rows.train)),
-        run=folder,
-        seed=seed,
-        agent="planner",
-        options={"training.tests": 0},
-        **KINDS[kind],
+        env, dataset=rows, run=folder, seed=seed, options={"training.tests": 0}, **TRAINED[kind]
     )
     seconds = trained.seconds or time.monotonic() - began
     return Made({"run": folder}, sum(trained.parameters.values()), seconds)
 
 
-def _lines(program: str) -> int:
-    return sum(bool(line.strip()) for line in program.splitlines())
-
-
-COLUMNS: Mapping[str, str] = {
-    "exact": "exact rows",
-    "observation": "of what is observed",
-    "error": f"error after {HORIZON}",
-    "return": "return",
-    "seconds": "seconds",
-    "size": "lines or parameters",
-}
-
-
-def table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
-    """Yield a line for each kind and number of rows: means over seeds, and who there is beside."""
-    heads = "".join(f"{head:>21s}" for head in COLUMNS.values())
-    yield f"{'kind':12s}{'rows':>8s}{heads}"
-    for case, runs in found.items():
-        kind, rows = case.split()
-        cells = (_mean(runs, name) for name in COLUMNS)
-        told = (UNKNOWN if value is None else f"{value:,.4g}" for value in cells)
-        yield f"{kind:12s}{rows:>8s}" + "".join(f"{cell:>21s}" for cell in told)
-    every = [each for runs in found.values() for each in runs]
-    for name in ("oracle", "random"):
-        if (value := _mean(every, name)) is not None:
-            yield f"return of {name}: {value:.4g}"
-
-
-def _mean(runs: Sequence[Figures], name: str) -> float | None:
-    values = [each[name] for each in runs if each.get(name) is not None]
-    return mean(values) if values else None
-
-
-def drawn(env: str, found: Mapping[Job, Figures]) -> str:
-    """Draw the share of rows that each kind has exactly, and "" where nothing was measured."""
-    series = []
-    for kind in KINDS:
-        points = []
-        for size in SIZES:
-            own = [
-                each["exact"]
-                for job, each in found.items()
-                if (job.part, job.case) == (env, f"{kind} {size}")
-            ]
-            points += [(size, own)] if own else []
-        if points:
-            sizes = [float(size) for size, _ in points]
-            means = [mean(own) for _, own in points]
-            band = [min(own) for _, own in points], [max(own) for _, own in points]
-            series.append(Series(kind, sizes, means, band))
-    if not series:
-        return ""
-    label = "held-out rows predicted exactly, between seeds"
-    return Chart.of(env, "transitions", label, series, logarithmic=True).svg()
+def _lines(program: Path) -> int:
+    return sum(bool(line.strip()) for line in program.read_text(encoding="utf-8").splitlines())
