@@ -81,11 +81,14 @@ def load(file: Path) -> dict[Job, Figures]:
 
 
 def save(found: Results, file: Path) -> None:
-    """Write results to a CSV file, sorted, with four significant digits."""
+    """Write results to a CSV file, sorted; all but sizes are rounded to four significant digits."""
     lines = [",".join(COLUMNS)]
     for job, figures in sorted(found.items(), key=lambda item: _order(item[0])):
-        numbers = (figures.get(name) for name in MEASURES)
-        words = ("" if number is None else f"{number:.4g}" for number in numbers)
+        numbers = {name: figures.get(name) for name in MEASURES}
+        words = [
+            "" if number is None else f"{number:.0f}" if name == "size" else f"{number:.4g}"
+            for name, number in numbers.items()
+        ]
         machine = f'"{figures.get("machine", "")}"'
         lines.append(",".join([*Cell.of(job), str(job.seed), *words, machine]))
     replace(file, "\n".join(lines) + "\n")
