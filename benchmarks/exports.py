@@ -1,11 +1,14 @@
 """Steps per second of exported packages: single environments, NumPy and JAX.
 
     python -m benchmarks.exports [ENV ...] [--folder runs/exports]
+    python -m benchmarks.exports CartPole-v1/recalled    # a program as a language model writes it
+    python -m benchmarks.exports --known    # only export the programs of known environments
 
 For each environment, `cwm synthesize` finds a program, which is exported in each form. All forms
 take turns as in `cwm bench-speed --batch`; the table shows medians. JAX needs
-`pip install 'cwm-cli[jax]'`. CartPole, MountainCar and Pendulum
-are also compared with JAX code written for this benchmark, with the same resets.
+`pip install 'cwm-cli[jax]'`. CartPole, MountainCar and Pendulum are also compared with JAX code
+written for this benchmark, with the same resets. An export is written only if it agrees with the
+program on all recorded rows and on 10,000 random steps, so `--known` checks this agreement.
 """
 
 import argparse
@@ -17,7 +20,9 @@ from typing import Any
 import numpy as np
 
 import cwm_cli as cwm
+from benchmarks.induction import SUITES, Case
 from benchmarks.machine import machine
+from cwm_benchmark.configuration import slug
 from cwm_cli.bench.batches import (
     environment_walks,
     imported,
@@ -26,6 +31,7 @@ from cwm_cli.bench.batches import (
     walk_vector,
 )
 from cwm_cli.bench.speed import paces
+from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.commands.subjects import find_subject
 from cwm_cli.export import export_of
 
@@ -33,6 +39,14 @@ ENVS = (
     *("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "Acrobot-v1"),
     *("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"),
 )
+RECALLED = {
+    "CartPole-v1/recalled": "cart_pole.py",
+    "MountainCar-v0/recalled": "mountain_car.py",
+    "Pendulum-v1/recalled": "pendulum.py",
+    "Acrobot-v1/recalled": "acrobot.py",
+}
+"""Programs of `benchmarks/recalled`, which start a search that finds nothing to improve."""
+
 LANES, JAX_LANES = 1024, 16_384
 
 
@@ -43,24 +57,43 @@ def main() -> None:
     )
     parser.add_argument("envs", nargs="*", default=ENVS)
     parser.add_argument("--folder", type=Path, default=Path("runs/exports"))
+    parser.add_argument("--known", action="store_true", help="print which forms agree")
     chosen = parser.parse_args()
+    if chosen.known:
+        for case in SUITES["known"]:
+            name = " ".join([case.env, *case.arguments])
+            print(f"{name}: {forms_of(case, chosen.folder / slug(name) / 'run')}", flush=True)
+        return
     columns = ("single", "true", "program x1024", "numpy x1024", "own x1024", "jax", "jax, manual")
     print(f"| steps per second | {' | '.join(columns)} |")
     print(f"|---|{'---:|' * len(columns)}")
     for env in chosen.envs:
-        rates = measure(env, chosen.folder / env / "run")
+        rates = measure(env, chosen.folder / slug(env) / "run")
         cells = [f"{rates[name]:,.0f}" if name in rates else "" for name in columns]
         print(f"| {env} | {' | '.join(cells)} |", flush=True)
     print(machine())
 
 
+def forms_of(case: Case, run: Path) -> str:
+    """Export the induced program of a case in all forms; return those that agree, or a reason."""
+    if not (run / "result.json").exists():
+        arguments = parse_env_args([*case.arguments])
+        cwm.synthesize(case.env, env_args=arguments, run=run, budget=1)
+    export, reasons = translated_export(run, export_of(run, form="python"), ())
+    if export is None:
+        return f"no translation: {reasons['numpy']}"
+    return ", ".join(export.facts["forms"])
+
+
 def measure(env: str, run: Path) -> dict[str, float]:
     """Return the median steps per second of each form of the program of a run.
 
-    The program itself runs without a sandbox here: it comes from induction.
+    The program itself runs without a sandbox here: it comes from induction or from this repository.
     """
     if not (run / "result.json").exists():
-        cwm.synthesize(env, run=run, budget=1)
+        start = RECALLED.get(env)
+        program = str(Path(__file__).parent / "recalled" / start) if start else None
+        cwm.synthesize(env.removesuffix("/recalled"), run=run, budget=1, start=program)
     plain = export_of(run, form="python")
     translation, reasons = translated_export(run, plain, ())
     for form, reason in reasons.items():
@@ -81,8 +114,7 @@ def measure(env: str, run: Path) -> dict[str, float]:
                 walks["jax"] = package.walks(JAX_LANES, 0)["jax"]
                 if env in MANUAL:
                     world, space = package.module("jax_environment"), program.single_action_space
-                    manual = walk_jax(world, space, JAX_LANES, 0, MANUAL[env])
-                    walks["jax, manual"] = manual
+                    walks["jax, manual"] = walk_jax(world, space, JAX_LANES, 0, MANUAL[env])
         return {name: 1 / pace.median for name, pace in paces(walks).items()}
 
 

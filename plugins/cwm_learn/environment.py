@@ -54,7 +54,7 @@ class RepeatableEnvironment:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the episode diverged, or the journal continues with another one before its end."""
+        """Whether the episode diverged, or the journal leaves it before its end."""
         replay = self._journal.replay
         return self.has_diverged or (self.is_left and not replay.has_end(self.episode))
 
