@@ -75,14 +75,18 @@ def main() -> None:
 
 
 def forms_of(case: Case, run: Path) -> str:
-    """Export the induced program of a case in all forms; return those that agree, or a reason."""
-    if not (run / "result.json").exists():
-        arguments = parse_env_args([*case.arguments])
-        cwm.synthesize(case.env, env_args=arguments, run=run, budget=1)
+    """Export the induced program of a case; return the forms that agree, or a reason."""
+    synthesize_once(run, case.env, env_args=parse_env_args([*case.arguments]))
     export, reasons = translated_export(run, export_of(run, form="python"), ())
     if export is None:
         return f"no translation: {reasons['numpy']}"
     return ", ".join(export.facts["forms"])
+
+
+def synthesize_once(run: Path, env: str, **arguments: Any) -> None:
+    """Search for a program, unless the run is finished."""
+    if not (run / "result.json").exists():
+        cwm.synthesize(env, run=run, budget=1, **arguments)
 
 
 def measure(env: str, run: Path) -> dict[str, float]:
@@ -90,10 +94,9 @@ def measure(env: str, run: Path) -> dict[str, float]:
 
     The program itself runs without a sandbox here: it comes from induction or from this repository.
     """
-    if not (run / "result.json").exists():
-        start = RECALLED.get(env)
-        program = str(Path(__file__).parent / "recalled" / start) if start else None
-        cwm.synthesize(env.removesuffix("/recalled"), run=run, budget=1, start=program)
+    program = RECALLED.get(env)
+    start = Path(__file__).parent / "recalled" / program if program else None
+    synthesize_once(run, env.removesuffix("/recalled"), start=start)
     plain = export_of(run, form="python")
     translation, reasons = translated_export(run, plain, ())
     for form, reason in reasons.items():

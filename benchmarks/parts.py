@@ -82,6 +82,7 @@ def measure_parts(
         return {}
     if unknown := set(chosen.names) - set(names):
         parser.error(f"there is no {min(unknown)}: choose from {', '.join(names)}")
+    kept = {**shipped, **_kept(chosen.folder)}
     for part in parts:
         if chosen.names and part.name not in chosen.names:
             continue
@@ -89,10 +90,9 @@ def measure_parts(
         seeds = range(part.first_seed, part.first_seed + (chosen.seeds or part.seeds))
         if not chosen.table:
             jobs = [Job(part.name, case, seed) for seed in seeds for case in cases]
-            known = {**shipped, **_kept(chosen.folder)}
-            missing = [job for job in jobs if job not in known]
+            missing = [job for job in jobs if job not in kept]
             _measure_missing(missing, chosen.folder, module, executor_of(chosen))
-        kept = {**shipped, **_kept(chosen.folder)}
+            kept |= _kept(chosen.folder)
         found = {
             case: [kept[job] for seed in seeds if (job := Job(part.name, case, seed)) in kept]
             for case in cases
@@ -100,7 +100,7 @@ def measure_parts(
         print(f"\n{part.name}: {part.about}")
         print("\n".join(part.table({case: runs for case, runs in found.items() if runs})))
     print(f"\n{machine()}")
-    return {**shipped, **_kept(chosen.folder)}
+    return kept
 
 
 def _kept(folder: Path) -> dict[Job, Figures]:
@@ -116,10 +116,8 @@ def _kept(folder: Path) -> dict[Job, Figures]:
 
 def _measure_missing(jobs: Sequence[Job], folder: Path, module: str, executor: Executor) -> None:
     """Measure cases, and print a line for each."""
-    cases: dict[tuple[str, ...], Sequence[str]] = {}
-    for job in jobs:
-        words = (job.part, job.case, str(job.seed))
-        cases[words] = words
+    named = [(job.part, job.case, str(job.seed)) for job in jobs]
+    cases = {words: words for words in named}
     for (part, case, seed), found, reason in measure_cases(module, cases, folder, executor):
         end = f": {reason}" if found is None else f" ({found['seconds']:.0f} s)"
         print(f"{part}, {case}, seed {seed}{end}", flush=True)

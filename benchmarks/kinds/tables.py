@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -82,16 +83,17 @@ def load(file: Path) -> dict[Job, Figures]:
 
 def save(found: Results, file: Path) -> None:
     """Write results to a CSV file, sorted; all but sizes are rounded to four significant digits."""
-    lines = [",".join(COLUMNS)]
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
     for job, figures in sorted(found.items(), key=lambda item: _order(item[0])):
         numbers = {name: figures.get(name) for name in MEASURES}
         words = [
             "" if number is None else f"{number:.0f}" if name == "size" else f"{number:.4g}"
             for name, number in numbers.items()
         ]
-        machine = f'"{figures.get("machine", "")}"'
-        lines.append(",".join([*Cell.of(job), str(job.seed), *words, machine]))
-    replace(file, "\n".join(lines) + "\n")
+        lines.writerow([*Cell.of(job), job.seed, *words, figures.get("machine", "")])
+    replace(file, text.getvalue())
 
 
 def _order(job: Job) -> tuple[int, int, int, int]:

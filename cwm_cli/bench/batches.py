@@ -117,6 +117,7 @@ def bench_batches(
     Raises:
         CwmError: The run has no program that can be exported, or a number is below 1.
     """
+    batches = list(dict.fromkeys(batches))
     if not batches or min(batches) < 1:
         raise CwmError("--batch needs numbers of environments of at least 1, such as 1,64,1024")
     folder = run.folder if isinstance(run, ModelRun) else run
@@ -131,7 +132,7 @@ def bench_batches(
             limits = Limits.chosen(subject.limits)
             sandbox = protected(limits, tools=subject.tools, accepted=allow_gap, observer=observer)
             model = ProgramModel(subject.text, stack.enter_context(sandbox), subject.name)
-        for batch in dict.fromkeys(batches):
+        for batch in batches:
             observer.begins(SpeedProgress(f"timing {batch:,} environments"))
             try:
                 with ExitStack() as envs:
@@ -148,7 +149,7 @@ def bench_batches(
             finally:
                 observer.ends()
     ordered = {form: found[form] for form in FORMS if form in found}
-    return BatchSpeeds(list(dict.fromkeys(batches)), ordered, reasons, package is None)
+    return BatchSpeeds(batches, ordered, reasons, package is None)
 
 
 def translated_export(

@@ -15,7 +15,7 @@ from cwm_cli.views.terminal import ECHO, Pane, duration
 
 
 def can_draw(console: Console) -> bool:
-    """Return whether the console can show a picture that is drawn again and again."""
+    """Return whether the console can redraw a picture in place."""
     return console.is_interactive and not console.options.ascii_only
 
 

@@ -393,8 +393,9 @@ class ContinuousActor(Actor):
 
     def questions(self) -> list[OpenQuestion]:
         """Return the questions about limits and bounds."""
-        rivals = [question for question, _ in self._range_questions.rivals()]
-        return [*rivals, *(each.question for each in self._range_questions.own())]
+        asked = self._range_questions
+        rivals = [question for question, _ in asked.rivals()]
+        return [*rivals, *(each.question for each in asked.own())]
 
     @property
     def is_settled(self) -> bool:

@@ -6,6 +6,7 @@ no observation came close to.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import product
 from math import isfinite
 
@@ -35,7 +36,7 @@ class VisitedRange:
 
 
 class RangeQuestions:
-    """The questions that the rows of a learner leave open in their range."""
+    """The questions that the present rows of a learner leave open in their range."""
 
     def __init__(self, known: Knowledge, visited: VisitedRange) -> None:
         self._known, self._visited = known, visited
@@ -92,13 +93,13 @@ class RangeQuestions:
             found.append((question, boxes))
         return found
 
-    @property
+    @cached_property
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The observations after all rows, and the mask of the rows that end their episode."""
         ends = np.array([row.terminated for row in self._known.rows], np.bool_)
         return self._visited.observations[1::2], ends
 
-    @property
+    @cached_property
     def _end_rules(self) -> list[tuple[EndRule, list[EndRule]]]:
         """The rules that explain the ends, each with its rivals."""
         return find_end_rules(*self._ends, self._visited.spread)
