@@ -71,6 +71,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
     },
     "planner": "cwm_cli.planning:PLANNERS",
+    "refiner": {"simplify": "cwm_cli.search.simplification:Simplify"},
     "world model": "cwm_cli.worlds:WORLD_MODELS",
     "contract": "cwm_cli.worlds:CONTRACTS",
     "metric": "cwm_cli.evaluation:METRICS",

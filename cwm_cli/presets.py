@@ -17,9 +17,14 @@ PUBLISHED_SAMPLING: Mapping[str, Any] = MappingProxyType(
 """Sampling parameters of Dainese et al. (2024) for models of OpenAI."""
 
 PUBLISHED_ALONE: Mapping[str, Any] = MappingProxyType(
-    {"search.start": "none", "search.refine": "none", **PUBLISHED_SAMPLING}
+    {
+        "search.start": "none",
+        "search.refine": "none",
+        "search.simplify": 0,
+        **PUBLISHED_SAMPLING,
+    }
 )
-"""As published, all programs are sampled: no start program, and no refinement."""
+"""As published, all programs are sampled: no start program, refinement or simplification."""
 
 PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
     {"problem.feedback": "paper", "problem.prefill": True, **PUBLISHED_ALONE}

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import Field
 
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -193,6 +195,7 @@ class SearchParts(NamedTuple):
     refiners: Mapping[str, Refiner]
     start: ChosenStart | None
     settings: Settings
+    simplify: int = 0
 
 
 def owners_of(strategy: str, backend: str) -> list[Owner]:
@@ -243,7 +246,9 @@ def make_parts(choices: Choices) -> SearchParts:
     for owner in owners:
         if owner.label in refiners:
             settings[owner.label] = owner.identity(refiners[owner.label])
-    return SearchParts(strategy, backend, refiners, start, settings)
+    is_asked = backend.is_language_model or backend.recorded()
+    simplify = extra.simplify if is_asked else 0
+    return SearchParts(strategy, backend, refiners, start, settings, simplify)
 
 
 # Programs that cost no completion
@@ -264,6 +269,9 @@ class SearchOptions(ModelChoice):
     refine: str = AUTO
     """Refiners that improve the programs of the search: all, none, or names separated by commas.
     auto: all if a language model writes programs, else none."""
+    simplify: Annotated[int, Field(ge=0)] = 1
+    """Maximum number of completions that rewrite a solved program so that it is shorter, within the
+    budget. Only a language model is asked, and only if it was asked before."""
 
 
 class ChosenStart(NamedTuple):

@@ -79,6 +79,7 @@ from cwm_cli.search.models import (
     ModelUse,
     model_uses,
 )
+from cwm_cli.search.simplification import Size, measure
 from cwm_cli.text import first_few
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
@@ -136,6 +137,8 @@ class SynthesisResult(
         untested: Phrases on events that no row contains, such as the end of an episode.
         has_simulator: Whether the environment can be simulated; otherwise no command can act in it.
         baseline: Score of predictions without a model, on held-out rows if there are any.
+        size: Lines of code and description length in bits of the best program.
+        original_size: Size before simplification; None if the program was not simplified.
     """
 
     run: Path
@@ -163,6 +166,8 @@ class SynthesisResult(
     untested: tuple[str, ...] = ()
     has_simulator: bool = True
     baseline: Score | None = None
+    size: Size | None = None
+    original_size: Size | None = None
 
     @property
     def text(self) -> str:
@@ -175,6 +180,8 @@ class SynthesisResult(
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
         facts |= {"baseline": self.baseline and self.baseline.model_dump()}
+        for name in ("size", "original_size"):
+            facts[name] = size._asdict() if (size := getattr(self, name)) else None
         facts |= {"models": [use.as_json() for use in self.models]}
         facts |= {"run": named(self.run)}
         facts |= {"program": named(self.program) if self.program else None}
@@ -497,7 +504,7 @@ class SearchJob:
 
         The scores use `metric`, by default the metric of the search.
         """
-        best = self.search.best
+        best, original = self.search.best, self.search.unsimplified
         train, test = self.dataset.train, self.dataset.test
         spent = total([node.usage for node in self.search.nodes])
         model = ProgramModel(best.program, self.problem.sandbox) if best else None
@@ -536,7 +543,7 @@ class SearchJob:
             scores=scores,
             failure=failures[0] if failures else None,
             gaps=tuple(find_gaps(train, names, model=model)),
-            unasked=best.action if best and not best.asked else "",
+            unasked=original.action if original and not original.asked else "",
             contract=self.problem.contract,
             finding=self.problem.finding or self.finding,
             body=self.run.header.body,
@@ -549,6 +556,8 @@ class SearchJob:
             untested=tuple(find_untested(self.dataset)),
             has_simulator=has_simulator,
             baseline=baseline(test if len(test) else train, train),
+            size=measure(best.program) if best else None,
+            original_size=measure(original.program) if original and original is not best else None,
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {result.solved}")
@@ -705,6 +714,7 @@ def _search(
         max_cost=choices.max_cost,
         refiners=parts.refiners,
         start=parts.start and parts.start.make,
+        simplify=parts.simplify,
     )
     search.resume(run.learned(), lost)
     if search.best:  # a crash may have prevented that it was saved

@@ -35,9 +35,11 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search.contracts import (
     ASKED_BEFORE,
+    FIX,
     GENERATE,
     IMPROVE,
     ROOT,
+    SIMPLIFY,
     Message,
     Move,
     NextContract,
@@ -101,6 +103,8 @@ class WorldModelProblem(Problem):
     Programs satisfy the `contract`. `finding` states which contract the rows need, and why.
     `tools` are additional modules that programs may import.
     """
+
+    moves = (GENERATE, IMPROVE, FIX, SIMPLIFY)
 
     description: str
     dataset: Dataset
@@ -228,7 +232,7 @@ class WorldModelProblem(Problem):
             improves = move.action == IMPROVE
             known = move.verdict
             # A program that is right on almost all rows needs its mistakes, not more rows.
-            if (
+            if move.action != SIMPLIFY and (
                 not improves
                 or known is None
                 or known.parts.get("exact", 0.0) < EXPLAINED

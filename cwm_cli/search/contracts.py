@@ -36,6 +36,10 @@ ROOT = -1
 GENERATE, IMPROVE, FIX = "generate", "improve", "fix"
 """The published moves: write a program, improve one that runs, fix one that raised an error."""
 
+SIMPLIFY = "simplify"
+"""The move that writes a shorter program. The search makes it, not the strategy, and only for a
+program that is solved."""
+
 ASKED_BEFORE = (
     "This was asked before (times: {number}), and no answer is known to be right: do not settle "
     "for the first explanation that comes to mind."
@@ -82,11 +86,14 @@ class Verdict:
     """Natural logarithm of the prior probability, up to a constant."""
     open_gap: str = ""
     """The reason why a candidate with a high score does not end the search."""
+    saved_bits: int = 0
+    """Description length that simplification saved, if the candidate is as good as before."""
 
     @property
-    def rank(self) -> tuple[float, float, float]:
-        """The sort key of candidates: score, validation score, error."""
-        return self.score, self.validation, -inf if self.error is None else -self.error
+    def rank(self) -> tuple[float, ...]:
+        """The sort key of candidates: score, validation score, saved length, error."""
+        error = -inf if self.error is None else -self.error
+        return self.score, self.validation, self.saved_bits, error
 
     @property
     def normalised(self) -> float:
@@ -615,6 +622,10 @@ class Refiner:
     a last resort. It never sees the test data: of a `WorldModelProblem` it uses only the rows that
     are `fitted`.
 
+    Attributes:
+        of_solved: Whether it simplifies a solved candidate, instead of improving others. Its result
+            must be shorter (`search.simplification.measure`) and as good.
+
     Example::
 
         @dataclass(frozen=True)
@@ -623,8 +634,10 @@ class Refiner:
                 return Refinement(task.node.program.strip())
     """
 
+    of_solved: ClassVar[bool] = False
+
     def refine(self, task: RefinementTask) -> Refinement | None:
-        """Refine a candidate that runs but is not solved. Called from several threads.
+        """Refine a candidate that runs. Called from several threads.
 
         Returns:
             A candidate to judge, or findings only, or None if there is nothing to do.

@@ -25,6 +25,7 @@ from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
     ROOT,
+    SIMPLIFY,
     START,
     Backend,
     Completion,
@@ -46,6 +47,7 @@ from cwm_cli.search.contracts import (
     Verdict,
     unheard,
 )
+from cwm_cli.search.simplification import measure
 from cwm_cli.search.spending import CostLimit, Refusal, Reservation, pauses
 
 MAX_REFINEMENTS = 6
@@ -105,6 +107,7 @@ class Search:
         refiners: Refiners by name, which improve candidates one after the other.
         start: Returns the candidate to begin with, given the problem and a progress callback.
         limit: Cost limit that this search shares with others, instead of `max_cost`.
+        simplify: Maximum number of completions that shorten a solved program, within the budget.
     """
 
     problem: Problem
@@ -118,6 +121,7 @@ class Search:
     refiners: Mapping[str, Refiner] = field(default_factory=dict)
     start: Callable[[Any, Callable[[str], None]], Refinement | None] | None = None
     limit: CostLimit | None = None
+    simplify: int = 0
     nodes: list[Node] = field(default_factory=list, init=False)
     remarks: dict[int, list[Remark]] = field(default_factory=dict, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
@@ -202,6 +206,7 @@ class Search:
             if not self.pending:
                 return
             yield from self._commit(self._next_outcome())
+        yield from self._simplify_best(budget)
 
     def drain(self) -> Iterator[Record]:
         """Yield the records of the completions in flight, after `run` ended.
@@ -333,7 +338,7 @@ class Search:
         A backend that uses the data only gives up when it writes a program again.
         """
         limit, node = self.backend.gives_up_after, event.node
-        if limit is None or not node.asked or self.best is None:
+        if limit is None or not node.asked or self.best is None or node.action == SIMPLIFY:
             return False
         if self.backend.from_data and node.program:
             earlier = (n for n in self.nodes[self._first_comparable :] if n.asked)
@@ -421,6 +426,9 @@ class Search:
         The first completion generates a program from scratch if the start explains less than half
         of the rows: to improve such a start misleads more than it helps.
         """
+        if self._may_simplify:
+            assert self.best is not None
+            return Move(SIMPLIFY, self.best.id, self.best.program, self.best.verdict)
         move = self.strategy.select(rng, pending)
         self._check_move(move)
         move = self._add_findings(move)
@@ -512,7 +520,9 @@ class Search:
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
         verdict, best = self._judge(program, completion.lacking), flight.best
-        if best is None or verdict.rank > best.verdict.rank:
+        if request.move.action == SIMPLIFY:
+            verdict = self._credit_simplification(request.move, program, verdict)
+        elif best is None or verdict.rank > best.verdict.rank:
             verdict = self._confirm(program, verdict)
         node = Node(
             id=ROOT,
@@ -612,7 +622,7 @@ class Search:
         if not self._is_worth_refining(node) or in_a_row >= MAX_REFINEMENTS:
             return
         self._refined.add(node.program)
-        names = [*self.refiners]
+        names = [name for name, refiner in self.refiners.items() if not refiner.of_solved]
         if node.action in names:
             place = names.index(node.action)
             names = names[place + 1 :] + names[:place]
@@ -683,6 +693,101 @@ class Search:
         tried = f"Tried without success: {found.findings}" if found.findings else ""
         return Remark(node=node.id, by=name, findings=tried)
 
+    # Simplification: shorten a program that is solved.
+
+    @property
+    def unsimplified(self) -> Node | None:
+        """The best program before its simplification."""
+        node = self.best
+        while node is not None and node.verdict.saved_bits:
+            node = self.nodes[node.parent]
+        return node
+
+    @property
+    def _may_simplify(self) -> bool:
+        """Whether a completion may shorten the best program, which is solved.
+
+        A search that needed no completion requests none.
+        """
+        asked = sum(node.action == SIMPLIFY and node.asked for node in self.nodes)
+        is_solved = self.best is not None and self.best.verdict.solved
+        is_allowed = asked < self.simplify and SIMPLIFY in self.problem.moves
+        return is_solved and is_allowed and self.completions > 0
+
+    def _simplify_best(self, budget: int) -> Iterator[Record]:
+        """Shorten the solved program by refiners, then by completions within the limits.
+
+        An error or an interrupt ends only the simplification, since the program is solved.
+        """
+        try:
+            yield from self.drain()
+            yield from self._simplify_offline()
+            while self._may_simplify and self.completions < budget:
+                request = self._request(self._last_step + 1)
+                assert request is not None, "no refiner works on a solved program"
+                reserved = self._reserve(request) if self.limit else None
+                if isinstance(reserved, Refusal):
+                    return
+                self._register(request)
+                self._send(request, reserved)
+                yield from self._commit(self._next_outcome())
+                yield from self._simplify_offline()
+        except (CwmError, KeyboardInterrupt) as error:
+            self.pending.clear()
+            self.log(f"simplification stopped: {error or 'interrupted'}")
+
+    def _simplify_offline(self) -> Iterator[Record]:
+        """Apply the refiners of solved programs to the best one, until none shortens it."""
+        for name, refiner in self.refiners.items():
+            best = self.best
+            if best is None or not (refiner.of_solved and best.verdict.solved):
+                continue
+            if any(remark.by == name for remark in self.remarks.get(best.id, ())):
+                continue
+            found = threads.run_in_thread(partial(self._shorten, name, best))
+            yield from self._commit(found)
+            if isinstance(found, Record):
+                yield from self._simplify_offline()
+                return
+
+    def _shorten(self, name: str, node: Node) -> Record | Remark:
+        """Apply a refiner to a solved program; return a remark if the result is no shorter."""
+        task = RefinementTask(self.problem, node, seed=self.seed)
+        try:
+            found = self.refiners[name].refine(task)
+        except CwmError:
+            raise
+        except Exception as error:  # noqa: BLE001  # otherwise the search could never resume
+            note = f"{name} of #{node.id} failed: {_first_line(error)}"
+            return Remark(node=node.id, by=name, note=note)
+        if found is None or found.candidate in ("", node.program):
+            return Remark(node=node.id, by=name)
+        move = Move(name, node.id, node.program, node.verdict)
+        verdict = self.problem.judge(found.candidate)
+        verdict = self._credit_simplification(move, found.candidate, verdict)
+        if not verdict.saved_bits > node.verdict.saved_bits:
+            return Remark(node=node.id, by=name)
+        new = Node(ROOT, node.step, node.id, name, found.candidate, verdict, "", Usage())
+        return Record(replace(new, asked=False), "")
+
+    def _credit_simplification(self, move: Move, program: str, verdict: Verdict) -> Verdict:
+        """Return the confirmed verdict of a simplification, with the saved length if it is as good.
+
+        Wrong digits within the tolerance may grow by a factor of at most 10**0.1.
+        """
+        known = move.verdict
+        assert known is not None
+        saved = measure(move.program).bits - measure(program).bits
+        is_as_good = (
+            verdict.solved
+            and (verdict.score, verdict.validation) >= (known.score, known.validation)
+            and (known.error is None or (verdict.error or 0.0) <= known.error + 0.1)
+        )
+        if saved <= 0 or not is_as_good:
+            return verdict
+        verdict = self._confirm(program, verdict)
+        return replace(verdict, saved_bits=known.saved_bits + saved) if verdict.solved else verdict
+
     # Contracts: change the form of the programs during the search.
 
     def _switch_contract(self, change: NextContract) -> Switch:
@@ -729,7 +834,7 @@ class Search:
         answers = sum(turn.given is None for turn in turns)
         try:
             while self._events < len(turns):
-                if not (self.solved or self.given_up):
+                if self._may_simplify or not (self.solved or self.given_up):
                     self._prepare_turns()
                 turn = turns[self._events]
                 if turn.given is not None:

@@ -328,6 +328,11 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Body"] = result.body
     if result.program:
         lines["Program"] = named(result.program)
+    if result.size and (before := result.original_size):
+        lines["Simplified"] = (
+            f"{before.lines} to {result.size.lines} lines, "
+            f"{before.bits:,} to {result.size.bits:,} bits of description length"
+        )
     score = result.scores.test or result.scores.train
     if score is None:
         lines["Run"] = named(result.run)

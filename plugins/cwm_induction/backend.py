@@ -17,6 +17,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import MARKER, WorldModelProblem
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.search.simplification import simplify
 from cwm_cli.text import percent, share
 from cwm_induction import noisy, objects
 from cwm_induction.attempts import has_rules, unchanged
@@ -93,7 +94,7 @@ class Induction(Backend):
             )
         start = time.monotonic()
         found, program, final = self._program(request, problem)
-        text = f"{found}\n\n```python\n{program.rstrip()}\n```\n"
+        text = f"{found}\n\n```python\n{simplify(program).rstrip()}\n```\n"
         return Completion(text, Usage(seconds=time.monotonic() - start), final)
 
     def worst_cost(self, request: Request) -> float:
