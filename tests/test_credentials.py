@@ -166,7 +166,18 @@ def written(*folders: Path) -> bytes:
 def test_no_file_of_a_run_and_no_output_holds_credentials(cwm):
     cwm.environment["OPENAI_API_KEY"] = KEY
     common = ["synthesize", "--env", "CartPole-v1", "--model", "openai/gpt-4o-mini", "--cache"]
-    common += ["--start", "none", "--run", "run", "-o", "refine=none", "-o", "retries=0"]
+    common += [
+        "--start",
+        "none",
+        "--run",
+        "run",
+        "-o",
+        "refine=none",
+        "-o",
+        "simplify=0",
+        "-o",
+        "retries=0",
+    ]
     outputs = []
 
     def run(*words: str) -> None:

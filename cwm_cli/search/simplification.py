@@ -132,7 +132,7 @@ class Simplify(Refiner):
         return None if shorter == task.node.program else Refinement(shorter)
 
 
-class Edit(NamedTuple):
+class TextEdit(NamedTuple):
     """A replacement of the bytes from `start` to `end` of a program."""
 
     start: int
@@ -140,14 +140,14 @@ class Edit(NamedTuple):
     text: bytes = b""
 
 
-Change = Sequence[Edit]
+Change = Sequence[TextEdit]
 """Edits that keep the behaviour together."""
 
 
 def _apply(program: str, changes: Sequence[Change]) -> str:
     """Make the changes; one that overlaps with an earlier one is left for the next pass."""
     spans: list[tuple[int, int]] = []
-    kept: list[Edit] = []
+    kept: list[TextEdit] = []
     for change in changes:
         start, end = min(each.start for each in change), max(each.end for each in change)
         if all(end <= other[0] or start >= other[1] for other in spans):
@@ -226,7 +226,7 @@ class _Simplifier:
             if first.orelse or second.orelse or not _same(first.body, second.body):
                 continue
             if isinstance(first.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break):
-                test = Edit(*self._span(first.test), self._either(first.test, second.test))
+                test = TextEdit(*self._span(first.test), self._either(first.test, second.test))
                 for deletion in self._delete(second):
                     yield test, *deletion
 
@@ -238,7 +238,7 @@ class _Simplifier:
         if not node.test.value and not node.orelse:
             yield from self._delete(node)
         elif is_elif and not node.test.value:
-            yield (Edit(self._line_start(node), self._else_start(node)),)
+            yield (TextEdit(self._line_start(node), self._else_start(node)),)
         elif not is_elif:
             yield from self._unwrap(node, node.body if node.test.value else node.orelse)
 
@@ -250,17 +250,17 @@ class _Simplifier:
             if not self._text(node).startswith(b"elif"):
                 yield from self._unwrap(node, node.body)
             else:
-                yield (Edit(self._line_start(node), self._else_start(node)),)
+                yield (TextEdit(self._line_start(node), self._else_start(node)),)
             return
         match node.orelse:
             case [ast.If() as other] if self._text(other).startswith(b"elif"):
                 end = self._else_start(other) if other.orelse else self._line_end(other)
-                deletion = Edit(self._line_start(other), end)
+                deletion = TextEdit(self._line_start(other), end)
                 if _is_pure(node.test) and _same(node.test, other.test):
                     yield (deletion,)
                 elif _same(node.body, other.body):
                     test = self._either(node.test, other.test)
-                    yield Edit(*self._span(node.test), test), deletion
+                    yield TextEdit(*self._span(node.test), test), deletion
 
     # Expressions
 
@@ -278,9 +278,9 @@ class _Simplifier:
             )
             if is_repeated or is_implied:
                 if place:
-                    yield (Edit(self._outer(node.values[place - 1])[1], self._outer(value)[1]),)
+                    yield (TextEdit(self._outer(node.values[place - 1])[1], self._outer(value)[1]),)
                 else:
-                    yield (Edit(self._outer(value)[0], self._outer(node.values[1])[0]),)
+                    yield (TextEdit(self._outer(value)[0], self._outer(node.values[1])[0]),)
                 return
 
     def _constant_arithmetic(self, node: ast.BinOp) -> Iterator[Change]:
@@ -292,7 +292,7 @@ class _Simplifier:
         text = repr(value).encode()
         if len(text) <= end - start and math.isfinite(value):
             is_bare = value < 0 and self._outer(node) == (start, end)
-            yield (Edit(start, end, b"(" + text + b")" if is_bare else text),)
+            yield (TextEdit(start, end, b"(" + text + b")" if is_bare else text),)
 
     # Names
 
@@ -423,7 +423,7 @@ class _Simplifier:
         line = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
         indent = b" " * node.col_offset
         if self._is_alone(node):
-            yield (Edit(self.starts[line - 1], self._line_end(node), indent + b"pass\n"),)
+            yield (TextEdit(self.starts[line - 1], self._line_end(node), indent + b"pass\n"),)
             return
         line = self._with_comments(line)
         end = node.end_lineno or 0
@@ -431,7 +431,7 @@ class _Simplifier:
         if not above or above.endswith(b":"):  # blank lines above and below become one group
             while end < len(self.starts) - 1 and not self._line(end).strip():
                 end += 1
-        yield (Edit(self.starts[line - 1], self.starts[end]),)
+        yield (TextEdit(self.starts[line - 1], self.starts[end]),)
 
     def _with_comments(self, line: int) -> int:
         """Return the number of the first line of the comments directly above a line, or its own."""
@@ -461,11 +461,11 @@ class _Simplifier:
         extra = body[0].col_offset - node.col_offset
         if extra <= 0:  # an `elif` becomes the `if`
             start = self._span(body[0])[0]
-            yield (Edit(*self._span(node), self.data[start + 2 : self._span(body[-1])[1]]),)
+            yield (TextEdit(*self._span(node), self.data[start + 2 : self._span(body[-1])[1]]),)
             return
         texts = [self._line(line - 1) for line in lines]
         dedented = b"".join(text[extra:] if text.strip() else text for text in texts)
-        yield (Edit(self._line_start(node), self._line_end(node), dedented),)
+        yield (TextEdit(self._line_start(node), self._line_end(node), dedented),)
 
 
 def _same(first: ast.AST | list[ast.stmt], second: ast.AST | list[ast.stmt]) -> bool:

@@ -104,7 +104,18 @@ def test_estimate_measures_the_problems_of_earlier_runs(tmp_path: Path) -> None:
 def test_estimate_of_a_continued_run_uses_its_measured_completions(cwm) -> None:
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
     words = ["benchmark", "--env", "CartPole-v1", "--strategy", "zero-shot", "--model", MODEL]
-    words += ["-o", "start=none", "-o", "refine=none", "--run", "r", "--workers", "1"]
+    words += [
+        "-o",
+        "start=none",
+        "-o",
+        "refine=none",
+        "-o",
+        "simplify=0",
+        "--run",
+        "r",
+        "--workers",
+        "1",
+    ]
     with OpenAIServer([answer(WRONG, prompt_tokens=2000, completion_tokens=500)]) as server:
         words += ["--api-base", server.url]
         refused = cwm.inside(*words, "--budget", "2", "--ask-above", "0")
@@ -133,7 +144,7 @@ def test_estimate_of_a_continued_run_uses_its_measured_completions(cwm) -> None:
 def test_benchmark_asks_for_consent_on_a_terminal(typed: str, code: int, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "cwm_cli", "benchmark", "--env", "CartPole-v1", "--run", "r"]
     words += ["--model", MODEL, "--strategy", "zero-shot", "--budget", "1", "--ask-above", "0"]
-    words += ["-o", "start=none", "-o", "refine=none", "--json"]
+    words += ["-o", "start=none", "-o", "refine=none", "-o", "simplify=0", "--json"]
     with OpenAIServer([answer(WRONG)]) as server:
         terminal, end = pty.openpty()
         variables = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}

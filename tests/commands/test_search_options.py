@@ -545,7 +545,7 @@ def test_ctrl_c_ends_a_refinement_and_the_same_command_goes_on(refined):
 
 def test_options_and_plugins_name_what_costs_no_completion(refined):
     options = json.loads(refined.inside("options", "search", "--json").stdout)["options"]
-    assert [option["name"] for option in options] == ["models", "start", "refine"]
+    assert [option["name"] for option in options] == ["models", "start", "refine", "simplify"]
     [option] = json.loads(refined.inside("options", "gravity", "--json").stdout)["options"]
     assert (option["kind"], option["default"]) == ("refiner", 9.8)
     listed = json.loads(refined.inside("plugins", "--json").stdout)

@@ -21,7 +21,7 @@ def ask(cwm):
 
     def arguments(server, *more):
         fixed = ["--env", "CartPole-v1", "--api-base", server.url, "-o", "backoff=0.01"]
-        fixed += ["--start", "none", "-o", "refine=none", *more]
+        fixed += ["--start", "none", "-o", "refine=none", "-o", "simplify=0", *more]
         return ["synthesize", "--model", "openai/gpt-4o-mini", *fixed]
 
     cwm.arguments = arguments

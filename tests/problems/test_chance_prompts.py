@@ -51,7 +51,17 @@ def ask(cwm, program, env, arguments, rows, *more):
     """Synthesize from a dataset with a language model that answers with a program."""
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
     data = save_dataset(rows, cwm.folder / "rows.npz", env, **arguments)
-    fixed = ["--model", "openai/gpt-4o-mini", "--start", "none", "-o", "refine=none", "--json"]
+    fixed = [
+        "--model",
+        "openai/gpt-4o-mini",
+        "--start",
+        "none",
+        "-o",
+        "refine=none",
+        "-o",
+        "simplify=0",
+        "--json",
+    ]
     with OpenAIServer([answer(f"Here.\n```python\n{program}```\n")]) as server:
         run = cwm.inside(
             *("synthesize", "--env", env, "--dataset", data, "--api-base", server.url),

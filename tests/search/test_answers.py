@@ -39,7 +39,18 @@ def asked(server: OpenAIServer, **options: object) -> LiteLLM:
 @pytest.mark.slow
 def test_a_second_run_of_the_same_search_costs_nothing(cwm) -> None:
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
-    fixed = ["--env", "CartPole-v1", "--model", MODEL, "--start", "none", "-o", "refine=none"]
+    fixed = [
+        "--env",
+        "CartPole-v1",
+        "--model",
+        MODEL,
+        "--start",
+        "none",
+        "-o",
+        "refine=none",
+        "-o",
+        "simplify=0",
+    ]
 
     def search(server: OpenAIServer, folder: str, *more: str) -> tuple[dict, list[dict], str]:
         words = [*fixed, "--api-base", server.url, "--json", "--run", folder, *more]

@@ -277,7 +277,17 @@ def ask(cwm):
     def arguments(server, *more):
         fixed = ["--env", "CartPole-v1", "--api-base", server.url, "--start", "none"]
         fixed += ["--dataset", "rows.npz"]
-        fixed += ["-o", "refine=none", "-o", "backoff=0.01", "--strategy", "zero-shot", *more]
+        fixed += [
+            "-o",
+            "refine=none",
+            "-o",
+            "simplify=0",
+            "-o",
+            "backoff=0.01",
+            "--strategy",
+            "zero-shot",
+            *more,
+        ]
         return ["synthesize", "--model", f"{DEAR}=3", "--model", CHEAP, *fixed]
 
     cwm.arguments = arguments
