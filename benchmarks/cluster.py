@@ -113,7 +113,7 @@ def searched(
 
     Nothing is refined, as refiners that reach a cap of time differ.
     """
-    options = ["search.start=none", "search.refine=none"]
+    options = ["search.start=none", "search.refine=none", "search.simplify=0"]
     options += [f"executor.address={address}"] if address else []
     return cwm_cli.benchmark(
         envs=[ENVIRONMENT],

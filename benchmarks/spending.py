@@ -99,6 +99,7 @@ def limited(asked: argparse.Namespace) -> None:
             options=[
                 "search.start=none",
                 "search.refine=none",
+                "search.simplify=0",
                 f"backend.max_tokens={MOST}",
                 f"backend.requests_per_minute={asked.rate:g}",
             ],

@@ -1,9 +1,9 @@
-"""Run the real command against a model on the loopback, and print the tree that grows.
+"""Run `cwm synthesize` against a loopback server, and print its search tree.
 
-`python -m benchmarks.every_move` records a mill that nobody knows, and has `cwm synthesize` ask a
-server that speaks OpenAI's protocol and answers from `completions.md`, in order and by what is
-asked for: out of turn an answer comes again. The search begins with what data alone tell; the
-answers are first wrong, then right; what a completion is not needed for is done without.
+`python -m benchmarks.every_move` records a made-up mill and starts a server that speaks the
+protocol of OpenAI. It answers each kind of move from `completions.md`, in order; if no answer of
+that kind is next, it repeats the last one. The search starts from a program by induction. The
+first answers are wrong and the later ones right, so that each kind of move and refiner is used.
 """
 
 import argparse
@@ -21,14 +21,15 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 USUAL = ("--budget", "8", "-o", "prior_generate=0.56")
-"""A tree that hopes for more from scratch than by default, so that it tries that beside a start."""
+"""Options of the search. The prior value of generate is higher than by default, so that the search
+generates a program although it has a start."""
 
 ENVIRONMENT = "benchmarks.every_move.mill:Mill-v0"
 COMPLETIONS = Path(__file__).with_name("completions.md")
 
 
 class PreparedAnswer(NamedTuple):
-    """An answer, and the kind of move that it is for."""
+    """A prepared answer to a kind of move."""
 
     kind: str
     text: str
@@ -36,20 +37,22 @@ class PreparedAnswer(NamedTuple):
 
 def prepared(text: str) -> list[PreparedAnswer]:
     """Return the prepared answers, in their order."""
-    sections = re.split(r"(?m)^(?=# (?:generate|improve|fix)$)", text)
+    sections = re.split(r"(?m)^(?=# (?:generate|improve|fix|simplify)$)", text)
     cut = [section.partition("\n") for section in sections if section.strip()]
     return [PreparedAnswer(head.removeprefix("# "), body.strip()) for head, _, body in cut]
 
 
 def kind_of_prompt(prompt: str) -> str:
-    """Tell by its words what a prompt asks for."""
+    """Return the kind of move of a prompt."""
     if "This program runs" in prompt:
         return "improve"
+    if "This program predicts every" in prompt:
+        return "simplify"
     return "fix" if "This program fails" in prompt else "generate"
 
 
 class PreparedModel(ThreadingHTTPServer):
-    """A server of chat completions that answers what was prepared."""
+    """A server of chat completions with prepared answers."""
 
     daemon_threads = True
 
@@ -60,7 +63,7 @@ class PreparedModel(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def answer(self, prompt: str) -> str:
-        """Return the next answer if it is of the kind that is asked for, else the last such one."""
+        """Return the next answer if it has the right kind, else the last one of that kind."""
         kind = kind_of_prompt(prompt)
         with self.lock:
             first = next((n for n, each in enumerate(self.left) if each.kind == kind), None)
@@ -101,7 +104,7 @@ class Answering(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(file: Path) -> Iterator[str]:
-    """Serve a file of prepared completions; give the address."""
+    """Serve a file of prepared completions; yield the address."""
     server = PreparedModel(prepared(file.read_text(encoding="utf-8")))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -113,7 +116,7 @@ def served(file: Path) -> Iterator[str]:
 
 
 def cwm(folder: Path, *arguments: str) -> None:
-    """Run a command as users do, in a folder."""
+    """Run a `cwm` command in a folder."""
     root = Path(__file__).parents[2]
     environment = os.environ | {
         "OPENAI_API_KEY": "none",
@@ -127,7 +130,7 @@ def cwm(folder: Path, *arguments: str) -> None:
 def demonstrate(
     folder: Path, completions: Path = COMPLETIONS, options: tuple[str, ...] = ()
 ) -> None:
-    """Record the mill, search and draw the tree, all of it in a folder."""
+    """Record the mill, search and draw the tree in a folder."""
     mill = ("--env", ENVIRONMENT)
     recording = ("--policy", "random", "--episodes", "20", "--test-episodes", "10")
     cwm(folder, "collect", *mill, *recording, "--out", "mill.npz")
@@ -138,12 +141,10 @@ def demonstrate(
 
 
 def main() -> None:
-    """Run the demonstration in a folder, which may be kept."""
-    parser = argparse.ArgumentParser(
-        description="A search through every kind of move, and its tree."
-    )
+    """Run the demonstration, by default in a temporary folder."""
+    parser = argparse.ArgumentParser(description="A search with each kind of move, and its tree.")
     parser.add_argument("--completions", type=Path, default=COMPLETIONS, help="prepared answers")
-    parser.add_argument("--folder", type=Path, help="where the run is kept; else nowhere")
+    parser.add_argument("--folder", type=Path, help="folder of the run; by default temporary")
     parser.add_argument("options", nargs="*", help="further arguments of cwm synthesize, after --")
     chosen = parser.parse_args()
     completions = chosen.completions.resolve()

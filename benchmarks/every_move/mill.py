@@ -1,4 +1,4 @@
-"""A mill that nobody knows: its wheel, a bed of gravel, its heat and a worn gear."""
+"""A made-up mill: a wheel with a bed of gravel, heat and a worn gear."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 
 GEAR = (22, 21, 11, 13, 10, 1, 18, 5, 19, 20, 14, 17, 8, 6, 0, 16, 2, 4, 15, 12, 3, 9, 7)
-"""Which tooth follows which: a table without a rule."""
+"""The next tooth of each tooth: a table without a rule."""
 
 
 class Mill(gymnasium.Env[np.ndarray, int]):  # noqa: D101  # its docstring would describe it
@@ -19,14 +19,14 @@ class Mill(gymnasium.Env[np.ndarray, int]):  # noqa: D101  # its docstring would
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin somewhere."""
+        """Start at a random place, speed and tooth."""
         super().reset(seed=seed)
         place, speed = self.np_random.uniform(0, 8), self.np_random.uniform(-1, 1)
         self.state = np.array([place, speed, 1.0, float(self.np_random.integers(len(GEAR)))])
         return self.state.copy(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Push the wheel back, not at all or on."""
+        """Push the wheel backward (0), not at all (1) or forward (2)."""
         place, speed, heat, tooth = self.state
         push = float(action - 1)
         speed = 0.93 * speed + 0.4 * push

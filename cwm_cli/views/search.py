@@ -170,6 +170,8 @@ class NodeLines:
         self._printed = time.monotonic()
         scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
         words = f"{counter} {node.action}{origin}: {scores}"
+        if saved := node.verdict.saved_bits:
+            words += f", {saved:,} bits shorter"
         parts = [words, duration(time.monotonic() - self._began)]
         if node.verdict.failure is not None and node.verdict.is_bug:
             parts.append(first_line(node.verdict.failure))

@@ -19,10 +19,10 @@ from cwm_cli.search.contracts import EVIDENCE, ROOT, START, Move, Node
 from cwm_cli.text import share
 from cwm_cli.views.terminal import best_words, first_line, fitted, printable, spent_words
 
-Rank = tuple[float, float, int]
-"""Sort key of nodes: negative score, negative validation score, id. The best node is smallest."""
+Rank = tuple[tuple[float, ...], int]
+"""Sort key of nodes: the negative rank of the verdict, and the id. The best node is smallest."""
 
-WORST: Rank = (0.0, 0.0, ROOT)
+WORST: Rank = ((0.0,), ROOT)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class SearchTree:
     @property
     def best(self) -> Node | None:
         """The best node."""
-        return self.nodes.get(self.branches[ROOT].best[2])
+        return self.nodes.get(self.branches[ROOT].best[1])
 
     def newest(self) -> Iterator[int]:
         """Yield the ids of the nodes, the newest first."""
@@ -82,7 +82,7 @@ class SearchTree:
         self.cached += usage.cached_tokens
         if self.cost is not None:
             self.cost = None if usage.cost is None else self.cost + usage.cost
-        rank = (-node.verdict.score, -node.verdict.validation, node.id)
+        rank = tuple(-part for part in node.verdict.rank), node.id
         self.nodes[node.id] = node
         self.branches[node.id] = Subtree(node.parent, rank, rank)
         insort(self.branches[node.parent].children, (rank, node.id))
@@ -98,7 +98,7 @@ class SearchTree:
         top = self.branches[ROOT]
         top.below += 1
         top.best = top.children[0][0]
-        score = -top.best[0]
+        score = -top.best[0][0]
         if not self.curve or score > self.curve[-1][1]:
             self.curve.append((self.completions, score))
 
@@ -249,7 +249,7 @@ class Cut:
 
     def with_single_nodes(self) -> "Cut":
         """Show each node that would be the only one in its fold: it needs one line either way."""
-        alone = [self._best_hidden[owner][2] for owner, count in self.hidden.items() if count == 1]
+        alone = [self._best_hidden[owner][1] for owner, count in self.hidden.items() if count == 1]
         return Cut(self.forest, [*self.shown, *alone]) if alone else self
 
     def entries(self, owner: int) -> list[Entry]:
@@ -261,7 +261,7 @@ class Cut:
             entry = Entry(self.forest.content(item), loose, self.entries(item))
             (adrift if loose else direct).append(entry)
         if hidden := self.hidden.get(owner):
-            fold = Fold(hidden, -self._best_hidden[owner][0])
+            fold = Fold(hidden, -self._best_hidden[owner][0][0])
             direct.insert(0, Entry(fold, False, adrift))
         return direct
 
@@ -364,6 +364,8 @@ def _line(row: Row, tree: SearchTree, states: Mapping[int, str]) -> Text:
     words = f"{'★ ' if best else ''}#{content.id} {content.action}{origin}"
     style = "bold green" if best else "dim red" if verdict.is_bug else ""
     line.append(f"{words} {share(verdict.score)}", style)
+    if verdict.saved_bits:
+        line.append(f"  {verdict.saved_bits:,} bits shorter", "green")
     if state := states.get(content.id, ""):
         line.append(f"  {printable(state, 30)}", "yellow")
     if verdict.failure is not None and verdict.failure.is_bug:

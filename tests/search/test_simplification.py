@@ -325,6 +325,7 @@ def test_synthesize_asks_a_model_to_shorten_a_solved_program(cwm):
     best = (cwm.folder / "r" / "best.py").read_text()
     assert "spare" not in best
     assert SearchRun.load(cwm.folder / "r").best_program() == best
+    assert "★ #1 simplify 1.000" in cwm.inside("runs", "show", "r").stdout
     repeated = ("synthesize", "--env", "CartPole-v1", "--backend", "replay", "--model", "r")
     replayed = cwm.inside(*repeated, "--run", "again", "--json")
     assert json.loads(replayed.stdout)["completions"] == 2, replayed.stderr

@@ -366,7 +366,7 @@ def test_a_tree_that_grew_node_by_node_knows_every_subtree(nodes):
     tree = SearchTree(nodes)
     for top in nodes:
         below = [n for n in nodes if top.id in tree.ancestors(n.id)]
-        ranks = [(-n.verdict.score, -n.verdict.validation, n.id) for n in (top, *below)]
+        ranks = [(tuple(-part for part in n.verdict.rank), n.id) for n in (top, *below)]
         branch = tree.branches[top.id]
         assert (branch.below, branch.best) == (len(below), min(ranks))
         assert all(a < b for a, b in pairwise(branch.children))
