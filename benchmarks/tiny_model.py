@@ -13,7 +13,7 @@ from pathlib import Path
 from cwm_cli.commands.collect import find_environment
 from cwm_cli.errors import CwmError
 from cwm_theorize.tiny.backend import SHIPPED, words_key
-from cwm_theorize.tiny.lessons import learned
+from cwm_theorize.tiny.lessons import train_for
 from cwm_theorize.tiny.training import Course
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise CwmError(f"{env} has no text view: nothing can be said of it in words")
         with closing(spec.make()) as made:
             view = spec.text(made)
-        model = learned(spec, {}, view, course, partial(print, flush=True))
+        model = train_for(spec, {}, view, course, partial(print, flush=True))
         file = chosen.folder / f"{words_key(view)}.npz"
         model.save(file)
         size = f"{file.stat().st_size / 1e6:.2f} MB"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.theorize` and `cwm.score`."""
+    """Register `cwm.theorize` and `cwm.score`."""
     return {
         "theorize": "cwm_theorize.theorize:theorize",
         "score": "cwm_theorize.scoring:score",
@@ -24,7 +24,7 @@ def cwm_functions() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_run_kinds() -> Mapping[str, str]:
-    """Offer the runs of `cwm theorize`."""
+    """Register the runs of `cwm theorize`."""
     return {
         "theorize": "cwm_theorize.runs:TheoryRun",
     }
@@ -32,13 +32,13 @@ def cwm_run_kinds() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_world_models() -> Mapping[str, str]:
-    """Offer rules in words."""
+    """Register rules in words as a kind of world model."""
     return {"theory": "cwm_theorize.world_model:Theory"}
 
 
 @hookimpl
 def cwm_problems() -> Mapping[str, str]:
-    """Offer the search for rules."""
+    """Register the problem of finding rules."""
     return {
         "theory": "cwm_theorize.problem:TheoryProblem",
     }
@@ -46,7 +46,7 @@ def cwm_problems() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_policies() -> Mapping[str, str]:
-    """Offer experimenters, which collect data that rules explain badly."""
+    """Register the experimenters, policies that collect data for `cwm theorize`."""
     return {
         "oracle": "cwm_theorize.experimenters:OraclePolicy",
         "enumerate": "cwm_theorize.experimenters:EnumeratePolicy",
@@ -67,7 +67,7 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
 
 @hookimpl
 def cwm_test_examples() -> Mapping[str, str]:
-    """Offer examples for the conformance tests."""
+    """Register examples for the conformance tests."""
     return {
         "world model theory": "cwm_theorize.testing.examples:theory",
         "problem theory": "cwm_theorize.testing.examples:theory_problem",

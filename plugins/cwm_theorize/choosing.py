@@ -1,8 +1,8 @@
-"""Weighing what might follow with a model that can only answer: it chooses among the candidates.
+"""Scores from chat models: the model chooses among the candidates, and votes are counted.
 
-Chat endpoints tell how likely their own words were, not how likely others would have been. They are
-asked which of the numbered sentences follows, several times in several orders, and a candidate
-weighs what share of the votes it got.
+Chat endpoints return log-probabilities of their own completions only, not of given sentences.
+Therefore each question lists the candidates by number and is asked several times, with the
+candidates in different orders. The score of a candidate is its share of the votes.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SYSTEM = (
 CHOOSE = "Which of these follows? Answer with its number alone.\n"
 
 VOTES = 3
-"""How often each question is asked: fewer do not tell a guess from what is known, and each costs a
-completion."""
+"""Default number of votes per question: fewer votes do not separate a guess from knowledge, and
+each vote costs a completion."""
 
 IN_FLIGHT = 4
-"""How many questions are in flight at once."""
+"""Maximum number of concurrent requests."""
 
 
 @dataclass
-class Polls:
-    """What was asked so far: the votes on each question, and what they took."""
+class VoteCounts:
+    """Votes per question (candidates,), with the number of completions and their usage."""
 
     found: dict[str, np.ndarray] = field(default_factory=dict)
     completions: int = 0
@@ -59,11 +59,11 @@ class Polls:
 
 @dataclass(frozen=True)
 class Chooser(Backend):
-    """Weighs each candidate by the votes of a backend that only completes.
+    """Scores candidates by the votes of a backend that only completes.
 
-    Of n votes on the set C of candidates, one that got v weighs (v + s / |C|) / (n + s), s being
-    the `smoothing`. An answer that names none is no vote. Every question is asked once, however
-    often its candidates are weighed.
+    With n votes on the set C of candidates, the score of a candidate with v votes is log((v + s /
+    |C|) / (n + s)), where s is the `smoothing`. An answer that names no candidate does not count as
+    a vote. Each question is asked once and its votes are reused.
     """
 
     can_score = True
@@ -73,47 +73,45 @@ class Chooser(Backend):
     backend: Backend
     votes: int = VOTES
     smoothing: float = 1.0
-    """How many votes all candidates share beforehand, so that none is impossible."""
-    _polls: Polls = field(default_factory=Polls, init=False, repr=False, compare=False)
+    """Number of votes added, shared equally by all candidates, so that none gets probability 0."""
+    _votes: VoteCounts = field(default_factory=VoteCounts, init=False, repr=False, compare=False)
 
     @property
     def weighed(self) -> Usage:
-        """What the votes took so far."""
-        return self._polls.usage
+        """Usage of all votes so far."""
+        return self._votes.usage
 
     @property
     def completions(self) -> int:
-        """How many votes were asked for so far."""
-        return self._polls.completions
+        """Number of completions so far."""
+        return self._votes.completions
 
     def complete(self, request: Request) -> Completion:
-        """Answer as the backend does that votes."""
+        """Return a completion of the voting backend."""
         return self.backend.complete(request)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return the logarithm of each candidate's smoothed share of the votes."""
         asked = [(*_sentences(request), request.text) for request in requests]
         questions = {question.key: (question, said) for question, said, _ in asked}
-        self._poll([each for key, each in questions.items() if key not in self._polls.found])
+        self._poll([each for key, each in questions.items() if key not in self._votes.found])
         return [
             [float(np.log(self._shares(question)[said.index(text)]))]
             for question, said, text in asked
         ]
 
     def _shares(self, question: Request) -> np.ndarray:
-        """Return the smoothed shares of the candidates."""
-        counts = self._polls.found[question.key]
+        counts = self._votes.found[question.key]
         shares: np.ndarray = (counts + self.smoothing / len(counts)) / (
             counts.sum() + self.smoothing
         )
         return shares
 
     def _poll(self, questions: Sequence[tuple[Request, list[str]]]) -> None:
-        """Ask each question as often as there are votes, some at a time."""
         counts = {question.key: np.zeros(len(said)) for question, said in questions}
         for question, said in questions:
             if len(said) == 1:
-                counts[question.key][0] = self.votes  # there is nothing to ask
+                counts[question.key][0] = self.votes  # a single candidate needs no question
         flying: list[Future[tuple[str, int | None]]] = []
 
         def take() -> None:
@@ -127,18 +125,17 @@ class Chooser(Backend):
                 take()
         while flying:
             take()
-        self._polls.found.update(counts)
+        self._votes.found.update(counts)
 
     def _ballots(
         self, questions: Sequence[tuple[Request, list[str]]]
     ) -> Iterator[Callable[[], tuple[str, int | None]]]:
-        """Yield every vote that is to be asked for."""
         for question, said in questions:
             for vote in range(self.votes if len(said) > 1 else 0):
                 yield partial(self._vote, question, said, vote)
 
     def _vote(self, question: Request, said: list[str], vote: int) -> tuple[str, int | None]:
-        """Ask once, the candidates in an order of its own: models favour some numbers."""
+        """Ask once, with the candidates shuffled because models prefer some numbers."""
         order = np.random.default_rng([question.seed, vote]).permutation(len(said))
         listed = "\n".join(f"{n}. {said[place]}" for n, place in enumerate(order, 1))
         user = Message(role="user", content=f"{question.messages[-1].content}\n\n{CHOOSE}{listed}")
@@ -146,28 +143,37 @@ class Chooser(Backend):
         answer = self.backend.complete(
             question._replace(messages=messages, seed=question.seed + vote)
         )
-        with self._polls.lock:
-            self._polls.completions += 1
-            self._polls.usage = total([self._polls.usage, answer.usage])
-        named = chosen(answer.text, [said[place] for place in order])
+        with self._votes.lock:
+            self._votes.completions += 1
+            self._votes.usage = total([self._votes.usage, answer.usage])
+        named = parse_choice(answer.text, [said[place] for place in order])
         return question.key, None if named is None else int(order[named])
 
 
-def chosen(answer: str, listed: Sequence[str]) -> int | None:
-    """Return which of the sentences an answer names: by its number, or in full; None for none."""
+def parse_choice(answer: str, listed: Sequence[str]) -> int | None:
+    """Return the index of the sentence that an answer names, or None.
+
+    An answer names a sentence by its number or by its full text.
+    """
     numbers = re.findall(r"(?<![\w.])\d+(?![\w])", answer)
     first = re.match(r"\W*(\d+)\b", answer)
-    for number in [first[1]] if first else numbers[-1:]:  # what thinking ends with
+    for number in [first[1]] if first else numbers[-1:]:  # the last number after reasoning
         if 1 <= int(number) <= len(listed):
             return int(number) - 1
     found = [place for place, sentence in enumerate(listed) if sentence in answer]
     return max(found, key=lambda place: len(listed[place]), default=None)
 
 
-def weigher(backend: Backend, tell: Callable[[str], None]) -> Backend:
-    """Return what weighs candidates: a backend itself or, said in one line, its choices.
+def scoring_backend(backend: Backend, tell: Callable[[str], None]) -> Backend:
+    """Return the backend, or a `Chooser` around it if it has no log-probabilities.
 
-    Only a language model can choose; any other backend without log-probabilities is refused.
+    Args:
+        backend: Backend of the statistician.
+        tell: Receives one line if the backend is wrapped.
+
+    Raises:
+        CwmError: The backend has no log-probabilities and is not a language model, so that it
+            cannot choose.
     """
     if backend.can_score:
         return backend
@@ -183,11 +189,11 @@ def weigher(backend: Backend, tell: Callable[[str], None]) -> Backend:
 
 
 def _sentences(request: ScoreRequest) -> tuple[Request, list[str]]:
-    """Return a question and the sentences to choose from."""
+    """Return a question, and the distinct sentences to choose from."""
     question = request.question
     if not isinstance(question, PredictionQuestion):
         raise CwmError(
-            "a model that only chooses cannot weigh proposals: use a --theorist whose server "
+            "a model that only chooses cannot score proposals: use a --theorist whose server "
             "returns log-probabilities"
         )
     said = list(dict.fromkeys(change.text for change in question.transition.candidates))

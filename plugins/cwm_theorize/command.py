@@ -1,4 +1,4 @@
-"""`cwm theorize`: find rules in words that make what is collected likely."""
+"""`cwm theorize`: find rules in words that make the collected data likely."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ExperimenterOption = Annotated[
 
 
 class TheoryOptions(TypedDict):
-    """The method, the language models and the evidence of rules in words."""
+    """Options for the method, the language models and the data that rules are scored on."""
 
     model: ModelOption
     dataset: Annotated[

@@ -1,7 +1,8 @@
-"""Rules in words compared with programs: what comes of the same transitions, in one table.
+"""Compare rules in words with a program that was synthesized from the same transitions.
 
-A program says what follows, and rules how likely everything is that might. So that both are
-measured alike, what a program does not say keeps a little chance, as rules read exactly leave it.
+A program predicts one outcome, rules give a probability to each candidate. To score both in the
+same way, outcomes that the program does not predict get a small probability, the same as in the
+backend `symbolic`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cwm_cli.search.loop import Search
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
-from cwm_theorize.choosing import weigher
+from cwm_theorize.choosing import scoring_backend
 from cwm_theorize.experimenters import view_of
 from cwm_theorize.parts import TheoryChoices
 from cwm_theorize.problem import TheoryProblem
@@ -41,16 +42,20 @@ from cwm_theorize.statistician import Statistician, TextTransition, text_transit
 from cwm_theorize.world_model import Theory
 
 NOISE = 0.05
-"""The chance of what a program does not say: as much as who reads rules exactly leaves to it."""
+"""Probability shared by all candidates besides the prediction of a program."""
 
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """What came of one way: the rules or the program, how well it predicts, what it took.
+    """Rules or a program, with scores and effort.
 
-    `ranks` are of the held-out transitions, of which `exact` are right in every part by the
-    likeliest outcome, None where words do not tell what is observed. `failure` says why a program
-    predicts nothing.
+    Attributes:
+        name: "rules" or "program".
+        text: The rules or the source code.
+        ranks: Ranks of the held-out changes.
+        exact: Fraction of held-out transitions whose likeliest outcome is right in every part; None
+            if the words do not determine observations.
+        failure: Why a program has no predictions.
     """
 
     name: str
@@ -63,25 +68,25 @@ class ComparedModel:
     failure: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it in plain data."""
+        """Return all fields as plain data."""
         return asdict(self) | {"ranks": self.ranks.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
 class RulesAndProgram:
-    """Rules and a program that were found from the same so many transitions."""
+    """Rules and a program found from the same `train` transitions."""
 
     env: str
     train: int
     models: tuple[ComparedModel, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it in plain data."""
+        """Return all fields as plain data."""
         models = {each.name: each.as_json() for each in self.models}
         return {"env": self.env, "train": self.train, "models": models}
 
     def grid(self) -> Grid:
-        """Return the table."""
+        """Return a table with one line per model."""
         top = [k for k in next(iter(self.models)).ranks.all.top if k in (1, 3)]
         heads = ["", *(f"top {k}" for k in top), "kinds, top 1", "exact", "log-likelihood"]
         heads += ["completions", "tokens", "seconds"]
@@ -120,11 +125,26 @@ def compare_with_program(
     seed: int = 0,
     observer: Observer = SILENT,
 ) -> RulesAndProgram:
-    """Find rules, and a program, from the train rows, and measure both by the held-out ones.
+    """Find rules and a program from the train rows, and score both on the held-out rows.
 
-    Rules are looked for by the `parts` with their `options`: in each of the `phases` further
-    trajectories become known, and there are so many `proposals`. The program is what `synthesize`
-    comes to within a `budget`, in the `folder` of its run.
+    Args:
+        env: Environment ID.
+        rows: Dataset with train and held-out rows.
+        parts: Method, theorist and statistician of the rules.
+        folder: Run folder of the program's synthesis.
+        phases: Number of phases; each adds further trajectories to the evidence.
+        proposals: Proposals of rules per phase.
+        budget: Completions for the program.
+        model: Language model for the program.
+        backend: Backend for the program.
+        options: Options of `parts`.
+        program_options: Options of `synthesize`.
+        allow_gap: Accepted gaps of the sandbox.
+        seed: Random seed of both searches.
+        observer: Receives notes and progress.
+
+    Raises:
+        CwmError: Train or held-out rows are missing, or a backend fails.
     """
     spec = find_environment(env, observer)
     args = recorded_args(rows)
@@ -132,12 +152,12 @@ def compare_with_program(
         raise CwmError("comparing needs train and held-out rows: record both")
     with closing(spec.make(**args)) as made:
         view = view_of(spec, made)
-    chosen = parts.made(options, {})
+    chosen = parts.make(options, {})
     chosen.statistician.prepare(spec, args, observer.note)
-    reads = Statistician(view, weigher(chosen.statistician, observer.note))
+    reads = Statistician(view, scoring_backend(chosen.statistician, observer.note))
     problem = TheoryProblem(reads, **chosen.problem)
     search = Search(problem, chosen.strategy, chosen.theorist, seed=seed)
-    rules = _rules(search, problem, rows, phases, proposals)
+    rules = _find_rules(search, problem, rows, phases, proposals)
     result = synthesize(
         env,
         env_args=args,
@@ -153,14 +173,14 @@ def compare_with_program(
     )
     with protected(Limits(), accepted=allow_gap, observer=observer) as sandbox:
         text = read_program(result.program)[1] if result.program else ""
-        program = _program(ProgramModel(text, sandbox), result, view, rows)
+        program = _score_program(ProgramModel(text, sandbox), result, view, rows)
     return RulesAndProgram(spec.id, len(rows.train), (rules, program))
 
 
-def _rules(
+def _find_rules(
     search: Search, problem: TheoryProblem, rows: Dataset, phases: int, proposals: int
 ) -> ComparedModel:
-    """Have rules proposed while ever more trajectories become known, and measure the best."""
+    """Search for rules while trajectories are added; score the best on the held-out rows."""
     began, train, reads = time.perf_counter(), rows.train, problem.statistician
     episodes, asked = train.columns["episodes"], 0
     for some in np.array_split(np.unique(episodes), phases):
@@ -187,10 +207,10 @@ def _rules(
     )
 
 
-def _program(
+def _score_program(
     model: ProgramModel, result: SynthesisResult, view: TextView, rows: Dataset
 ) -> ComparedModel:
-    """Measure a program."""
+    """Score the program on the held-out rows."""
     metric = AccuracyMetric.of(rows.train)
     transitions = text_transitions(view, rows.test)
     predicted = model.predict(rows.test, draws=SkillMetric.draws)
@@ -214,25 +234,26 @@ def program_weights(
     predictions: Predictions,
     noise: float = NOISE,
 ) -> list[np.ndarray]:
-    """Return the logarithm of the chance that each candidate has by what a program predicts.
+    """Return the log-probability of each candidate under the predictions of a program.
 
-    What it says has the chance `1 - noise`, shared by outcomes as it shares them, and `noise` is
-    left to all candidates alike. One that fails, or says what is no candidate, tells none apart.
+    Predicted outcomes share the probability `1 - noise` as the program weights them, and all
+    candidates share `noise` equally. If the program fails or predicts none of the candidates, all
+    candidates are equally likely.
     """
     shares = [np.zeros(len(each.candidates)) for each in transitions]
     for columns, chances in predictions.answers() if predictions.failure is None else ():
         for place, (row, transition) in enumerate(zip(rows, transitions, strict=True)):
-            said = _said(view, rows, row, columns, place)
+            said = _predicted_sentence(view, rows, row, columns, place)
             sentences = [each.text for each in transition.candidates]
             if said in sentences:
                 shares[place][sentences.index(said)] += chances[place]
     return [np.log((1 - noise) * each + noise / len(each)) for each in shares]
 
 
-def _said(
+def _predicted_sentence(
     view: TextView, rows: Dataset, row: Transition, columns: dict[str, np.ndarray], place: int
 ) -> str:
-    """Put what a program predicts of a row into words, "" where it makes no sense."""
+    """Return a prediction in words; "" if it is no valid change."""
     following = rows.observation_space.unpack("next_observations", columns, place)
     reward, ended = columns["rewards"][place], columns["terminations"][place]
     predicted = row._replace(
@@ -240,5 +261,5 @@ def _said(
     )
     try:
         return view.change(predicted).text
-    except (CwmError, LookupError, ValueError):  # no state of the environment
+    except (CwmError, LookupError, ValueError):  # not a state of the environment
         return ""

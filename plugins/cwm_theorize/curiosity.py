@@ -1,7 +1,7 @@
-"""The curious experimenter: a policy learns to bring about what rules in words predict badly.
+"""The experimenter `curiosity`: a policy learns to produce badly predicted changes.
 
-Rewards come after the rows of a phase were weighed: how surprising they are under the rules, or
-how much what is known of them changed (Levy et al., 2025).
+The rewards are computed when the rows of a phase have been scored: the surprise of each change
+under the rules, or the difference that new rules make to its likelihood (Levy et al., 2025).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_theorize.experimenters import (
     Experimenter,
+    ParallelEnvironments,
     PhaseContext,
-    SideBySide,
     view_of,
 )
-from cwm_theorize.ppo import Played, Ppo
+from cwm_theorize.ppo import Ppo, PpoEpisode
 from cwm_theorize.statistician import TextTransition, text_transitions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CuriousPolicy(Experimenter):
-    """Learns, by PPO with action masks, to bring about what the rules predict badly."""
+    """Learns, by PPO with action masks, to produce changes that the rules predict badly."""
 
     reward: Literal["ll", "alp", "alpexp", "alpll", "custom"] = "ll"
     """Reward of a change. ll: minus its log-likelihood under the best rules; alp: absolute
@@ -65,12 +65,12 @@ class CuriousPolicy(Experimenter):
     _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def beside(self) -> SideBySide:
+    def parallel_environments(self) -> ParallelEnvironments:
         """The environments of a phase."""
-        return SideBySide(self.environments, self.steps)
+        return ParallelEnvironments(self.environments, self.steps)
 
     def prepare(self, stage: Stage) -> None:
-        """Make networks for what is seen and done in the environment."""
+        """Create networks for the features and actions of the environment."""
         view = view_of(stage.spec, stage.env)
         actions = space_of(stage.env.action_space, "actions")
         if actions.kind != "discrete":
@@ -97,7 +97,7 @@ class CuriousPolicy(Experimenter):
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Draw actions as the policy has it after the phases so far."""
+        """Draw actions from the current policy."""
         if self.context is None or self._ppo is None:
             raise CwmError("curiosity needs rules: use it in `cwm theorize`")
         view, ppo = self.context.view, self._ppo
@@ -112,24 +112,24 @@ class CuriousPolicy(Experimenter):
         return f"curious, {self.reward}", act
 
     def learn(self, context: PhaseContext, rows: Sequence[Transition]) -> None:
-        """Better the policy by the rows of a phase, now that they can be weighed."""
+        """Update the policy with the rows of a phase."""
         if self._ppo is None:
             raise RuntimeError("call prepare first")
         rewards = self.rewards(context, text_transitions(context.view, rows))
         rng = np.random.default_rng([self._ppo.seed, context.phase])
-        self._ppo.learn(list(self._played(self._ppo, context, rows, rewards)), rng)
+        self._ppo.learn(list(self._ppo_episodes(self._ppo, context, rows, rewards)), rng)
 
     def rewards(self, context: PhaseContext, transitions: Sequence[TextTransition]) -> np.ndarray:
-        """Return what each change pays (transitions,); kinds are counted, averages go on."""
+        """Return the reward of each change (transitions,), and update the statistics of kinds."""
         kinds = np.array([each.change.kind for each in transitions])
         if self.reward == "custom":
-            return np.array([self._paid(kind) for kind in kinds.tolist()])
-        now = _weighed(context, context.rules, transitions)
+            return np.array([self._count_reward(kind) for kind in kinds.tolist()])
+        now = _log_likelihoods(context, context.rules, transitions)
         surprise: np.ndarray = -now
         if self.reward == "ll":
             return surprise
         same = context.rules == context.previous
-        before = now if same else _weighed(context, context.previous, transitions)
+        before = now if same else _log_likelihoods(context, context.previous, transitions)
         gains: np.ndarray = np.abs(now - before)
         if self.reward == "alpll":
             gains = surprise * gains
@@ -143,24 +143,24 @@ class CuriousPolicy(Experimenter):
         mixed: np.ndarray = (1 - self.average) * gains + self.average * known
         return mixed
 
-    def _paid(self, kind: str) -> float:
-        """Count a change and return what its kind pays."""
+    def _count_reward(self, kind: str) -> float:
+        """Count a change, and return the reward of its kind."""
         self._counts[kind] += 1
         return float(self.table.get(kind, 1.0) / self._counts[kind] ** self.exponent)
 
-    def _played(
+    def _ppo_episodes(
         self,
         ppo: Ppo,
         context: PhaseContext,
         rows: Sequence[Transition],
         rewards: np.ndarray,
-    ) -> Iterator[Played]:
-        """Yield the episodes of a phase in the numbers that are learned from."""
+    ) -> Iterator[PpoEpisode]:
+        """Yield the episodes of a phase as arrays for PPO."""
         view, start = context.view, 0
         for _, group in groupby(rows, key=lambda row: row.episode):
             steps = list(group)
             seen = [view.features(row.observation) for row in steps]
-            yield Played(
+            yield PpoEpisode(
                 np.array([*seen, view.features(steps[-1].next_observation)]),
                 np.array([self._mask(ppo, view.legal(row.observation)) for row in steps]),
                 np.array([row.action for row in steps]) - self._first,
@@ -170,19 +170,21 @@ class CuriousPolicy(Experimenter):
             start += len(steps)
 
     def _mask(self, ppo: Ppo, legal: Sequence[int]) -> np.ndarray:
-        """Return which actions are legal."""
+        """Return which actions are legal (actions,)."""
         mask = np.zeros(ppo.actions, np.bool_)
         mask[np.asarray(legal) - self._first] = True
         return mask
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the networks, how they move, and what was counted and averaged of each kind."""
+        """Return the state of PPO, and the count and the average of each kind."""
         learned = self._ppo.state() if self._ppo else {}
-        counts, averages = (list(kept.values()) for kept in (self._counts, self._averages))
-        return learned | {"counts": np.array(counts), "averages": np.array(averages)}
+        return learned | {
+            "counts": np.array(list(self._counts.values())),
+            "averages": np.array(list(self._averages.values())),
+        }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state` of the same environment, once prepared."""
+        """Continue from a `state` of the same environment, after `prepare`."""
         if self._ppo is None:
             raise RuntimeError("call prepare first")
         self._ppo.restore(state)
@@ -190,10 +192,10 @@ class CuriousPolicy(Experimenter):
         self._averages = dict(zip(self._averages, state["averages"].tolist(), strict=True))
 
 
-def _weighed(
+def _log_likelihoods(
     context: PhaseContext, rules: str, transitions: Sequence[TextTransition]
 ) -> np.ndarray:
-    """Return the log-likelihood of each change; what reads the same is weighed once."""
+    """Return the log-likelihood (transitions,) of each change; equal sentences are scored once."""
     texts = [(each.state, each.action, each.change.text) for each in transitions]
     each_once = dict(zip(texts, transitions, strict=True))
     statistician, asked = context.statistician, list(each_once.values())

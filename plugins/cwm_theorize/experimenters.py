@@ -1,9 +1,9 @@
-"""Who collects the transitions that rules in words are weighed by.
+"""Policies that collect the evidence for scoring rules in words.
 
-An `Experimenter` is a policy that is told before a phase what is known (`PhaseContext`), and after
-it may learn from what came of it; any other policy serves as well. `gather` collects a phase.
-`oracle` follows ways to goals that the environment knows, `enumerate` takes all actions in turn,
-and with `llm` a language model says which action it would rather take.
+An `Experimenter` receives a `PhaseContext` before each phase, and may learn from the rows of the
+phase; any other policy works as well. `collect_phase` collects these rows. `oracle` follows the
+environment's solutions to its goals, `enumerate` takes all actions in turn, and `llm` draws actions
+by the probabilities of a language model.
 """
 
 from __future__ import annotations
@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 
 
 class PhaseContext(NamedTuple):
-    """What an experimenter is told: the phase, and what is known by then.
+    """The knowledge that an experimenter receives before a phase.
 
-    `progress` is the share of the phases that are over. `rules` are the best now, `previous` the
-    best of the phase before, "" for none; `goal` is what the environment asks for, in words, and
-    `discovered` are the sentences that were met so far.
+    Attributes:
+        phase: Number of the phase.
+        progress: Fraction of finished phases.
+        rules: Best rules now; "" for none.
+        previous: Best rules of the previous phase; "" for none.
+        goal: Goal of the environment in words.
+        view: Text view of the environment.
+        statistician: Scores rules.
+        discovered: Sentences of all changes so far.
     """
 
     phase: int
@@ -50,8 +56,8 @@ class PhaseContext(NamedTuple):
     discovered: tuple[str, ...] = ()
 
 
-class SideBySide(NamedTuple):
-    """How many environments are played side by side, and the steps of each."""
+class ParallelEnvironments(NamedTuple):
+    """Number of parallel environments, and steps of each per phase."""
 
     number: int
     steps: int
@@ -59,18 +65,18 @@ class SideBySide(NamedTuple):
 
 @dataclass
 class Experimenter(Policy):
-    """A policy that knows of the rules which are weighed by what it collects.
+    """A policy that can use the rules which are scored on its data.
 
-    In the order of a run:
+    Methods are called in this order during a run:
 
-    - `prepare`, as of any policy, before anything else.
-    - `restore`, where a run goes on, with the `state` after its last phase.
-    - `inquire` tells it what is known before a phase.
-    - `beside` says that it plays several environments side by side for so many steps a phase,
-      however many episodes that takes.
-    - `begin`, as of any policy, for every episode.
-    - `learn` gives it all rows of the phase once they were weighed. It draws from a generator
-      of the phase, so that its `state` and the rows say all.
+    - `prepare`, as for any policy, before anything else.
+    - `restore`, if a run continues, with the `state` after its last phase.
+    - `begin_phase` with the current knowledge, before each phase.
+    - `parallel_environments` returns the environments to play in parallel, if any; the phase then
+      has a fixed number of steps instead of episodes.
+    - `begin`, as for any policy, for every episode.
+    - `learn` with all rows of the phase, after they were scored. Random draws come from a generator
+      seeded with the phase, so that `state` and the rows determine the result.
     """
 
     needs_text = True
@@ -78,46 +84,50 @@ class Experimenter(Policy):
     context: PhaseContext | None = field(default=None, init=False, repr=False)
 
     @property
-    def beside(self) -> SideBySide | None:
-        """The environments that it plays side by side; None where episodes are counted."""
+    def parallel_environments(self) -> ParallelEnvironments | None:
+        """Environments to play in parallel; None if a phase counts episodes."""
         return None
 
-    def inquire(self, context: PhaseContext) -> None:
-        """Take note of what is known before a phase."""
+    def begin_phase(self, context: PhaseContext) -> None:
+        """Receive the current knowledge before a phase."""
         self.context = context
 
     def learn(self, context: PhaseContext, rows: Sequence[Transition]) -> None:
-        """Learn from a phase, knowing the rules that were the best after it and before it."""
+        """Learn from the rows of a phase; `context` has the best rules after and before it."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what was learned, in arrays; nothing where nothing is."""
+        """Return the learned state as arrays; empty if the experimenter does not learn."""
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Look back on no other episode."""
+        """Return False: experimenters use no earlier episodes."""
         return False
 
     def prepare(self, stage: Stage) -> None:
-        """Refuse an environment that has no words."""
+        """Raise `CwmError` if the environment has no text view."""
         view_of(stage.spec, stage.env)
 
     def view(self, stage: Stage) -> TextView:
-        """Return the environment in words."""
+        """Return the text view of the environment."""
         return self.context.view if self.context else view_of(stage.spec, stage.env)
 
 
 def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
-    """Return the words for a made environment, or say which environments have any."""
+    """Return the text view of an environment.
+
+    Raises:
+        CwmError: The environment has none; the message lists environments that do.
+    """
     if spec.text is None:
         having = [name for name in names("environment") if find("environment", name)().text]
         raise CwmError(f"{spec.id} has no description in words: choose {', '.join(having)}")
     return spec.text(env)
 
 
-def gather(
+def collect_phase(
     stage: Stage,
     policy: Policy,
     episodes: int,
@@ -127,14 +137,24 @@ def gather(
     split: int = 0,
     earlier: Sequence[Transition] = (),
 ) -> list[Transition]:
-    """Collect the rows of a phase: so many episodes, or all that an experimenter's environments do.
+    """Collect the rows of a phase.
 
-    The first episode is number `first` of its split: phases that count on collect what `record`
-    does with this policy and seed. `earlier` are the rows of the phases before. Episodes come, and
-    are numbered, in the order in which they ended, counted in the steps of their environment.
+    Episodes are numbered by their ends, counted in steps of their own environment.
+
+    Args:
+        stage: Environment, spec and step limit.
+        policy: Policy that acts. If it plays environments in parallel, `episodes` is ignored.
+        episodes: Number of episodes.
+        seed: Random seed of the run.
+        first: Number of the first episode in its split. Phases with consecutive numbers collect the
+            same episodes as `record` with this policy and seed.
+        split: 0 for train, 1 for held-out.
+        earlier: Rows of earlier phases.
     """
-    beside = policy.beside if isinstance(policy, Experimenter) else None
-    if beside is None:
+    parallel_environments = (
+        policy.parallel_environments if isinstance(policy, Experimenter) else None
+    )
+    if parallel_environments is None:
         rows = EarlierRows(earlier)
         for place in range(first, first + episodes):
             back = rows if policy.looks_back(stage, place) else ()
@@ -144,10 +164,10 @@ def gather(
         return rows[len(earlier) :]
     ended: list[tuple[int, int, list[Transition]]] = []
     with stage.anew() as own:
-        for which in range(beside.number):
+        for which in range(parallel_environments.number):
             steps = 0
-            while steps < beside.steps:
-                own.max_steps = min(stage.max_steps, beside.steps - steps)
+            while steps < parallel_environments.steps:
+                own.max_steps = min(stage.max_steps, parallel_environments.steps - steps)
                 place = first + len(ended)
                 played = _episode(own, policy, EpisodeRequest(split, place, (seed, split, place)))
                 steps += len(played)
@@ -163,7 +183,6 @@ def gather(
 def _episode(
     stage: Stage, policy: Policy, episode: EpisodeRequest, earlier: Sequence[Transition] = ()
 ) -> list[Transition]:
-    """Play an episode and return its rows."""
     *_, recorded = record_episode(stage, policy, episode, earlier)
     assert isinstance(recorded, Recorded)
     return recorded.rows
@@ -171,14 +190,14 @@ def _episode(
 
 @dataclass
 class Discoveries:
-    """How often each kind of change was met, and after how many steps for the first time."""
+    """Counts of each kind of change, and the step at which each first occurred."""
 
     steps: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
 
     def add(self, kinds: Iterable[str]) -> None:
-        """Count the kinds of further steps, in the order in which they were made."""
+        """Count the kinds of further steps, in order."""
         for kind in kinds:
             self.steps += 1
             self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -187,15 +206,15 @@ class Discoveries:
 
 @dataclass
 class EnumeratePolicy(Experimenter):
-    """Takes all legal actions in turn: the first one first, in the next step or episode the next.
+    """Takes all legal actions in turn, one per step, and continues across episodes.
 
-    Where episodes have one step, as many of them as there are actions show what each does.
+    With one step per episode, as many episodes as actions show every action once.
     """
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Begin with the action whose turn it is."""
+        """Start with the next action in turn."""
         view = self.view(stage)
 
         def act(observation: Any, before: int) -> int:
@@ -207,21 +226,21 @@ class EnumeratePolicy(Experimenter):
 
 @dataclass
 class OraclePolicy(Experimenter):
-    """Follows a way to a goal, as the environment knows it; episodes end where that does."""
+    """Follows the environment's solution to a goal; the episode ends after its last action."""
 
     plan: Literal["hardest", "curriculum", "ideal"] = "hardest"
     """Goal of the episodes. hardest: the hardest goal; curriculum: harder goals in later phases;
     ideal: the two hardest goals and random actions in turn."""
 
     def prepare(self, stage: Stage) -> None:
-        """Refuse an environment whose words name no goals."""
+        """Raise `CwmError` if the text view has no goals."""
         if not view_of(stage.spec, stage.env).goals:
             raise CwmError(f"{stage.spec.id} has no goals for an oracle: choose another policy")
 
     def goal(self, goals: Sequence[str], place: int) -> str | None:
-        """Return what the episode at a place is for, None if its actions are random.
+        """Return the goal of the episode at a place; None for random actions.
 
-        Where no run says how far it is, the goals of the curriculum take turns.
+        Outside a run there is no progress, so the goals of the curriculum take turns.
         """
         if self.plan == "hardest":
             return goals[-1]
@@ -229,13 +248,13 @@ class OraclePolicy(Experimenter):
             return (*goals[-2:], None)[place % (len(goals[-2:]) + 1)]
         if self.context is None:
             return goals[place % len(goals)]
-        # the published index: the last goal has the last part, progress 1 included
+        # The published index; the last goal includes progress 1.
         return goals[max(0, int(self.context.progress * len(goals) - 1e-4))]
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Begin an episode for its goal; the way to it is found where the episode starts."""
+        """Start an episode for its goal; the solution is computed at the initial state."""
         view = self.view(stage)
         goal = self.goal(view.goals, place)
         if goal is None:
@@ -260,25 +279,25 @@ SYSTEM = (
 
 @dataclass
 class LlmPolicy(Experimenter):
-    """Draws each action by how likely a language model finds its sentence as the next one."""
+    """Draws each action with the probability that a language model gives to its sentence."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Temperature of the model's action probabilities; below 1 favours likely actions."""
 
-    def inquire(self, context: PhaseContext) -> None:
-        """Refuse a statistician that cannot weigh any sentence."""
+    def begin_phase(self, context: PhaseContext) -> None:
+        """Raise `CwmError` if the statistician cannot score arbitrary sentences."""
         backend = context.statistician.backend
         if not backend.can_score or backend.normalises:
             raise CwmError(
-                f"{type(backend).__name__} cannot weigh sentences for actions: choose another "
+                f"{type(backend).__name__} cannot score sentences for actions: choose another "
                 "--experimenter, or a language model with log-probabilities as the --statistician"
             )
-        super().inquire(context)
+        super().begin_phase(context)
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Ask at every step how likely each legal action is, given the rules and the goal."""
+        """Score the sentences of all legal actions at every step, given rules and goal."""
         if self.context is None:
             raise CwmError("llm needs rules and a statistician: use it in `cwm theorize`")
         context, view = self.context, self.context.view
@@ -294,7 +313,7 @@ class LlmPolicy(Experimenter):
         return "language model", act
 
     def _messages(self, context: PhaseContext, observation: Any) -> tuple[Message, ...]:
-        """Ask for the next action."""
+        """Return the prompt for the next action."""
         parts = [context.view.guide()]
         if context.rules:
             parts.append(f"What is known to hold:\n{context.rules}")

@@ -1,7 +1,4 @@
-"""What theorizing is made of: an environment in words, who proposes and who weighs, held-out rows.
-
-`cwm theorize` and `cwm score` share it.
-"""
+"""The parts of `cwm theorize` and `cwm score`: text views, backends, held-out rows."""
 
 from __future__ import annotations
 
@@ -27,19 +24,19 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Backend, Strategy
 from cwm_cli.search.models import one_model
-from cwm_theorize.choosing import weigher
-from cwm_theorize.experimenters import gather, view_of
+from cwm_theorize.choosing import scoring_backend
+from cwm_theorize.experimenters import collect_phase, view_of
 from cwm_theorize.problem import TheoryProblem
 from cwm_theorize.statistician import Statistician
 
 HELD_OUT_EPISODES = 9
-"""Episodes that are held out, as many as in the published test set."""
+"""Number of held-out episodes, the size of the published test set (Levy et al., 2025)."""
 
 
-def in_words(
+def text_stage(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], *, seed: int, max_steps: int
 ) -> tuple[Stage, TextView]:
-    """Return an environment to record, which is to be closed, and the words for it."""
+    """Return a stage for recording, whose environment the caller closes, and its text view."""
     with closing(spec.make(**env_args)) as made:
         view = view_of(spec, made)
     stage = Stage(spec, env_args, seed, max_steps)
@@ -48,32 +45,36 @@ def in_words(
 
 
 class NamedBackend(NamedTuple):
-    """Who answers: a backend by name, and the model that it is to use, "" where it uses none."""
+    """The name of a backend, and its model ("" for a backend without models)."""
 
     backend: str
     model: str = ""
 
     @property
     def owner(self) -> Any:
-        """The class of the backend, whose options can be set."""
+        """The class of the backend, which declares its options."""
         return find("backend", self.backend)
 
     def __str__(self) -> str:
         return "/".join(filter(None, self))
 
-    def made(self, options: Mapping[str, Any]) -> Backend:
-        """Make the backend."""
+    def make(self, options: Mapping[str, Any]) -> Backend:
+        """Construct the backend with these options."""
         backend: Backend = self.owner(model=self.model, **options)
         return backend
 
 
-def answers(
+def choose_backend(
     role: Literal["theorist", "statistician"], named: str | None, model: str | None = None
 ) -> NamedBackend:
-    """Choose who answers in a role: a backend by its name, or PROVIDER/NAME for a language model.
+    """Resolve a backend for a role from command line names.
 
-    BACKEND/MODEL names both. Where nothing is named it is the `model`, or that of `$CWM_MODEL`, or
-    else what needs none.
+    `named` is BACKEND, BACKEND/MODEL, or PROVIDER/NAME for a language model. Without it, the model
+    is `model` or `$CWM_MODEL`. If no model is given either, the default backend of the role is
+    used, which needs none.
+
+    Raises:
+        CwmError: The named backend needs a model, and none is given.
     """
     model = one_model(model or os.environ.get(MODEL_VARIABLE, ""))
     head, _, rest = (named or "").partition("/")
@@ -88,38 +89,48 @@ def answers(
     return NamedBackend(default("model"), model) if model else NamedBackend(default(role))
 
 
-def statistician_of(
+def make_statistician(
     asked: NamedBackend,
     options: Mapping[str, Any],
     spec: EnvironmentSpec,
     env_args: Mapping[str, Any],
     observer: Observer,
 ) -> Statistician:
-    """Return who reads rules of an environment, ready to; one that only chooses is said to."""
-    backend = asked.made(options)
+    """Return a statistician that is ready to score rules for an environment.
+
+    If the backend has no log-probabilities, a note says so (see `scoring_backend`).
+    """
+    backend = asked.make(options)
     backend.ready()
     with closing(spec.make(**env_args)) as made:
         view = view_of(spec, made)
     backend.prepare(spec, env_args, observer.note)
-    weighs = weigher(backend, lambda words: observer.note(words, "Warning"))
-    return Statistician(view, weighs)
+    scorer = scoring_backend(backend, lambda words: observer.note(words, "Warning"))
+    return Statistician(view, scorer)
 
 
 class TheoryChoices(NamedTuple):
-    """What a user chose, by name."""
+    """The method, experimenter, theorist and statistician that a user selected by name."""
 
     method: str
     experimenter: str
     theorist: NamedBackend
     statistician: NamedBackend
 
-    def made(
+    def make(
         self, options: Sequence[str] | Mapping[str, Any], flags: Mapping[str, Any]
     ) -> TheorizingParts:
-        """Make all of it by the options; `flags` are such that have flags of their own.
+        """Construct all parts.
 
-        A flag that nothing has is refused. Where the same backend with the same options proposes
-        and weighs it is one.
+        If the theorist and the statistician are the same backend with equal options, they share one
+        object.
+
+        Args:
+            options: Options as `OWNER.NAME=VALUE`.
+            flags: Values of options that have command line flags of their own, by `OWNER.NAME`.
+
+        Raises:
+            CwmError: No selected part has the option of a flag.
         """
         owners = {
             "strategy": Owner("strategy", find("strategy", self.method)),
@@ -130,14 +141,14 @@ class TheoryChoices(NamedTuple):
         }
         every = list(owners.values())
         given = read_options(options, every)
-        for label, some in read_options(_served(flags, owners), every).items():
+        for label, some in read_options(_flag_options(flags, owners), every).items():
             given[label] |= some
         given = with_presets(given, every)
         strategy, experimenter = (
             owners[label].factory(**given[label]) for label in ("strategy", "experimenter")
         )
-        theorist = self.theorist.made(given["theorist"])
-        statistician = self.statistician.made(given["statistician"])
+        theorist = self.theorist.make(given["theorist"])
+        statistician = self.statistician.make(given["statistician"])
         made = {
             "strategy": strategy,
             "experimenter": experimenter,
@@ -150,7 +161,7 @@ class TheoryChoices(NamedTuple):
 
 
 class TheorizingParts(NamedTuple):
-    """What was made, the options of the problem, and all options by whom they are for."""
+    """The constructed parts, the options of the problem, and all options by owner."""
 
     strategy: Strategy
     experimenter: Policy
@@ -159,8 +170,8 @@ class TheorizingParts(NamedTuple):
     problem: dict[str, Any]
     identity: dict[str, dict[str, Any]]
 
-    def kept(self, cache: AnswerCache) -> Self:
-        """Return the parts with answers that are kept; who does both stays one."""
+    def with_cache(self, cache: AnswerCache) -> Self:
+        """Return the parts with cached backends; a shared backend stays shared."""
         theorist = cache.around(self.theorist)
         is_one = self.statistician is self.theorist
         return self._replace(
@@ -175,28 +186,32 @@ FLAGS = {
     "experimenter.reward": ("the experimenter", "--reward"),
     "theorist.temperature": ("the theorist", "--temperature"),
 }
-"""Options that have flags, and whose they are."""
+"""Options that have flags, with the owner and the flag for error messages."""
 
 
-def _served(flags: Mapping[str, Any], owners: Mapping[str, Owner]) -> dict[str, Any]:
-    """Return the flags as options; refuse what nothing has."""
-    served = {}
+def _flag_options(flags: Mapping[str, Any], owners: Mapping[str, Owner]) -> dict[str, Any]:
+    """Return the flags as options of the selected parts."""
+    accepted = {}
     for key, value in flags.items():
         label, _, name = key.partition(".")
         if name in owners[label].options:
-            served[key] = value
+            accepted[key] = value
         elif key in FLAGS:
             whose, flag = FLAGS[key]
             raise CwmError(f"the chosen {whose} has no {flag}: leave it out")
-    if "theorist.api_base" in flags and not any(key.endswith(".api_base") for key in served):
+    if "theorist.api_base" in flags and not any(key.endswith(".api_base") for key in accepted):
         raise CwmError("neither the theorist nor the statistician has --api-base: leave it out")
-    return served
+    return accepted
 
 
-def given_rows(
+def load_held_out(
     spec: EnvironmentSpec, dataset: Dataset | Path | str, env_args: Mapping[str, Any] | None = None
 ) -> Dataset:
-    """Return the held-out rows of a dataset, or all where none are held out."""
+    """Return the held-out rows of a dataset, or all its rows if none are held out.
+
+    Raises:
+        CwmError: The dataset is empty.
+    """
     rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset)
     rows = rows.test if len(rows.test) else rows
     if not len(rows):
@@ -206,16 +221,16 @@ def given_rows(
     return replace(rows, columns=columns)
 
 
-def held_out_rows(
+def collect_held_out(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], *, seed: int = 0, max_steps: int = 100
 ) -> Dataset:
-    """Collect the rows that rules are measured by, from starts that no phase has.
+    """Collect held-out rows, from initial states that no phase uses.
 
-    Where an episode has a single step, each action is taken once. Where there are goals, episodes
-    are for the two hardest ones and for none in turn, so that rare changes are among them; else
-    actions are random.
+    If episodes have a single step, each action is taken once. If the text view has goals, episodes
+    alternate between the two hardest goals and random actions, so that the rows include rare
+    changes. Otherwise, actions are random.
     """
-    stage, view = in_words(spec, env_args, seed=seed, max_steps=max_steps)
+    stage, view = text_stage(spec, env_args, seed=seed, max_steps=max_steps)
     with closing(stage.env):
         legal = view.legal(stage.env.reset(seed=seed)[0])
         if stage.max_steps == 1:
@@ -225,11 +240,11 @@ def held_out_rows(
         else:
             policy, episodes = find("policy", "random")(), HELD_OUT_EPISODES
         policy.prepare(stage)
-        return dataset_of(stage, gather(stage, policy, episodes, seed=seed, split=1))
+        return dataset_of(stage, collect_phase(stage, policy, episodes, seed=seed, split=1))
 
 
 def dataset_of(stage: Stage, rows: Sequence[Transition]) -> Dataset:
-    """Return recorded rows with what they are of."""
+    """Return recorded rows as a dataset with the spaces and arguments of the environment."""
     return Dataset.of(
         rows,
         observation_space=space_of(stage.env.observation_space),

@@ -1,7 +1,7 @@
-"""The problem of finding rules in words: prompts from what was recorded, verdicts by likelihood.
+"""The problem of finding rules in words: prompts, parsing of answers, and likelihoods.
 
-A candidate is a text with a rule on each line. It is as good as what was recorded is likely under
-it, and how likely that is, the statistician says (Levy et al., 2025).
+A candidate is a text with one rule per line. Its score is the likelihood of the recorded
+transitions under the rules, as the statistician computes it (Levy et al., 2025).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cwm_cli.text import clean, estimated_tokens
 from cwm_theorize.statistician import (
     Statistician,
     TextTransition,
-    normalised,
+    normalise,
     text_transitions,
 )
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
 
 Trajectory = tuple[int, ...]
-"""The steps of an episode in a row, as places in the list of all transitions."""
+"""Consecutive steps of an episode, as indices in the list of all transitions."""
 
 RECORDED = (
     "## What was recorded\n\nEach block has the first state of some steps, then each action and "
@@ -47,40 +47,41 @@ PLAIN_FORM = (
     "Each rule is one short sentence in plain English that names an action, its conditions and the "
     "change that follows. Leave out what the description says already: the reader has it, too."
 )
-"""The form of rules for a reader without a language of its own, such as a language model."""
+"""Form of the rules for a statistician without a language of its own, such as a language model."""
 
-MOST_NAMED = 3
-"""Predicted changes that are named; of more the prompt gives the number."""
+MAX_NAMED_CHANGES = 3
+"""Maximum number of predicted changes to name in a prompt; with more, the prompt gives their
+number."""
 
-MOST_KEPT = 2000
-"""Texts whose weights are kept, those that were used last: as many as a published run proposes."""
+MAX_CACHED_RULES = 2000
+"""Rule sets whose scores are cached, least recently used first out; a published run proposes as
+many."""
 
-TIED = 1e-9
+TIE_TOLERANCE = 1e-9
 """Candidates are equally likely if their log-probabilities differ by at most this."""
 
-ALIKE = 1e-12
-"""Relative difference of log-likelihoods below which nothing was told apart."""
+EQUAL_TOLERANCE = 1e-12
+"""Relative difference below which two log-likelihoods count as equal."""
 
-SUSPICIOUS = 5
-"""Different rules that weigh the same before it is asked whether no rules at all do, too: a few
-may well apply to nothing that was recorded."""
+MIN_EQUAL_RULES = 5
+"""Number of different rules with equal scores before the problem compares them with no rules; a
+few rules may not apply to any recorded transition."""
 
 
 SIMPLICITY = 0.1
-"""Rules that say the same in ten words less are 2.7 times as likely: what nothing speaks for goes,
-and a single transition that is told better outweighs a condition."""
+"""Default penalty per word. Ten words fewer make equally good rules 2.7 times as likely, so that
+needless conditions disappear, while one better predicted transition outweighs a condition."""
 
 
 @dataclass
 class TheoryProblem(Problem):
-    """Find rules under which the evidence is likely, as the statistician has it.
+    """Find rules under which the evidence is likely.
 
-    The evidence is what was told by `observe`, phase by phase; `policy` says what of it counts.
-    Before anything is seen rules are the likelier the fewer words they have (`simplicity`), so
-    that afterwards they are proportional to the exponential of the verdict's `log_likelihood` and
-    `log_prior` together. Its `score` is that for each transition (the geometric mean), and its
-    `parts` the likelihoods of the kinds of change. However the evidence grows, no transition is
-    weighed twice under the same rules.
+    The evidence consists of transitions passed to `observe`, phase by phase; `policy` selects the
+    ones that count. Rules have a prior that decreases with their number of words (`simplicity`), so
+    that their posterior is proportional to exp(`log_likelihood` + `log_prior`) of the verdict. The
+    `score` of a verdict is the geometric mean of this over transitions, and its `parts` are
+    likelihoods by kind of change. No transition is scored twice under the same rules.
     """
 
     moves = (GENERATE, IMPROVE)
@@ -108,67 +109,68 @@ class TheoryProblem(Problem):
     longest: Annotated[int, Field(ge=1)] = 4000
     """Maximum number of characters of the rules; longer rules list cases."""
     warning: str = field(default="", init=False)
-    """What the user should know of the statistician, in a line."""
+    """A warning about the statistician for the user, in one line."""
     scorings: int = field(default=0, init=False)
-    """How many candidates were weighed by the evidence, each time that they were."""
+    """Number of times that candidates were scored on the evidence."""
     weighed: int = field(default=0, init=False)
-    """How many transitions the statistician weighed for that in this process."""
+    """Number of transitions that the statistician scored for that in this process."""
     _seen: _Evidence = field(init=False, repr=False)
     _weights: OrderedDict[str, np.ndarray] = field(
         default_factory=OrderedDict, init=False, repr=False
     )
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
     _reference: float | None = field(default=None, init=False, repr=False)
-    _alike: set[str] | None = field(default_factory=set, init=False, repr=False)
+    _equal_rules: set[str] | None = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing observed."""
         self._seen = _Evidence(self.statistician.view)
 
     @property
     def evidence(self) -> list[TextTransition]:
-        """The transitions that rules are weighed by; of a phase one may occur several times."""
+        """The transitions that rules are scored on; policy=phase may repeat transitions."""
         return self._seen.evidence
 
     @property
     def discovered(self) -> tuple[str, ...]:
-        """The sentences that have followed an action so far, in the order in which they did."""
+        """The distinct sentences that followed an action so far, in order of discovery."""
         return tuple(self._seen.sentences)
 
     def observe(self, rows: Sequence[Transition]) -> None:
-        """Take the rows of a phase into the evidence: verdicts of before are outdated by it."""
+        """Add the rows of a phase to the evidence; earlier verdicts are outdated afterwards."""
         before = self.discovered
-        phase = self._seen.told(rows, self.subset, each_kind=self.policy != "phase")
+        phase = self._seen.add_phase(rows, self.subset, each_kind=self.policy != "phase")
         match self.policy:
             case "cumulative":
-                self._seen.count_all(phase)
+                self._seen.use_all(phase)
             case "phase":
-                self._seen.count_only(phase)
+                self._seen.use_only(phase)
             case "window":
-                self._seen.count_newest(phase, self.window)
+                self._seen.use_newest(phase, self.window)
         self._reference = None
         if self.statistician.view.lists_discovered and self.discovered != before:
-            self._weights.clear()  # what is asked has other words from now on
+            self._weights.clear()  # the prompt lists other sentences from now on
 
     def update(self, node: Node) -> None:
-        """Count what was weighed, and look whether the statistician tells rules apart."""
+        """Count a scored node, and check whether the statistician distinguishes rules."""
         if node.verdict.log_likelihood is None:
             return
         self.scorings += 1
-        if self._alike is not None and len(self._seen.places):
+        if self._equal_rules is not None and len(self._seen.places):
             self._compare(node.program, node.verdict.log_likelihood)
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Show the world, what was recorded, and the rules of before, if there are any."""
-        return self._worded(move)
+        """Return a prompt with the environment, recorded transitions, and current rules, if any."""
+        return self._prompt(move)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
-        """Leave out trajectories first, then the end of the description."""
-        return self._worded(move, room)
+        """Return a prompt of at most `room` characters.
 
-    def _worded(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
-        """Ask in so many characters, if there is a limit."""
-        recorded = self._seen.words(self.evidence_tokens)
+        Trajectories are removed first, then the end of the description.
+        """
+        return self._prompt(move, room)
+
+    def _prompt(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
+        recorded = self._seen.as_text(self.evidence_tokens)
         if recorded:
             recorded = f"\n\n{RECORDED}\n\n{recorded}"
         mistakes = self._mistakes(move.program) if move.action == IMPROVE else ""
@@ -187,12 +189,12 @@ class TheoryProblem(Problem):
         )
 
     def _mistakes(self, rules: str) -> str:
-        """Show the least likely transitions with what the rules predict instead."""
+        """Return the least likely transitions, each with the predicted change."""
         if not self.worst or not len(self._seen.places):
             return ""
-        weights, places = self._weighed(rules), np.unique(self._seen.places)
+        weights, places = self._scores(rules), np.unique(self._seen.places)
         unlikely = places[weights[places] <= weights[places].mean()]
-        # One of each kind of change before a second one: the same mistake repeats within a kind.
+        # Show each kind of change once before a second time: mistakes repeat within a kind.
         shown, times = list[tuple[int, float, TextTransition]](), Counter[str]()
         for place in unlikely[np.argsort(weights[unlikely], kind="stable")]:
             transition = self._seen.transitions[place]
@@ -201,27 +203,27 @@ class TheoryProblem(Problem):
         shown = sorted(shown, key=lambda each: each[:2])[: self.worst]
         least = [transition for *_, transition in shown]
         every = self.statistician.of_candidates(rules, least, self.discovered)
-        return "\n\n".join(filter(None, map(_mistake, least, normalised(every))))
+        return "\n\n".join(filter(None, map(_mistake, least, normalise(every))))
 
     def read(self, text: str, move: Move) -> str:
-        """Return the rules of a completion, one on each line."""
+        """Return the rules in a completion, one per line."""
         return read_rules(text)
 
     def judge(self, candidate: str) -> Verdict:
-        """Weigh rules by the evidence."""
+        """Score rules on the evidence."""
         if not candidate.strip():
-            message = "the answer holds no rules: write each of them on a line of its own"
+            message = "the answer has no rules: write one rule per line"
             return Verdict(score=0.0, failure=Failure(kind="no_program", message=message))
         if len(candidate) > self.longest:
             message = (
-                f"the rules have {len(candidate):,} characters, and those of more than "
-                f"{self.longest:,} are not weighed: say it in fewer words"
+                f"the rules have {len(candidate):,} characters, but at most {self.longest:,} are "
+                "scored: use fewer words"
             )
             return Verdict(score=0.0, failure=Failure(kind="load_error", message=message))
-        weights, places = self._weighed(candidate), self._seen.places
+        weights, places = self._scores(candidate), self._seen.places
         if not len(places):
             failure = Failure(
-                kind="mismatch", message="there are no transitions to weigh rules by yet"
+                kind="mismatch", message="there are no transitions to score rules on yet"
             )
             return Verdict(score=0.0, failure=failure, log_likelihood=0.0)
         log_likelihood = float(weights[places].sum())
@@ -232,8 +234,8 @@ class TheoryProblem(Problem):
             for kind, of_kind in self._seen.by_kind.items()
         }
         message = (
-            f"what was recorded has a log-likelihood of {log_likelihood:.6g} under these rules; "
-            f"they say least of the kind `{min(parts, key=parts.__getitem__)}`"
+            f"the recorded changes have a log-likelihood of {log_likelihood:.6g} under these "
+            f"rules; the least likely kind is `{min(parts, key=parts.__getitem__)}`"
         )
         return Verdict(
             score=exp(each),
@@ -244,8 +246,8 @@ class TheoryProblem(Problem):
             log_prior=log_prior,
         )
 
-    def _weighed(self, rules: str) -> np.ndarray:
-        """Return the log-likelihood of every transition met so far, NaN where it does not count."""
+    def _scores(self, rules: str) -> np.ndarray:
+        """Return log-likelihoods (transitions,), NaN for transitions that do not count."""
         seen = self._seen
         with self._lock:
             before = self._weights.get(rules, np.empty(0))
@@ -264,32 +266,33 @@ class TheoryProblem(Problem):
             self.weighed += len(missing)
             self._weights[rules] = weights
             self._weights.move_to_end(rules)
-            if len(self._weights) > MOST_KEPT:
+            if len(self._weights) > MAX_CACHED_RULES:
                 self._weights.popitem(last=False)
         return weights
 
     def _compare(self, rules: str, log_likelihood: float) -> None:
-        """Warn, once, where the statistician gives the same weight to many rules and to none."""
-        assert self._alike is not None
+        """Warn once if the statistician gives the same score to many rules and to no rules."""
+        assert self._equal_rules is not None
         if self._reference is None:
             self._reference = log_likelihood
         if not _equal(self._reference, log_likelihood):
-            self._alike = None
+            self._equal_rules = None
             return
-        self._alike.add(rules)
-        if len(self._alike) < SUSPICIOUS:
+        self._equal_rules.add(rules)
+        if len(self._equal_rules) < MIN_EQUAL_RULES:
             return
-        unruled = float(self._weighed("")[self._seen.places].sum())
-        if _equal(unruled, log_likelihood):
+        without_rules = float(self._scores("")[self._seen.places].sum())
+        if _equal(without_rules, log_likelihood):
             self.warning = (
-                f"the statistician gives the same weight to {len(self._alike)} different rules and "
-                "to none: it cannot read them, or none of them applies; see --statistician"
+                f"the statistician gives the same score to {len(self._equal_rules)} different "
+                "rules and to no rules: it cannot read them, or they never apply; see "
+                "--statistician"
             )
-            self._alike = None
+            self._equal_rules = None
 
 
 class _Evidence:
-    """What was observed, in words: each transition once, and what of it counts at present."""
+    """Distinct recorded transitions in words, and the indices of the current evidence."""
 
     def __init__(self, view: TextView) -> None:
         self.view = view
@@ -300,10 +303,15 @@ class _Evidence:
         self.by_kind: dict[str, np.ndarray] = {}
         self.evidence: list[TextTransition] = []
         self._known: dict[tuple[str, str, str], int] = {}
-        self._words: dict[int | None, str] = {}
+        self._texts: dict[int | None, str] = {}
 
-    def told(self, rows: Sequence[Transition], most: int, *, each_kind: bool) -> list[Trajectory]:
-        """Put the last trajectories into words, and on request the last with each other kind."""
+    def add_phase(
+        self, rows: Sequence[Transition], most: int, *, each_kind: bool
+    ) -> list[Trajectory]:
+        """Store the last `most` trajectories; return all stored trajectories of the phase.
+
+        With `each_kind`, the last trajectory with each other kind of change is stored, too.
+        """
         changes = [self.view.change(row) for row in rows]
         self.sentences |= dict.fromkeys(change.text for change in changes)
         ends = np.cumsum([0, *(row.terminated or row.truncated for row in rows)])
@@ -316,12 +324,12 @@ class _Evidence:
             having = {change.kind for place in kept for _, change, _ in phase[place]}
             kept |= {place for kind, place in kinds.items() if kind not in having}
         return [
-            tuple(self._place(row, change) for row, change, _ in phase[place])
+            tuple(self._index(row, change) for row, change, _ in phase[place])
             for place in sorted(kept)
         ]
 
-    def _place(self, row: Transition, change: Change) -> int:
-        """Return the place of a transition, a new one if it was never met."""
+    def _index(self, row: Transition, change: Change) -> int:
+        """Return the index of a transition; add it if it is new."""
         seen = row.observation
         key = self.view.state(seen), self.view.action(seen, row.action), change.text
         if key not in self._known:
@@ -329,43 +337,42 @@ class _Evidence:
             self.transitions += text_transitions(self.view, [row])
         return self._known[key]
 
-    def count_all(self, phase: list[Trajectory]) -> None:
-        """Let every transition that was ever met count, once."""
+    def use_all(self, phase: list[Trajectory]) -> None:
+        """Use every stored transition once."""
         self.trajectories += phase
-        self._count(range(len(self.transitions)))
+        self._use(range(len(self.transitions)))
 
-    def count_only(self, trajectories: list[Trajectory]) -> None:
-        """Let these trajectories count, each step as often as it was taken."""
+    def use_only(self, trajectories: list[Trajectory]) -> None:
+        """Use only these trajectories, each step as often as it occurred."""
         self.trajectories = trajectories
-        self._count([place for steps in trajectories for place in steps])
+        self._use([place for steps in trajectories for place in steps])
 
-    def count_newest(self, phase: list[Trajectory], window: int) -> None:
-        """Let the transitions that were met last count, each once."""
+    def use_newest(self, phase: list[Trajectory], window: int) -> None:
+        """Use the `window` newest transitions, each once."""
         self.trajectories += phase
         newest = dict.fromkeys(p for steps in reversed(self.trajectories) for p in reversed(steps))
         kept = {*[*newest][:window]}
         self.trajectories = [each for each in self.trajectories if not kept.isdisjoint(each)]
-        self._count(sorted(kept))
+        self._use(sorted(kept))
 
-    def _count(self, places: Sequence[int]) -> None:
-        """Settle what counts."""
+    def _use(self, places: Sequence[int]) -> None:
         self.evidence = [self.transitions[place] for place in places]
         self.places = np.array(places, dtype=np.intp)
         kinds = np.array([transition.change.kind for transition in self.evidence], dtype=object)
         order = dict.fromkeys([*self.view.kinds, *kinds.tolist()])
         self.by_kind = {k: self.places[kinds == k] for k in order if (kinds == k).any()}
-        self._words.clear()
+        self._texts.clear()
 
-    def words(self, tokens: int | None) -> str:
-        """Show the newest trajectories, in about so many tokens, in the order of time."""
-        if tokens not in self._words:
-            self._words[tokens] = "\n\n".join(reversed([*self._fitting(tokens)]))
-        return self._words[tokens]
+    def as_text(self, tokens: int | None) -> str:
+        """Return the newest trajectories in about `tokens` tokens, oldest first."""
+        if tokens not in self._texts:
+            self._texts[tokens] = "\n\n".join(reversed([*self._fitting(tokens)]))
+        return self._texts[tokens]
 
     def _fitting(self, room: int | None) -> Iterator[str]:
-        """Yield the newest trajectories that there is room for; of a long one its first steps."""
+        """Yield the newest trajectories that fit; if the newest is too long, its first steps."""
         for count, steps in enumerate(dict.fromkeys(reversed(self.trajectories))):
-            text = self.worded(steps)
+            text = self.trajectory_text(steps)
             if room is not None:
                 sizes = accumulate(map(estimated_tokens, text.splitlines(keepends=True)))
                 fitting = [size for size in sizes if size <= room]
@@ -375,28 +382,28 @@ class _Evidence:
                 text, room = "\n".join(lines[: len(fitting)]), room - fitting[-1]
             yield text
 
-    def worded(self, steps: Trajectory) -> str:
-        """Write a trajectory down: the first state, then what was done and what followed."""
+    def trajectory_text(self, steps: Trajectory) -> str:
+        """Return a trajectory as text: the first state, then actions and changes."""
         shown = [self.transitions[place] for place in steps]
         pairs = (f"- {step.action} -> {step.change.text}" for step in shown)
         return "\n".join([f"At first: {shown[0].state}", *pairs])
 
 
 def _mistake(transition: TextTransition, log_probabilities: np.ndarray) -> str:
-    """Show a transition and the likeliest change; "" if that is the recorded one."""
+    """Return a transition with the likeliest change; "" if that is the recorded one."""
     if not transition.candidates:
         return ""
     recorded, highest = transition.change.text, float(log_probabilities.max())
     likeliest = [
         change.text
         for change, found in zip(transition.candidates, log_probabilities.tolist(), strict=True)
-        if found >= highest - TIED
+        if found >= highest - TIE_TOLERANCE
     ]
     if likeliest == [recorded]:
         return ""
     place = [change.text for change in transition.candidates].index(recorded)
     predicted = " or ".join(likeliest)
-    if len(likeliest) > MOST_NAMED:
+    if len(likeliest) > MAX_NAMED_CHANGES:
         predicted = f"nothing definite: {len(likeliest)} changes are equally likely"
     return (
         f"State: {transition.state}\nAction: {transition.action}\nRecorded: {recorded} "
@@ -405,17 +412,17 @@ def _mistake(transition: TextTransition, log_probabilities: np.ndarray) -> str:
 
 
 ITEM = re.compile(r"\s*(?:[-*+\N{BULLET}]|\(?\d{1,3}[.):])\s+(?=\S)")
-"""What begins an item of a list."""
+"""Marker at the start of a list item."""
 
 THOUGHTS = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
-"""What some models think aloud before they answer."""
+"""Reasoning that some models write before their answer."""
 
 
 def read_rules(text: str) -> str:
-    """Return the rules in an answer, one on each line: of a block, of a list, or all its lines.
+    """Return the rules in an answer, one per line.
 
-    Marks of lists and of emphasis are left out, and an introduction that ends with a colon is.
-    What is around a list is no rule.
+    The rules are in a fenced block, in a list, or on all lines. Markers of lists and emphasis are
+    removed, and so are an introduction that ends with a colon and text around a list.
     """
     text = THOUGHTS.sub("", text)
     fenced = [block for block in blocks(text) if block.strip()]
@@ -427,12 +434,11 @@ def read_rules(text: str) -> str:
         elif rules and line[:1].isspace():
             rules[-1] += f" {line.strip()}"
     introduced = len(lines) > 1 and lines[0].rstrip(" *").endswith(":")
-    if not rules or (len(rules) == 1 and not introduced):  # one mark alone makes no list
+    if not rules or (len(rules) == 1 and not introduced):  # a single marker is not a list
         rules = [ITEM.sub("", line) for line in lines[introduced:]]
     kept = (clean(re.sub(r"\*\*|`", "", rule)).strip() for rule in rules)
     return "\n".join(filter(None, kept))
 
 
 def _equal(one: float, other: float) -> bool:
-    """Whether two log-likelihoods tell nothing apart."""
-    return one == other or abs(one - other) <= ALIKE * max(abs(one), abs(other))
+    return one == other or abs(one - other) <= EQUAL_TOLERANCE * max(abs(one), abs(other))

@@ -1,8 +1,8 @@
-"""Where what followed stands among all that might have: ranks, top-k accuracy, likelihood.
+"""Ranks of recorded changes among their candidates: top-k accuracy and likelihood.
 
-Whoever predicts gives a weight to every candidate of a transition, a logarithm. Rules under a
-language model do, and so does a program that names one of them. Rare kinds of change matter, so
-that every measure is told for each kind, and as the mean of the kinds (Levy et al., 2025).
+A predictor gives each candidate of a transition a log-weight. Rules with a statistician do, and so
+does a program that predicts one candidate. Rare kinds of change matter, so every measure is also
+reported for each kind, and as the mean over the kinds (Levy et al., 2025).
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import ExtraScores
-from cwm_theorize.statistician import normalised
+from cwm_theorize.statistician import normalise
 
 if TYPE_CHECKING:
     from cwm_theorize.statistician import TextTransition
 
 TOP = (1, 3, 5, 10)
-"""The ranks that top-k accuracy is told of, as published."""
+"""Values of k for top-k accuracy, as published."""
 
 TIED = 1e-9
-"""Weights that differ by less are tied: rounding alone tells them apart."""
+"""Log-weights that differ by at most this are tied; such differences result from rounding."""
 
 
 class RankMeans(BaseModel):
-    """How likely what followed was, and where it stood, on average.
+    """Mean likelihood and mean rank of the recorded changes.
 
-    `nll` is the mean of -log p, a natural logarithm, with p normalised over the candidates.
-    `top` is the share among the k likeliest, by k, and `rank` the mean place, from 1, where chance
-    orders what is tied. `top_published` orders ties in favour of what followed: who gives the same
-    weight to everything has 1 there.
+    Attributes:
+        nll: Mean of -log p, in nats, with p normalised over the candidates.
+        rank: Mean rank from 1, with ties in random order.
+        top: Fraction of changes among the k likeliest, by k, with ties in random order.
+        top_published: The same with ties ordered in favour of the recorded change, as published. A
+            predictor that gives all candidates equal weight gets 1.0.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,14 +50,14 @@ class RankMeans(BaseModel):
 
 
 class RankScore(RankMeans):
-    """The same of some transitions, and the sum of their weights as they were given."""
+    """Means over a set of transitions, their number, and the sum of their log-weights."""
 
     transitions: int
     log_likelihood: float
 
 
 class RankSummary(ExtraScores):
-    """Ranks of all transitions, of each kind of change, and the mean of the kinds."""
+    """Ranks of all transitions, of each kind of change, and the mean over the kinds."""
 
     model_config = ConfigDict(frozen=True)
     key: ClassVar[str] = "ranks"
@@ -66,9 +68,10 @@ class RankSummary(ExtraScores):
 
     @classmethod
     def grid(cls, parts: Mapping[str, Self]) -> Grid:
-        """Compare ranks and -log p of several sides: over transitions, over kinds, as published.
+        """Return a table of ranks and -log p for several predictors.
 
-        The published ranks order ties in favour of the recorded change.
+        Each predictor has three lines: the mean over transitions, the mean over kinds, and top-k
+        accuracy with the published order of ties.
         """
         lines = []
         for side, ranks in parts.items():
@@ -80,19 +83,19 @@ class RankSummary(ExtraScores):
             ]
         top = next(iter(parts.values())).all.top
         heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p"]
-        return Grid("What followed among all that might have", heads, lines, words=2)
+        return Grid("Rank of the recorded change", heads, lines, words=2)
 
     def line(self, part: str) -> str:
-        """Return the log-likelihood of a part."""
+        """Return a line with the log-likelihood of a part of the data."""
         return f"log-likelihood, {part}: {self.all.log_likelihood:.2f}"
 
     def kinds_grid(self) -> Grid:
-        """Return a table with a line for each kind of change."""
+        """Return a table with one line per kind of change."""
         lines = [
             [kind, f"{each.transitions:,}", f"{each.log_likelihood:.2f}", *_shares(each.top)]
             for kind, each in {**self.kinds, "all": self.all}.items()
         ]
-        heads = ["followed", "times", "log-likelihood", *(f"top {k}" for k in self.all.top)]
+        heads = ["change", "times", "log-likelihood", *(f"top {k}" for k in self.all.top)]
         return Grid("By kind of change", heads, lines)
 
 
@@ -101,10 +104,13 @@ def _shares(top: Mapping[int, float]) -> list[str]:
 
 
 class RankedChange(NamedTuple):
-    """Where what followed a transition stands.
+    """The rank of one recorded change.
 
-    `weight` is what it was given, `share` that normalised over the candidates; `above` counts the
-    candidates with more weight, `ties` the others with as much.
+    Attributes:
+        weight: Its log-weight.
+        share: Its log-probability among the candidates.
+        above: Number of candidates with more weight.
+        ties: Number of other candidates with equal weight.
     """
 
     weight: float
@@ -113,15 +119,15 @@ class RankedChange(NamedTuple):
     ties: int
 
     def in_top(self, k: int) -> float:
-        """Return the chance to be among the k likeliest, where chance orders what is tied."""
+        """Return the probability of being among the k likeliest, with ties in random order."""
         return min(max(k - self.above, 0) / (self.ties + 1), 1.0)
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Where what followed each of some transitions stands, and of what kind it is.
+    """The kind and the rank of each recorded change.
 
-    It `distinguishes` if any two candidates of a transition differ in weight.
+    `distinguishes` is true if any two candidates of a transition differ in weight.
     """
 
     kinds: Sequence[str]
@@ -130,10 +136,14 @@ class Ranking:
 
     @classmethod
     def of(cls, transitions: Sequence[TextTransition], weights: Sequence[np.ndarray]) -> Self:
-        """Rank by the weights of the candidates of each transition, in their order."""
-        shares = normalised(weights)
+        """Rank recorded changes by log-weights (candidates,) of each transition.
+
+        Raises:
+            CwmError: A recorded change is not among its candidates.
+        """
+        shares = normalise(weights)
         places = [
-            _placed(each, own, share)
+            _ranked_change(each, own, share)
             for each, own, share in zip(transitions, weights, shares, strict=True)
         ]
         differs = any(np.ptp(own) > TIED for own in weights)
@@ -141,16 +151,16 @@ class Ranking:
 
     @classmethod
     def uniform(cls, transitions: Sequence[TextTransition]) -> Self:
-        """Rank by guessing."""
+        """Rank recorded changes under equal weights: the baseline of guessing."""
         sizes = [len(each.candidates) for each in transitions]
         return cls.of(transitions, [np.full(size, -np.log(size)) for size in sizes])
 
     def summary(self, top: Sequence[int] = TOP) -> RankSummary:
-        """Average over all transitions, those of each kind, and the kinds."""
+        """Average over all transitions, over each kind, and over the kinds."""
         named: dict[str, list[RankedChange]] = {}
         for kind, place in zip(self.kinds, self.places, strict=True):
             named.setdefault(kind, []).append(place)
-        kinds = {kind: _averaged(places, top) for kind, places in named.items()}
+        kinds = {kind: _average(places, top) for kind, places in named.items()}
         every = list(kinds.values())
         mean = RankMeans(
             nll=_mean([each.nll for each in every]),
@@ -158,11 +168,12 @@ class Ranking:
             top={k: _mean([each.top[k] for each in every]) for k in top},
             top_published={k: _mean([each.top_published[k] for each in every]) for k in top},
         )
-        return RankSummary(all=_averaged(self.places, top), kinds=kinds, mean=mean)
+        return RankSummary(all=_average(self.places, top), kinds=kinds, mean=mean)
 
 
-def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray) -> RankedChange:
-    """Find what followed among the candidates."""
+def _ranked_change(
+    transition: TextTransition, weights: np.ndarray, shares: np.ndarray
+) -> RankedChange:
     sentences = [each.text for each in transition.candidates]
     if transition.change.text not in sentences:
         raise CwmError(
@@ -171,13 +182,13 @@ def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray)
         )
     place = sentences.index(transition.change.text)
     own = weights[place]
-    tied = np.isclose(weights, own, rtol=0, atol=TIED)  # what is impossible is tied, too
+    tied = np.isclose(weights, own, rtol=0, atol=TIED)  # includes ties at -inf
     above = int(np.sum((weights > own) & ~tied))
     return RankedChange(float(own), float(shares[place]), above, int(np.sum(tied)) - 1)
 
 
-def _averaged(places: Sequence[RankedChange], top: Sequence[int]) -> RankScore:
-    """Average over transitions, of which there is at least one."""
+def _average(places: Sequence[RankedChange], top: Sequence[int]) -> RankScore:
+    """Average over transitions; at least one is required."""
     return RankScore(
         transitions=len(places),
         log_likelihood=float(np.sum([each.weight for each in places])),

@@ -1,4 +1,4 @@
-"""The run of theorizing: what each phase collected, what was proposed, the best rules by then."""
+"""Runs of `cwm theorize`: configuration, journal, reports and results."""
 
 from __future__ import annotations
 
@@ -36,24 +36,29 @@ from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
-from cwm_theorize.parts import answers, statistician_of
+from cwm_theorize.parts import choose_backend, make_statistician
 from cwm_theorize.world_model import Theory
 
 BEST = "best.txt"
-"""The file with the best rules so far."""
+"""File with the best rules so far."""
 
-MOST_TOLD = 12
-"""Lines of a table at most: the last ones."""
+MAX_TABLE_ROWS = 12
+"""Maximum number of lines in a table; earlier phases are omitted."""
 
 
 class TheoryConfig(BaseModel):
-    """The choices that make theorizing what it is.
+    """The choices that identify a run.
 
-    `held_out` is the digest of the rows that rules are measured by and never weighed by; the
-    theorist and the statistician are backends with the model that they use, and `options` has
-    those of both, of the strategy, the problem and the experimenter. A phase has so many
-    `proposals`, for all particles together, and collects so many `episodes` of at most
-    `max_steps`. How many phases there are is no part of it.
+    The number of phases is not part of the configuration, so that a run can be extended.
+
+    Attributes:
+        held_out: Digest of the rows that rules are measured on, but never fitted to.
+        theorist: Backend with its model.
+        statistician: Backend with its model.
+        options: Options by owner: strategy, problem, theorist, statistician and experimenter.
+        proposals: Proposals per phase, for all particles together.
+        episodes: Episodes collected per phase.
+        max_steps: Maximum number of steps per episode.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,28 +78,35 @@ class TheoryConfig(BaseModel):
 
 
 class TheoryHeader(RunHeader[TheoryConfig]):
-    """What theorizing begins with: the environment in words."""
+    """The header of a run, with the environment's description in words."""
 
     kind: str = "theorize"
     guide: str
 
     @property
     def openings(self) -> str:
-        """Say that there is nothing to be protected from."""
+        """The sandbox gaps of the run: none, because no code is generated."""
         return "no code is generated"
 
 
 class PhaseRecord(BaseModel):
-    """A line of the journal: what a phase came to.
+    """A line of the journal: the outcome of a phase.
 
-    The `rules` are the best ones at its end, and `previous` those before it.
-    `train` is the log-likelihood of the `evidence` that they were weighed by, `held_out` that of
-    the held-out rows by kind of change, empty if they were not weighed. `accepted` counts accepted
-    `proposals`, None if the method accepts none. `scorings` counts weighed proposals and kept
-    rules.
-    `rows` is how many were collected up to its end, `found` how many it collected of each kind,
-    `first` the row, counted from 1, at which a kind came up that had not before; `weighed` is what
-    it took to weigh rules.
+    Attributes:
+        number: Number of the phase, from 1.
+        rules: Best rules at its end.
+        previous: Best rules at the end of the previous phase.
+        evidence: Number of transitions that the rules were scored on.
+        train: Log-likelihood of the evidence.
+        held_out: Log-likelihood of the held-out rows by kind of change; empty if not scored.
+        proposals: Number of proposals.
+        scorings: Number of scored proposals and of rules that were scored again, in the run so far.
+        accepted: Number of accepted proposals; None if the method accepts none.
+        rows: Rows collected in the run so far.
+        found: Rows of this phase by kind of change.
+        first: For each kind that is new in this phase, the row of the run where it appeared,
+            counted from 1.
+        weighed: Usage of scoring.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -115,14 +127,14 @@ class PhaseRecord(BaseModel):
     weighed: Usage = Usage()
 
     def measures(self) -> Measures:
-        """Return the numbers for trackers."""
+        """Return the numbers for experiment trackers."""
         names = ("train", "evidence", "held_out_total", "proposals", "scorings", "rows")
         numbers = {name.replace("_", "-"): getattr(self, name) for name in names}
         return Measures(self.number, numbers | {"tokens": self.weighed.tokens})
 
     @property
     def held_out_total(self) -> float | None:
-        """The log-likelihood of all held-out rows, None if they were not weighed."""
+        """Log-likelihood of all held-out rows; None if not scored."""
         return sum(self.held_out.values()) if self.held_out else None
 
 
@@ -131,7 +143,7 @@ TheoryLine = SearchRecord | PhaseRecord
 
 
 class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
-    """The folder of theorizing: held-out rows, those of each phase, a journal, `best.txt`."""
+    """The folder of a run: held-out rows, rows of each phase, a journal and `best.txt`."""
 
     kind = "theorize"
     options_of = "statistician"
@@ -140,7 +152,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
 
     @property
     def config(self) -> TheoryConfig:
-        """The choices of this run."""
+        """The configuration of this run."""
         return self.header.config
 
     def connected(
@@ -150,11 +162,15 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         return connected_nodes(events)
 
     def phases(self) -> list[PhaseRecord]:
-        """Return what the phases came to, as far as they are over."""
+        """Return the records of the finished phases."""
         return [each for each in self.records() if isinstance(each, PhaseRecord)]
 
     def rules(self) -> str:
-        """Return the best rules, those of `best.txt`."""
+        """Return the best rules, as stored in `best.txt`.
+
+        Raises:
+            CwmError: There are no rules yet, or the file is unreadable.
+        """
         file = self.folder / BEST
         try:
             return read_text(file).strip()
@@ -164,37 +180,37 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             raise UnreadableError(file, error.reason, "continue the run") from error
 
     def trusted_model(self, options: Options, observer: Observer) -> Theory:
-        """Return the best rules, and the statistician that reads them."""
+        """Return the best rules as a world model, with the statistician of the run."""
         config, rules = self.config, self.rules()
-        asked = answers("statistician", config.statistician)
+        asked = choose_backend("statistician", config.statistician)
         given = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
         chosen = {**config.options.get("statistician", {}), **given}
         spec = find_environment(config.env)
-        reads = statistician_of(asked, chosen, spec, config.env_args, observer)
+        reads = make_statistician(asked, chosen, spec, config.env_args, observer)
         for words in reads.backend.unread(reads.view, rules):
             observer.note(words, "Warning")
         return Theory(rules, reads, self.place)
 
     def held_out(self) -> Dataset:
-        """Return the rows that rules are measured by."""
+        """Return the held-out rows."""
         return self.dataset().test
 
     def is_over(self, phases: int) -> bool:
-        """Whether it came to an end that more phases would not change, or has as many."""
+        """Whether the run has this many phases, or stopped in a way that more would not change."""
         result = self.result()
         return result is not None and (
             result.get("stopped") == "given_up" or len(result["phases"]) >= phases
         )
 
     def summary(self) -> RunSummary:
-        """Say how far it is, and how well the best rules predict what is held out."""
+        """Return a summary: phases so far, and the held-out log-likelihood of the best rules."""
         config, records = self.config, list(self.records())
         phases = [each for each in records if isinstance(each, PhaseRecord)]
         asked = sum(isinstance(each, SearchRecord) and each.node.asked for each in records)
         count = len(phases)
         last = phases[-1] if phases else None
         total = last.held_out_total if last else None
-        told = "" if total is None else f"held-out log-likelihood {total:.2f}"
+        outcome = "" if total is None else f"held-out log-likelihood {total:.2f}"
         return RunSummary(
             self.place,
             self.kind,
@@ -204,13 +220,13 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             seed=config.seed,
             completions=asked,
             done=f"{count} phase{'' if count == 1 else 's'}",
-            result=told,
+            result=outcome,
             created=self.header.created,
         )
 
     @classmethod
     def report(cls, runs: Sequence[TheoryRun]) -> RunReport:
-        """Return how theorizing went: likelihoods by phase, the rules as they changed, finds."""
+        """Return a report: likelihoods by phase, changes of the rules, discovered changes."""
         if len(runs) > 1:
             raise CwmError("runs of `cwm theorize` cannot be merged: report them one by one")
         run, phases, about = runs[0], runs[0].phases(), runs[0].summary()
@@ -229,7 +245,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
 
     @classmethod
     def sections(cls, runs: Sequence[TheoryRun]) -> list[Section]:
-        """Return the likelihoods by phase, the best rules, how they changed, and what was found."""
+        """Return the sections of a page: likelihoods, best rules, their changes, discoveries."""
         if len(runs) > 1:
             raise CwmError("runs of `cwm theorize` cannot be merged: report them one by one")
         phases = runs[0].phases()
@@ -249,7 +265,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
 
 
 def _verdict(run: TheoryRun, phases: Sequence[PhaseRecord]) -> str:
-    """Return the log-likelihood of the held-out changes, with completions, cost and seconds."""
+    """Return the held-out log-likelihood, with completions, cost and seconds."""
     result, total = run.result() or {}, phases[-1].held_out_total if phases else None
     outcome = f"{len(phases)} phase{'' if len(phases) == 1 else 's'}"
     if total is not None:
@@ -264,7 +280,7 @@ def _verdict(run: TheoryRun, phases: Sequence[PhaseRecord]) -> str:
 
 
 def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
-    """Return charts of the log-likelihood (nats) by phase: in all, and by kind of change."""
+    """Return charts of log-likelihood (nats) by phase: training, held-out, and by kind."""
     places = [each.number for each in phases]
     label = "nats, higher is better"
     train = ChartLine(
@@ -286,12 +302,12 @@ def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
 
 
 def every_phase(phases: Sequence[PhaseRecord]) -> Grid:
-    """Write what all phases came to."""
+    """Return a table of all phases."""
     return likelihood_grid(phases, most=len(phases))._replace(title="all phases")
 
 
-def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MOST_TOLD) -> Grid:
-    """Write what the last phases came to, the held-out rows by kind of change."""
+def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MAX_TABLE_ROWS) -> Grid:
+    """Return a table of the last `most` phases, with held-out rows by kind of change."""
     kinds = list(dict.fromkeys(kind for each in phases for kind in each.held_out))
     return Grid(
         "log-likelihood by phase",
@@ -312,7 +328,7 @@ def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MOST_TOLD) -> 
 
 
 def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
-    """Write how the best rules changed: those that went (-) and came (+), by phase."""
+    """Return a table of the rules that each phase removed (-) or added (+)."""
     cells = [
         [str(each.number), mark, rule]
         for each in phases
@@ -323,9 +339,9 @@ def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
 
 
 def rule_changes(before: str, after: str) -> list[tuple[str, str]]:
-    """Return the rules that went (-), and those that are there now, new (+) or not ("").
+    """Return removed rules ("-"), then the current rules: new ("+") or unchanged ("").
 
-    Their order matters: one that moved went and came.
+    The order of rules matters: a moved rule counts as removed and new.
     """
     old, new = ([line for line in text.splitlines() if line.strip()] for text in (before, after))
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
@@ -336,7 +352,7 @@ def rule_changes(before: str, after: str) -> list[tuple[str, str]]:
 
 
 def found_grid(phases: Sequence[PhaseRecord]) -> Grid:
-    """Write how often each kind of change was found, and at which row first."""
+    """Return a table of how often, and at which row first, each kind of change was found."""
     found, first = discovered(phases)
     return Grid(
         "transitions discovered",
@@ -360,15 +376,20 @@ class TheorizingResult(
     Result,
     shown="stopped proposals accepted held_out found completions tokens cost seconds file run",
 ):
-    """What came of theorizing.
+    """The result of `theorize`.
 
-    `run` is its folder, `file` that of the best `rules`, None where none were proposed. `stopped`
-    says why it ended: the `phases` were over, the theorist had nothing left to propose
-    (`given_up`), or the money was spent (`money`). `scorings` counts how often rules were weighed
-    over the evidence. Of the held-out rows `held_out` says how many there are of each kind of
-    change, and `topk` how often the true change is among the first k candidates. `cost` is in US
-    dollars, None where it is unknown; `tokens` and it are those of the proposals and of all that
-    was weighed.
+    Attributes:
+        run: Folder of the run.
+        rules: Best rules.
+        file: File of the best rules; None if there are none.
+        phases: Records of all phases.
+        stopped: Why the run stopped: "phases" (all done), "given_up" (the theorist has no further
+            proposal) or "money" (cost limit reached).
+        scorings: How often rules were scored on the evidence.
+        tokens: Tokens of all proposals and all scoring.
+        cost: Their cost in US dollars; None if unknown.
+        held_out: Number of held-out rows by kind of change.
+        topk: Top-k accuracy on the held-out rows.
     """
 
     run: Path
@@ -387,7 +408,7 @@ class TheorizingResult(
     topk: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm theorize --json` prints."""
+        """Return the output of `cwm theorize --json`."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         found, first = discovered(self.phases)
         return facts | {

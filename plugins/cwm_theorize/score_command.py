@@ -1,4 +1,4 @@
-"""`cwm score`: rank what followed among all that might have, under rules in words."""
+"""`cwm score`: rank recorded changes among all possible changes, under rules in words."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def score(
 
 
 def ranks(text: str) -> list[int]:
-    """Read whole numbers with commas between them."""
+    """Parse ranks from text, such as "1,3,5,10"; return them sorted and without duplicates."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in parts):
         raise CwmError(f"invalid --topk {text}: write ranks of at least 1, such as --topk 1,3,5,10")

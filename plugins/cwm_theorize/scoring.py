@@ -1,7 +1,7 @@
-"""How well rules in words predict recorded transitions: what `cwm score` does.
+"""How well rules in words predict recorded transitions: the function behind `cwm score`.
 
-Among all that might have followed, what did follow is ranked by how likely the statistician holds
-it to be under the rules, and beside that under no rules and by guessing.
+The statistician ranks the recorded change among all candidates under the rules. No rules and
+guessing are the baselines.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from cwm_cli.registry import Owner, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import Grid
-from cwm_theorize.parts import answers, given_rows, held_out_rows, statistician_of
+from cwm_theorize.parts import choose_backend, collect_held_out, load_held_out, make_statistician
 from cwm_theorize.problem import TheoryProblem
 from cwm_theorize.ranking import TOP, Ranking, RankSummary
 from cwm_theorize.statistician import text_transitions
 from cwm_theorize.world_model import Theory
 
 RULES, NO_RULES, GUESSING = "rules", "no rules", "guessing"
-"""Who is compared, as the tables name them."""
+"""Labels of the compared predictors in tables."""
 
 
 @dataclass(frozen=True)
 class RuleScores(Result):
-    """What `score` came to: where what followed stands by the rules, without any, by guessing.
+    """The result of `score`: ranks of the recorded changes under rules and two baselines.
 
-    `source` says where the transitions are from, `statistician` who weighed them. It
-    `normalises` if log-likelihoods are those among the candidates, and so can be compared with
-    those of others. `notes` is what is to be said of all that.
+    Attributes:
+        source: Where the transitions come from: "collected", or the path of the dataset.
+        statistician: Backend that scored the changes.
+        normalises: Whether log-likelihoods are log-probabilities among the candidates. Only then
+            can they be compared between statisticians.
+        notes: Messages about the scores for the user.
     """
 
     env: str
@@ -50,7 +53,7 @@ class RuleScores(Result):
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm score --json` prints."""
+        """Return the output of `cwm score --json`."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             name: value.model_dump(mode="json") if isinstance(value, RankSummary) else value
@@ -58,13 +61,13 @@ class RuleScores(Result):
         }
 
     def grids(self) -> list[Grid]:
-        """Return the tables: all transitions by rules, no rules and guessing, and each kind."""
+        """Return the tables: all transitions for each predictor, and each kind of change."""
         return [RankSummary.grid(self._sides), self.ranks.kinds_grid()]
 
     def likelihoods(self) -> str:
-        """Say how likely everything together is, by who says so."""
-        told = (f"{side} {each.all.log_likelihood:.2f}" for side, each in self._sides.items())
-        return f"log-likelihood: {', '.join(told)}"
+        """Return a line with the total log-likelihood under each predictor."""
+        totals = (f"{side} {each.all.log_likelihood:.2f}" for side, each in self._sides.items())
+        return f"log-likelihood: {', '.join(totals)}"
 
     @property
     def _sides(self) -> dict[str, RankSummary]:
@@ -85,25 +88,40 @@ def score(
     data_seed: int = 0,
     observer: Observer = SILENT,
 ) -> RuleScores:
-    """Rank what followed transitions of `env` among all that might have, under rules in words.
+    """Rank the recorded changes of transitions among all candidates, under rules in words.
 
-    `rules` is a file, or in several lines the text itself. The transitions are the held-out ones
-    of the `dataset`, all where it has none, or those that `cwm theorize` measures rules by. The
-    `statistician` is a backend, or PROVIDER/NAME for a language model, whose `options` these are.
-    Raises `CwmError` for what the user can mend.
+    Args:
+        env: Environment ID; the environment needs a text view.
+        rules: File with one rule per line, or the rules themselves as a text with several lines.
+        env_args: Arguments of the environment.
+        dataset: Recorded transitions; only its held-out rows count if it has any. Default: the
+            held-out rows of `cwm theorize`.
+        top: Values of k for top-k accuracy, at least 1.
+        statistician: Backend, BACKEND/MODEL, or PROVIDER/NAME for a language model.
+        model: Model of the statistician.
+        api_base: Address of the model server.
+        options: Options of the statistician.
+        data_seed: Random seed of the collected rows.
+        observer: Receives notes and warnings.
+
+    Returns:
+        The ranks under the rules, under no rules, and by guessing.
+
+    Raises:
+        CwmError: An argument is invalid, or the backend cannot score.
     """
-    text, asked = read_rules_file(rules), answers("statistician", statistician, model)
+    text, asked = read_rules_file(rules), choose_backend("statistician", statistician, model)
     if min(top, default=0) < 1:
         raise CwmError("ranks must be at least 1, such as --topk 1,3,5,10")
     flags = {"api_base": api_base} if api_base else {}
     check_flags(asked.backend, flags)
     chosen = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
     spec = find_environment(env, observer)
-    rows = given_rows(spec, dataset, env_args) if dataset is not None else None
+    rows = load_held_out(spec, dataset, env_args) if dataset is not None else None
     args = dict(env_args or {}) if rows is None else recorded_args(rows, env_args)
-    reads = statistician_of(asked, chosen | flags, spec, args, observer)
+    reads = make_statistician(asked, chosen | flags, spec, args, observer)
     if rows is None:
-        rows = held_out_rows(spec, args, seed=data_seed)
+        rows = collect_held_out(spec, args, seed=data_seed)
     source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
     transitions = text_transitions(reads.view, rows)
     theories = [Theory(each, reads) for each in (text, "")]
@@ -122,7 +140,7 @@ def score(
 
 
 def _notes(ranked: Ranking, bare: Ranking) -> list[str]:
-    """Say what is not to be averaged over."""
+    """Return warnings about ranks that carry no information."""
     if not ranked.distinguishes:
         return [
             "under these rules the statistician gives the same weight to every candidate: "
@@ -134,7 +152,11 @@ def _notes(ranked: Ranking, bare: Ranking) -> list[str]:
 
 
 def read_rules_file(source: Path | str) -> str:
-    """Return the rules of a file, or those of a text in several lines."""
+    """Return the rules in a file, or in a text with several lines.
+
+    Raises:
+        CwmError: The file is unreadable, has no rules, or is longer than the problem allows.
+    """
     if isinstance(source, str) and "\n" in source:
         name, text = "the text", source
     else:

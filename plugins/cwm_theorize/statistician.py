@@ -1,8 +1,8 @@
-"""How likely what was recorded is under rules in words, as a backend with log-probabilities says.
+"""Likelihood of recorded transitions under rules in words.
 
-The *statistician* is the backend; what it is asked, and how, is here: every transition is put into
-words, the rules are given as known facts, and the sentence that says what followed is weighed as
-the answer (Levy et al., 2025).
+The *statistician* is a backend with log-probabilities. This module puts each transition into words
+and builds the question: the rules are stated as known facts, and the backend scores the sentence
+that describes the change as the answer (Levy et al., 2025).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ SYSTEM = (
 )
 
 IMPOSSIBLE = -9999.0
-"""The log-likelihood of what a model gives no chance at all, as vLLM writes it: one such sentence
-shall not hide how likely all others are."""
+"""Lower bound of a log-likelihood, as in vLLM: with -inf, a single impossible sentence would
+hide the likelihood of all others."""
 
 
 class TextTransition(NamedTuple):
-    """A recorded step in words: what was seen, done and found, and what might have been found.
+    """A recorded transition in words.
 
-    `candidates` hold the change itself; there are none where they cannot be listed.
+    `candidates` are all possible changes, including the recorded `change`. They are empty if the
+    text view cannot list them. `facts` are the values that rules can refer to.
     """
 
     state: str
@@ -45,7 +46,7 @@ class TextTransition(NamedTuple):
 
 
 class PredictionQuestion(NamedTuple):
-    """What a prediction is asked by: rules, a transition, and the sentences met so far."""
+    """A prediction task: rules, a transition, and the sentences discovered so far."""
 
     view: TextView
     rules: str
@@ -54,7 +55,11 @@ class PredictionQuestion(NamedTuple):
 
 
 def text_transitions(view: TextView, rows: Iterable[Transition]) -> list[TextTransition]:
-    """Put rows into words; `CwmError` where the view cannot list what might have followed."""
+    """Put rows into words.
+
+    Raises:
+        CwmError: The text view cannot list the possible changes.
+    """
     return [
         TextTransition(
             view.state(row.observation),
@@ -68,7 +73,7 @@ def text_transitions(view: TextView, rows: Iterable[Transition]) -> list[TextTra
 
 
 def messages_of(question: PredictionQuestion) -> tuple[Message, ...]:
-    """Word a question: the environment, the rules as known facts, what is seen and done."""
+    """Return the prompt: environment, rules as known facts, state and action."""
     parts = [question.view.guide()]
     if question.rules:
         parts.append(f"What is known to hold:\n{question.rules}")
@@ -83,17 +88,17 @@ def messages_of(question: PredictionQuestion) -> tuple[Message, ...]:
     )
 
 
-def normalised(weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def normalise(weights: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return log-probabilities among the candidates of each transition."""
     return [log_softmax(each) for each in weights]
 
 
 @dataclass(frozen=True)
 class Statistician:
-    """Weighs what followed, under rules or none (""): natural logarithms.
+    """Scores recorded changes under rules, or under no rules (""), as natural logarithms.
 
-    Of a backend that `normalises` they are log-probabilities among the candidates; of any other
-    the sums over the tokens of the sentence, which only compare under one model.
+    If the backend `normalises`, the scores are log-probabilities among the candidates. Otherwise
+    they are sums over the tokens of the sentence, which are comparable under one model only.
     """
 
     view: TextView
@@ -101,7 +106,7 @@ class Statistician:
 
     @property
     def normalises(self) -> bool:
-        """Whether what it says are log-probabilities among the candidates."""
+        """Whether scores are log-probabilities among the candidates."""
         return self.backend.normalises
 
     def log_likelihoods(
@@ -110,7 +115,10 @@ class Statistician:
         transitions: Sequence[TextTransition],
         discovered: tuple[str, ...] = (),
     ) -> np.ndarray:
-        """Return the log-likelihood (transitions,) of what followed each."""
+        """Return the log-likelihood (transitions,) of each recorded change.
+
+        `discovered` lists the sentences of the answer in the prompt, if the text view asks for it.
+        """
         questions = self._questions(transitions, rules, discovered)
         return self._weigh([(each, (each.transition.change,)) for each in questions])
 
@@ -120,10 +128,10 @@ class Statistician:
         transitions: Sequence[TextTransition],
         discovered: tuple[str, ...] = (),
     ) -> list[np.ndarray]:
-        """Return, for each transition, the log-likelihood of each of its candidates."""
+        """Return, for each transition, the log-likelihoods (candidates,) of its candidates."""
         questions = self._questions(transitions, rules, discovered)
-        if (told := self.backend.of_candidates(questions)) is not None:
-            return [np.maximum(each, IMPOSSIBLE) for each in told]
+        if (scores := self.backend.of_candidates(questions)) is not None:
+            return [np.maximum(each, IMPOSSIBLE) for each in scores]
         asked = [(each, each.transition.candidates) for each in questions]
         ends = np.cumsum([len(each.candidates) for each in transitions])
         return np.split(self._weigh(asked), ends[:-1]) if asked else []
@@ -135,7 +143,7 @@ class Statistician:
         return [PredictionQuestion(self.view, rules, each, hint) for each in transitions]
 
     def _weigh(self, asked: Sequence[tuple[PredictionQuestion, Sequence[Change]]]) -> np.ndarray:
-        """Weigh sentences, all in one request to the backend."""
+        """Score all sentences in one call of the backend."""
         requests: list[ScoreRequest] = []
         for question, changes in asked:
             messages = messages_of(question) if self.backend.reads_messages else ()

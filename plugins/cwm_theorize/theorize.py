@@ -1,8 +1,8 @@
-"""Find rules in words by how likely they make what is collected: what `cwm theorize` does.
+"""Find rules in words that make the collected data likely, as `cwm theorize` does.
 
-`theorize` finds out what is asked for, opens the run, and lets `Theorizing` go on phase by phase:
-an experimenter collects, the rules that are kept are weighed again, a theorist proposes others
-(WorldLLM, Levy et al., 2025).
+`theorize` prepares the parts, opens the run and starts `Theorizing`. In each phase, an experimenter
+collects rows, the current rules are scored again on the new evidence, and a theorist proposes other
+rules (WorldLLM, Levy et al., 2025).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from cwm_cli.runs.store import DATASET, fresh_folder
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Record, Remark, Switch, Usage, total
 from cwm_cli.search.loop import Search
-from cwm_theorize.choosing import weigher
+from cwm_theorize.choosing import scoring_backend
 from cwm_theorize.experimenters import (
     Discoveries,
     Experimenter,
     PhaseContext,
-    gather,
+    collect_phase,
 )
 from cwm_theorize.parts import (
     TheoryChoices,
-    answers,
+    choose_backend,
+    collect_held_out,
     dataset_of,
-    given_rows,
-    held_out_rows,
-    in_words,
+    load_held_out,
+    text_stage,
 )
 from cwm_theorize.problem import TheoryProblem
 from cwm_theorize.ranking import Ranking
@@ -61,7 +61,7 @@ from cwm_theorize.statistician import Statistician, TextTransition, text_transit
 from cwm_theorize.world_model import Theory
 
 STATE = "experimenter-{}.npz"
-"""The file with what an experimenter had learned at the end of a phase."""
+"""File with the experimenter's state at the end of a phase, by phase number."""
 
 
 def theorize(
@@ -94,26 +94,55 @@ def theorize(
     new: bool = False,
     observer: Observer = SILENT,
 ) -> TheorizingResult:
-    """Find rules in words that make what is collected likely; a stopped run continues.
+    """Find rules in words that make the collected data likely; a stopped run continues.
 
-    In each of the `phases` the `experimenter` collects so many `episodes`, the rules that the
-    `method` keeps are weighed again by the `evidence`, and the `theorist` proposes so many others
-    (`proposals`), which the `statistician` weighs. Both are backends
-    by name, or `PROVIDER/NAME` for a language model; `model` names both at once. What rules
-    predict is measured by the held-out rows of a `dataset`, or by rows that are collected for
-    that from starts that no phase has. `hastings`, `evidence`, `reward` and `particles` are short
-    for options of the method, the problem and the experimenter. With a `cache` what a language
-    model was asked before costs nothing. The observer is told the
-    `Theorizing`, each `Gathered`, `Node` and `PhaseRecord`. Raises `CwmError` for what the user
-    can mend.
+    In each phase, the experimenter collects episodes, the statistician scores the current rules
+    again, and the theorist proposes new rules.
+
+    Args:
+        env: Environment ID; the environment needs a text view.
+        env_args: Arguments of the environment.
+        method: Search strategy; default: metropolis.
+        hastings: Correct for asymmetric proposal probabilities (an option of the method).
+        evidence: Data that rules are scored on: cumulative, phase or window (an option of the
+            problem).
+        experimenter: Policy that collects data.
+        reward: Reward of the experimenter `curiosity`.
+        theorist: Backend that proposes rules, or PROVIDER/NAME for a language model.
+        statistician: Backend that scores rules, or PROVIDER/NAME for a language model.
+        model: Language model for both roles.
+        api_base: Address of the model server.
+        temperature: Sampling temperature of the theorist.
+        phases: Number of phases, at least 1.
+        proposals: Proposals per phase, at least 1.
+        particles: Number of chains, or of stored samples (an option of the method).
+        episodes: Episodes per phase, at least 1.
+        max_steps: Maximum number of steps per episode.
+        dataset: Held-out rows to measure rules on. Default: rows collected from initial states that
+            no phase uses.
+        data_seed: Random seed of the collected held-out rows.
+        options: Options of all parts, as `OWNER.NAME=VALUE`.
+        max_cost: Maximum cost in US dollars.
+        cache: Reuse cached completions and scores of language models at no cost.
+        parallel: Number of proposals in flight.
+        seed: Random seed of the run.
+        run: Folder of the run. Default: continue the newest unfinished run with equal arguments.
+        new: Start a new run.
+        observer: Receives the `Theorizing`, then each `CollectedPhase`, `Node` and `PhaseRecord`.
+
+    Returns:
+        The best rules, their likelihood by phase, and the effort.
+
+    Raises:
+        CwmError: An argument is invalid, or a backend fails.
     """
     if min(phases, proposals, episodes, max_steps) < 1:
         raise CwmError("phases, proposals, episodes and steps must be at least 1")
     chosen = TheoryChoices(
         method or default("method"),
         experimenter,
-        answers("theorist", theorist, model),
-        answers("statistician", statistician, model),
+        choose_backend("theorist", theorist, model),
+        choose_backend("statistician", statistician, model),
     )
     flags = {
         "strategy.hastings": hastings or None,
@@ -124,25 +153,26 @@ def theorize(
         "theorist.api_base": api_base,
         "statistician.api_base": api_base,
     }
-    parts = chosen.made(options, {name: v for name, v in flags.items() if v is not None})
+    parts = chosen.make(options, {name: v for name, v in flags.items() if v is not None})
     if cache:
-        parts = parts.kept(AnswerCache())
+        parts = parts.with_cache(AnswerCache())
         if not parts.theorist.is_language_model and not parts.statistician.is_language_model:
             observer.note(uncached(chosen.theorist.backend))
     for backend in (parts.theorist, parts.statistician):
         backend.ready(max_cost)
     spec = find_environment(env, observer)
-    given = None if dataset is None else given_rows(spec, dataset, env_args)
+    given = None if dataset is None else load_held_out(spec, dataset, env_args)
     args = dict(env_args or {}) if given is None else recorded_args(given, env_args)
-    stage, view = in_words(spec, args, seed=seed, max_steps=max_steps)
+    stage, view = text_stage(spec, args, seed=seed, max_steps=max_steps)
     with closing(stage.env):
         parts.statistician.prepare(spec, args, observer.note)
         parts.experimenter.prepare(stage)
-        held_out = given or held_out_rows(spec, args, seed=data_seed, max_steps=max_steps)
+        held_out = given or collect_held_out(spec, args, seed=data_seed, max_steps=max_steps)
         words = text_transitions(view, held_out)
-        weighs = weigher(parts.statistician, lambda told: observer.note(told, "Warning"))
-        statistics = Statistician(view, weighs)
-        statistics.log_likelihoods("", words[:1], (words[0].change.text,))  # or it says why not
+        scorer = scoring_backend(parts.statistician, lambda text: observer.note(text, "Warning"))
+        statistics = Statistician(view, scorer)
+        # Fail before the run starts if the statistician cannot score a row.
+        statistics.log_likelihoods("", words[:1], (words[0].change.text,))
         config = TheoryConfig(
             env=spec.id,
             env_args=args,
@@ -174,20 +204,20 @@ def theorize(
                 held_out=words,
                 wanted_phases=phases,
                 observer=observer,
-                begins_with=held_out,
+                held_out_rows=held_out,
                 measures_phases=not parts.statistician.needs_model,
             )
             work.resume()
             done = len(work.phases)
             verb = f"continues after phase {done}" if done else "started"
             observer.note(f"{opened.place} {verb}", "Run")
-            return _theorized(work)
+            return _run_to_end(work)
 
 
 def _open_run(
     header: TheoryHeader, held_out: Dataset, *, folder: Path | None, phases: int, new: bool
 ) -> TheoryRun:
-    """Continue the named run, or the newest unfinished one of equal choices, or start one."""
+    """Continue the named run or the newest unfinished run of equal choices, or start one."""
     config = header.config
     if folder is None and not new:
         alike = TheoryRun.find_equal(config)
@@ -196,10 +226,15 @@ def _open_run(
     return TheoryRun.begin(folder, header, {DATASET: held_out})
 
 
-class Gathered(NamedTuple):
-    """What a phase collected: its number, the rows up to its end, how many of each kind of change.
+class CollectedPhase(NamedTuple):
+    """Rows collected in a phase.
 
-    `first` has the row, counted from 1, at which a kind came up that had not before.
+    Attributes:
+        number: Number of the phase.
+        rows: Rows of the run so far.
+        found: Rows of this phase by kind of change.
+        first: For each kind that is new in this phase, the row of the run where it appeared,
+            counted from 1.
     """
 
     number: int
@@ -210,10 +245,10 @@ class Gathered(NamedTuple):
 
 @dataclass
 class Theorizing:
-    """Collects, weighs and proposes, phase by phase, and writes all of it down.
+    """A run of `cwm theorize`: collects, scores and proposes rules, phase by phase.
 
-    What a phase is made of follows from the seed, its number and what is written down, so that a
-    run which is killed at any moment goes on to the same end. `number` is that of the phase.
+    Every event is written to the journal. A phase depends only on the seed, its number and the
+    journal, so that a killed run continues to the same result. `number` is the current phase.
     """
 
     run: TheoryRun
@@ -224,78 +259,78 @@ class Theorizing:
     held_out: list[TextTransition]
     wanted_phases: int
     observer: Observer
-    begins_with: Dataset
+    held_out_rows: Dataset
     measures_phases: bool = True
-    """Weigh the held-out rows after every phase. If not, only after the last one: a language model
-    takes tokens or time for each row."""
+    """Score the held-out rows after every phase. If false, score them only after the last phase,
+    because a language model needs tokens or time for each row."""
     phases: list[PhaseRecord] = field(default_factory=list, init=False)
     number: int = field(default=0, init=False)
     collecting: bool = field(default=False, init=False)
-    gathered: Gathered = field(default=Gathered(0, 0, {}, {}), init=False)
+    collected: CollectedPhase = field(default=CollectedPhase(0, 0, {}, {}), init=False)
     discoveries: Discoveries = field(default_factory=Discoveries, init=False)
     _rows: list[Transition] = field(default_factory=list, init=False)
     _earlier: list[Transition] = field(default_factory=list, init=False)
     _episodes: int = field(default=0, init=False)
-    _before: int = field(default=0, init=False)
-    _moved: int = field(default=0, init=False)
-    _known: Usage = field(default_factory=Usage, init=False)
+    _completions_before: int = field(default=0, init=False)
+    _accepted_before: int = field(default=0, init=False)
+    _recorded_usage: Usage = field(default_factory=Usage, init=False)
     _warned: bool = field(default=False, init=False)
-    _paid: float = field(default=0.0, init=False)
-    _measured: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
+    _charged: float = field(default=0.0, init=False)
+    _held_out_scores: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
 
     @property
     def title(self) -> str:
-        """Name the work in a few words."""
+        """A title with the environment, the method and the backends."""
         config = self.run.config
         return f"{config.env} · {config.method} · {config.theorist}, {config.statistician}"
 
     @property
     def view(self) -> TextView:
-        """The words of the environment."""
+        """The text view of the environment."""
         return self.problem.statistician.view
 
     @property
     def wanted(self) -> int:
-        """How many proposals a phase has."""
+        """Number of proposals per phase."""
         return self.run.config.proposals
 
     @property
     def doing(self) -> str:
-        """Say which phase it is, and what is being done."""
+        """The current phase and its state, for progress views."""
         if self.collecting:
             return f"{self.number + 1}: collecting"
         return f"{self.number}: proposal {self.proposed} of {self.wanted}"
 
     @property
     def proposed(self) -> int:
-        """How many there are so far in this one."""
-        return self.search.completions - self._before
+        """Number of proposals in this phase so far."""
+        return self.search.completions - self._completions_before
 
     @property
     def accepted(self) -> int | None:
-        """How often the method moved in this phase, None where it does not."""
+        """Number of accepted proposals in this phase; None if the method accepts none."""
         moved = getattr(self.search.strategy, "accepted", None)
-        return None if moved is None else moved - self._moved
+        return None if moved is None else moved - self._accepted_before
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many held-out rows there are of each kind of change, in the order of the kinds."""
+        """Number of held-out rows by kind of change, in the order of the view's kinds."""
         found = [each.change.kind for each in self.held_out]
         ordered = dict.fromkeys([*self.view.kinds, *found])
         return {kind: found.count(kind) for kind in ordered if kind in found}
 
     @property
     def usage(self) -> Usage:
-        """What proposals took, and what it took to weigh them."""
+        """Usage of all proposals and of all scoring."""
         own = [node.usage for node in self.search.nodes]
-        return total([*own, *(each.weighed for each in self.phases), self._weighing()])
+        return total([*own, *(each.weighed for each in self.phases), self._new_scoring_usage()])
 
     def resume(self) -> None:
-        """Take in what an earlier process did, line by line; from then on all is written down."""
+        """Replay the journal; afterwards, new events are written to it."""
         self.search.journal = self._write
         for event in self.run.events():
             if isinstance(event, RowsAdded):
-                self._observe(event.number, list(self.run.read_rows(event)))
+                self._begin_phase(event.number, list(self.run.read_rows(event)))
             elif isinstance(event, SearchRecord):
                 self.search.resume([event.node])
             elif isinstance(event, PhaseRecord):
@@ -309,10 +344,10 @@ class Theorizing:
             except UnreadableError as error:
                 hint = "restore it, or start another run"
                 raise UnreadableError(state, error.reason, hint) from error
-        self._keep()
+        self._save_best()
 
     def theorize(self) -> str:
-        """Go on until all phases are over; return why it ended."""
+        """Run the remaining phases; return why the run stopped: given_up, phases or money."""
         while True:
             over = self.number == (self.phases[-1].number if self.phases else 0)
             if over and self.search.given_up:
@@ -324,20 +359,19 @@ class Theorizing:
             self._propose()
             if self.search.out_of_money:
                 return "money"
-            self._conclude()
+            self._end_phase()
 
     def _write(self, found: Record | Remark | Switch) -> None:
-        """Write down what the search found."""
         assert isinstance(found, Record)
         self.run.append(SearchRecord(node=found.node, text=found.text))
 
     def _collect(self) -> None:
-        """Let the experimenter act, and write down what came of it."""
+        """Collect the rows of a phase and store them."""
         if isinstance(self.experimenter, Experimenter):
             last, before = ["", "", *(each.rules for each in self.phases)][:-3:-1]
-            self.experimenter.inquire(self._context(self.number + 1, last, before))
+            self.experimenter.begin_phase(self._context(self.number + 1, last, before))
         self.collecting = True
-        rows = gather(
+        rows = collect_phase(
             self.stage,
             self.experimenter,
             self.run.config.episodes,
@@ -345,18 +379,19 @@ class Theorizing:
             first=self._episodes,
             earlier=self._earlier,
         )
-        self.run.add_rows(dataset_of(self.stage, rows).with_columns_of(self.begins_with))
-        self._observe(self.number + 1, rows)
-        self.observer.advanced(self.gathered)
+        self.run.add_rows(dataset_of(self.stage, rows).with_columns_of(self.held_out_rows))
+        self._begin_phase(self.number + 1, rows)
+        self.observer.advanced(self.collected)
 
-    def _observe(self, number: int, rows: list[Transition]) -> None:
-        """Begin a phase with what it collected."""
-        self.number, self._before, self.collecting = number, self.search.completions, False
-        self._moved = getattr(self.search.strategy, "accepted", 0)
+    def _begin_phase(self, number: int, rows: list[Transition]) -> None:
+        """Start a phase with its collected rows."""
+        self.number, self.collecting = number, False
+        self._completions_before = self.search.completions
+        self._accepted_before = getattr(self.search.strategy, "accepted", 0)
         before, known = dict(self.discoveries.counts), set(self.discoveries.first)
         self.discoveries.add(self.view.change(row).kind for row in rows)
         counts, first = self.discoveries.counts, self.discoveries.first
-        self.gathered = Gathered(
+        self.collected = CollectedPhase(
             number,
             self.discoveries.steps,
             {
@@ -367,50 +402,49 @@ class Theorizing:
             {kind: row for kind, row in first.items() if kind not in known},
         )
         self._rows, self._episodes = rows, 1 + max(row.episode for row in rows)
-        if not isinstance(self.experimenter, Experimenter):  # others look back on rows of before
+        if not isinstance(self.experimenter, Experimenter):  # other policies may use earlier rows
             self._earlier += rows
         self.problem.observe(rows)
         self.search.outdate()
 
     def _propose(self) -> None:
-        """Weigh again what is kept, and have others proposed."""
+        """Score the current rules again, then request new proposals."""
         for record in self.search.renew():
-            self._learned(record)
+            self._record(record)
         try:
-            for record in self.search.run(self._before + self.wanted):
-                self._learned(record)
+            for record in self.search.run(self._completions_before + self.wanted):
+                self._record(record)
         except CwmError:
-            for record in self.search.drain():  # what is in flight is paid for
-                self._learned(record)
+            for record in self.search.drain():  # proposals in flight are already paid for
+                self._record(record)
             raise
 
-    def _learned(self, record: Record) -> None:
-        """Keep what was learned if it is the best, and tell of it."""
+    def _record(self, record: Record) -> None:
+        """Store a new best rule set, count the cost, and notify the observer."""
         if self.search.best is record.node:
-            self._keep()
-        self._pay()
+            self._save_best()
+        self._charge_scoring()
         if record.note:
             self.observer.note(record.note)
         self.observer.advanced(record.node)
 
-    def _keep(self) -> None:
-        """Write the best rules down."""
+    def _save_best(self) -> None:
         if self.search.best is not None and self.search.best.program:
             self.problem.keep(self.run.folder, self.search.best)
 
-    def _conclude(self) -> None:
-        """Measure the best rules of the phase, let the experimenter learn, and write it down."""
+    def _end_phase(self) -> None:
+        """End a phase: score the best rules, train the experimenter, and write the record."""
         best, previous = self.search.best, self.phases[-1].rules if self.phases else ""
         rules = best.program if best else ""
         train = best.verdict.log_likelihood if best else None
-        if train is None:  # nothing that could be weighed was proposed
+        if train is None:  # no proposal could be scored
             rules, statistician = "", self.problem.statistician
             found = statistician.log_likelihoods("", self.problem.evidence, self.problem.discovered)
             train = float(found.sum())
         if isinstance(self.experimenter, Experimenter):
             self.experimenter.learn(self._context(self.number, rules, previous), self._rows)
             if state := self.experimenter.state():
-                self._save(state)
+                self._save_state(state)
         is_last = self.number >= self.wanted_phases or self.search.given_up
         held_out = self._held_out(rules) if self.measures_phases or is_last else {}
         record = PhaseRecord(
@@ -423,39 +457,40 @@ class Theorizing:
             proposals=self.proposed,
             scorings=self.problem.scorings,
             accepted=self.accepted,
-            rows=self.gathered.rows,
-            found=self.gathered.found,
-            first=self.gathered.first,
-            weighed=self._weighing(),
+            rows=self.collected.rows,
+            found=self.collected.found,
+            first=self.collected.first,
+            weighed=self._new_scoring_usage(),
         )
         self.run.append(record)
         self.phases.append(record)
-        self._known = self._weighed()
+        self._recorded_usage = self._scoring_usage()
         self.observer.advanced(record)
         if self.problem.warning and not self._warned:
             self._warned = True
             self.observer.note(self.problem.warning, "Warning")
 
     def _held_out(self, rules: str) -> dict[str, float]:
-        """Return the log-likelihood of the held-out rows of each kind of change.
+        """Return the log-likelihood of the held-out rows by kind of change.
 
         All sentences count as discovered.
         """
-        if rules not in self._measured:
+        if rules not in self._held_out_scores:
             statistician = self.problem.statistician
             found = statistician.log_likelihoods(rules, self.held_out, self._sentences)
             kinds = np.array([each.change.kind for each in self.held_out])
-            self._measured[rules] = {kind: float(found[kinds == kind].sum()) for kind in self.kinds}
-        return self._measured[rules]
+            self._held_out_scores[rules] = {
+                kind: float(found[kinds == kind].sum()) for kind in self.kinds
+            }
+        return self._held_out_scores[rules]
 
     @cached_property
     def _sentences(self) -> tuple[str, ...]:
-        """All that may follow a held-out row."""
+        """All candidate sentences of the held-out rows."""
         found = (each.text for row in self.held_out for each in row.candidates)
         return tuple(sorted(set(found)))
 
     def _context(self, number: int, rules: str, previous: str) -> PhaseContext:
-        """Return what an experimenter is told in a phase."""
         return PhaseContext(
             phase=number,
             progress=(number - 1) / self.wanted_phases,
@@ -467,21 +502,21 @@ class Theorizing:
             discovered=self.problem.discovered,
         )
 
-    def _save(self, state: dict[str, np.ndarray]) -> None:
-        """Keep what an experimenter has learned, and of the phases before only the last."""
+    def _save_state(self, state: dict[str, np.ndarray]) -> None:
+        """Save the experimenter's state, and delete the state of the phase before the last."""
         write_arrays(self.run.folder / STATE.format(self.number), state)
         (self.run.folder / STATE.format(self.number - 2)).unlink(missing_ok=True)
 
-    def _weighed(self) -> Usage:
-        """Return what weighing took in this process."""
+    def _scoring_usage(self) -> Usage:
+        """Return the usage of scoring in this process."""
         backends = {
             id(each): each for each in (self.search.backend, self.problem.statistician.backend)
         }
         return total([each.weighed for each in backends.values()])
 
-    def _weighing(self) -> Usage:
-        """Return what it took since the last phase that was written down."""
-        now, known = self._weighed(), self._known
+    def _new_scoring_usage(self) -> Usage:
+        """Return the usage of scoring since the last phase record."""
+        now, known = self._scoring_usage(), self._recorded_usage
         cost = None if now.cost is None or known.cost is None else now.cost - known.cost
         return Usage(
             now.prompt_tokens - known.prompt_tokens,
@@ -490,16 +525,16 @@ class Theorizing:
             now.seconds - known.seconds,
         )
 
-    def _pay(self) -> None:
-        """Count what weighing cost since this was last asked."""
-        cost = self._weighed().cost
-        if cost is not None and cost > self._paid:
-            self.search.charge(cost - self._paid)
-            self._paid = cost
+    def _charge_scoring(self) -> None:
+        """Charge the cost of scoring since the last call."""
+        cost = self._scoring_usage().cost
+        if cost is not None and cost > self._charged:
+            self.search.charge(cost - self._charged)
+            self._charged = cost
 
 
-def _theorized(work: Theorizing) -> TheorizingResult:
-    """Theorize, and write down what came of it, whatever ends it."""
+def _run_to_end(work: Theorizing) -> TheorizingResult:
+    """Run all phases and save the result; report how to continue an interrupted run."""
     run, observer = work.run, work.observer
     observer.begins(work)
     try:
@@ -520,7 +555,6 @@ def _theorized(work: Theorizing) -> TheorizingResult:
 
 
 def _result(work: Theorizing, stopped: str) -> TheorizingResult:
-    """Gather what came of theorizing."""
     run, phases, best = work.run, work.phases, work.search.best
     rules = phases[-1].rules if phases else ""
     if best is not None and best.verdict.log_likelihood is not None:

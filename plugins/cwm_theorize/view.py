@@ -1,4 +1,4 @@
-"""Follow `cwm theorize`: rules and their likelihood, in a live picture or in lines."""
+"""Progress and report of `cwm theorize`: rules and their likelihood."""
 
 import shlex
 import textwrap
@@ -23,7 +23,7 @@ from cwm_theorize.runs import (
     discovered,
     rule_changes,
 )
-from cwm_theorize.theorize import Gathered, Theorizing
+from cwm_theorize.theorize import CollectedPhase, Theorizing
 
 TALLEST = 10
 """Maximum height of the plot in lines."""
@@ -56,7 +56,7 @@ class TheorizingView(ProgressView):
         super().__init__(console)
         self.title = ""
         self.phases: list[PhaseRecord] = []
-        self.gathered: Gathered | None = None
+        self.collected: CollectedPhase | None = None
         self.node: Node | None = None
         self.work: Theorizing | None = None
 
@@ -70,8 +70,8 @@ class TheorizingView(ProgressView):
     def advanced(self, event: object) -> None:
         """Record an event."""
         match event:
-            case Gathered():
-                self.gathered, self.node = event, None
+            case CollectedPhase():
+                self.collected, self.node = event, None
             case Node():
                 self.node = event
             case PhaseRecord():
@@ -80,8 +80,8 @@ class TheorizingView(ProgressView):
 
 def found_words(found: Mapping[str, int], first: Mapping[str, int]) -> str:
     """Return the counts of the changes by kind; kinds that are new are marked."""
-    told = (f"{kind} {count:,}{' (new)' * (kind in first)}" for kind, count in found.items())
-    return printable(", ".join(told))
+    counts = (f"{kind} {count:,}{' (new)' * (kind in first)}" for kind, count in found.items())
+    return printable(", ".join(counts))
 
 
 def phase_words(phase: PhaseRecord) -> str:
@@ -149,8 +149,8 @@ class TheorizingPicture(DrawnProgress, TheorizingView):
         if self.node is not None:
             verdict, state = self.node.verdict, work.search.strategy.state(self.node.id)
             weighed = verdict.log_likelihood
-            told = "not weighed" if weighed is None else f"{weighed:.2f}"
-            words += f"; last {told}{f', {state}' if state else ''}"
+            score = "not scored" if weighed is None else f"{weighed:.2f}"
+            words += f"; last {score}{f', {state}' if state else ''}"
         yield Text(f"phase     {printable(words)}", "bold green")
         if self.phases:
             last = self.phases[-1]
@@ -158,16 +158,16 @@ class TheorizingPicture(DrawnProgress, TheorizingView):
             if last.held_out:
                 yield Text(f"held-out  {held_out_words(last, work.kinds)}", "cyan")
         found, first = discovered(self.phases)
-        if self.gathered and self.gathered.number > len(self.phases):
-            found.update(self.gathered.found)
-            first = first | self.gathered.first
-            words = f"{found_words(found, self.gathered.first)}; {self.gathered.rows:,} rows"
+        if self.collected and self.collected.number > len(self.phases):
+            found.update(self.collected.found)
+            first = first | self.collected.first
+            words = f"{found_words(found, self.collected.first)}; {self.collected.rows:,} rows"
             yield Text(f"found     {words}", "yellow")
         elif found:
             yield Text(f"found     {found_words(found, {})}", "yellow")
         usage = work.usage
         problem = work.problem
-        scored = f"{problem.scorings:,} scorings, {problem.weighed:,} changes weighed"
+        scored = f"{problem.scorings:,} scorings, {problem.weighed:,} changes scored"
         spent = [scored, *spent_words(usage.tokens, usage.cost)]
         yield Text(f"spent     {', '.join(spent)}", "dim")
 
@@ -204,10 +204,10 @@ def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:
     words = f"{sum(phase.held_out.values()):.2f} for {total:,} changes"
     means = {kind: value / kinds[kind] for kind, value in phase.held_out.items()}
     worst = min(means, key=lambda kind: means[kind])
-    told = f"{means[worst]:.2f}"
-    if all(told == f"{mean:.2f}" for mean in means.values()):
+    lowest = f"{means[worst]:.2f}"
+    if all(lowest == f"{mean:.2f}" for mean in means.values()):
         return words
-    return f"{words}; worst {printable(worst)}, {told} each"
+    return f"{words}; worst {printable(worst)}, {lowest} each"
 
 
 def likelihood_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:

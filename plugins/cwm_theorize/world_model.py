@@ -1,7 +1,7 @@
-"""Rules in words as a world model: a statistician says how likely each candidate is under them.
+"""Rules in words as a world model: a statistician gives the probability of each candidate.
 
-What may follow is what the text view of an environment lists, and what that means is what the view
-says of it. Nobody's code runs here, so that plans are made on the trusted side.
+The text view of the environment lists the candidates and the consequence of each. No generated code
+runs, so planners run in the trusted process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ from cwm_theorize.statistician import Statistician, TextTransition, text_transit
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
-UNTOLD = "the environment's description in words does not determine the next observation"
+UNDETERMINED = "the environment's description in words does not determine the next observation"
 
-LARGEST = 20_000
-"""Situations whose candidates are kept weighed; with more they are begun anew, so that memory
-stays bounded."""
+MAX_CACHED_SITUATIONS = 20_000
+"""Maximum number of cached situations; the cache is cleared when it is full."""
 
-GUESSING = 1 - 1e-9
-"""Of the share of a candidate by guessing, what it takes to be as likely: but for rounding."""
+GUESS_TOLERANCE = 1 - 1e-9
+"""Factor on the probability of guessing, to allow for rounding."""
 
 _Situation = tuple[Any, Any]
 """An observation and an action."""
 
 
 class PossibleChange(NamedTuple):
-    """What may follow an action, how likely it is under the rules, and what its words mean."""
+    """A candidate change, its probability under the rules, and its consequence."""
 
     probability: float
     change: Change
@@ -56,7 +55,7 @@ class PossibleChange(NamedTuple):
 
 
 class WeighedCandidates(NamedTuple):
-    """What may follow in a situation, and the weight of each under the rules, a logarithm."""
+    """The candidates of a situation, and the log-weight of each under the rules."""
 
     candidates: Sequence[Change]
     weights: np.ndarray
@@ -64,12 +63,12 @@ class WeighedCandidates(NamedTuple):
 
 @dataclass(frozen=True)
 class Theory(WorldModel):
-    """Rules in words, and the statistician that predicts by them.
+    """Rules in words, and the statistician that predicts with them.
 
-    The probability of a candidate is its weight, normalised over all that may follow; those whose
-    words do not tell what is observed next give theirs to the others. A statistician leaves a
-    little to every candidate: plans are made by those that are as likely as by guessing, and with
-    `plausible` no others are predicted.
+    The probability of a candidate is its weight, normalised over all candidates whose words
+    determine the next observation. The statistician gives every candidate some probability, so
+    planners only use candidates that are at least as likely as by guessing. With `plausible`,
+    predictions are limited to these, too.
     """
 
     kind: ClassVar[str] = "theory"
@@ -87,32 +86,32 @@ class Theory(WorldModel):
         return Ranking.of(text_transitions(self.view, rows), [each.weights for each in weighed])
 
     def extra_scores(self, rows: Dataset) -> RankSummary:
-        """Return the ranks of the recorded changes."""
+        """Return a summary of the ranks of the recorded changes."""
         return self.ranking(rows).summary()
 
     @property
     def view(self) -> TextView:
-        """The words that it predicts in."""
+        """The text view of the environment."""
         return self.statistician.view
 
     @property
     def digest(self) -> str:
-        """The hash of the rules and of who reads them."""
+        """Hash of the rules and of the statistician's backend."""
         return sha256(f"{self.statistician.backend!r}\0{self.rules}".encode()).hexdigest()
 
     @property
     def planned(self) -> Theory:
-        """The rules without what no plan reckons with."""
+        """The same rules without implausible candidates, as planners use them."""
         return replace(self, plausible=True)
 
     def describe(self) -> str:
-        """Say what it is, in a few words."""
+        """Return a description in a few words."""
         return f"{self.name}, in words"
 
     def weights(self, transitions: Sequence[TextTransition]) -> list[np.ndarray]:
-        """Return the weight of each candidate of each transition, a logarithm.
+        """Return the log-weights (candidates,) of each transition.
 
-        All of them count as discovered.
+        All candidate sentences count as discovered.
         """
         found: set[str] = set()
         if self.view.lists_discovered:
@@ -120,16 +119,16 @@ class Theory(WorldModel):
         return self.statistician.of_candidates(self.rules, transitions, tuple(sorted(found)))
 
     def weigh(self, situations: Sequence[_Situation]) -> list[WeighedCandidates]:
-        """Return what may follow in each of some situations; equal ones are weighed once."""
+        """Return the scored candidates of each situation; equal situations are scored once."""
         keys = [key(situation) for situation in situations]
         found = {each: self._known.get(each) for each in keys}
         missing = {k: s for k, s in zip(keys, situations, strict=True) if found[k] is None}
-        asked = self._in_words([*missing.values()])
+        asked = self._text_transitions([*missing.values()])
         new = {
             each: WeighedCandidates(row.candidates, own)
             for each, row, own in zip(missing, asked, self.weights(asked), strict=True)
         }
-        if len(self._known) + len(new) > LARGEST:
+        if len(self._known) + len(new) > MAX_CACHED_SITUATIONS:
             self._known.clear()
         self._known.update(new)
         known = {**found, **new}
@@ -138,32 +137,32 @@ class Theory(WorldModel):
     def outcomes(
         self, situations: Sequence[_Situation], *, plausible: bool = False
     ) -> list[list[PossibleChange]]:
-        """Return what may follow in each situation, the likeliest first.
+        """Return the possible changes of each situation, most likely first.
 
-        That is nothing where no words tell what it is, and with `plausible` only what is as likely
-        as by guessing.
+        The list is empty if no candidate determines the next observation. With `plausible`, it
+        contains only candidates that are at least as likely as by guessing.
         """
         weighed = zip(situations, self.weigh(situations), strict=True)
-        return [self._told(*each, plausible=plausible) for each in weighed]
+        return [self._possible_changes(*each, plausible=plausible) for each in weighed]
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Say what follows each row: the likeliest outcome, or all of them where draws are asked.
+        """Predict the likeliest outcome of each row, or with `draws` > 1 all outcomes.
 
-        There is no answer to rows of which no candidate tells what is observed next.
+        Rows are unanswered if no candidate determines the next observation.
         """
         every = list(rows)
         situations = [(row.observation, row.action) for row in every]
         found = self.outcomes(situations, plausible=self.plausible)
         answered = np.array([bool(each) for each in found])
         if not answered.any():
-            return Predictions({}, Failure(kind="wrong_output", message=UNTOLD))
+            return Predictions({}, Failure(kind="wrong_output", message=UNDETERMINED))
         width = 1 if draws == 1 else max(map(len, found))
-        told = [
+        predicted = [
             each
             for row, own in zip(every, found, strict=True)
-            for each in self._spread(row, own[:width], width)
+            for each in self._padded_transitions(row, own[:width], width)
         ]
-        columns = _columns(told, rows)
+        columns = _columns(predicted, rows)
         if draws == 1:
             return Predictions(columns, answered=answered)
         chances = np.zeros((len(every), width))
@@ -176,19 +175,23 @@ class Theory(WorldModel):
         return Predictions(shaped, None, "outcomes", chances, answered)
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
-        """Begin to plan by the rules; `CwmError` where nothing tells what may be observed next."""
+        """Start a planning session.
+
+        Raises:
+            CwmError: No candidate determines the next observation at the initial state.
+        """
         with closing(task.make()) as env:
             observation, _ = env.reset(seed=task.seed)
             space = space_of(env.action_space, "actions")
         legal = self.view.legal(observation)
         if not any(self.outcomes([(observation, action) for action in legal])):
             raise CwmError(
-                f"cannot plan with {self.describe()} ({UNTOLD}): choose another world model"
+                f"cannot plan with {self.describe()} ({UNDETERMINED}): choose another world model"
             )
         return TrustedSession(TheorySteps(self, space), planners, task.seed, form="rules")
 
-    def _in_words(self, situations: Sequence[_Situation]) -> list[TextTransition]:
-        """Put situations into words, an observation once; what followed is not known."""
+    def _text_transitions(self, situations: Sequence[_Situation]) -> list[TextTransition]:
+        """Put situations into words; the recorded change is a placeholder."""
         view = self.view
         seen = {
             id(observation): (view.state(observation), tuple(view.candidates(observation)))
@@ -201,14 +204,14 @@ class Theory(WorldModel):
             asked.append(TextTransition(state, done, candidates[0], candidates, facts))
         return asked
 
-    def _told(
+    def _possible_changes(
         self, situation: _Situation, weighed: WeighedCandidates, *, plausible: bool
     ) -> list[PossibleChange]:
-        """Return what the words tell of the candidates."""
+        """Return the possible changes among scored candidates."""
         candidates, weights = weighed
         shares = np.exp(weights - weights.max())
         chances = (shares / shares.sum()).tolist()
-        least = GUESSING / len(candidates) if plausible else 0.0
+        least = GUESS_TOLERANCE / len(candidates) if plausible else 0.0
         places = [place for place, chance in enumerate(chances) if chance >= least]
         found = [
             PossibleChange(chances[place], candidates[place], meaning)
@@ -218,36 +221,35 @@ class Theory(WorldModel):
         total = sum(each.probability for each in found)
         return [each._replace(probability=each.probability / total) for each in found if total]
 
-    def _spread(
+    def _padded_transitions(
         self, row: Transition, found: Sequence[PossibleChange], width: int
     ) -> list[Transition]:
-        """Return so many transitions: what may follow a row, and the first of it again.
+        """Return `width` predicted transitions of a row, padded with the likeliest.
 
-        Where nothing is known to follow nothing changes, as plans have it.
+        Without a prediction, the state does not change, as in planning.
         """
         meanings = [each.meaning for each in found] or [Consequence(row.observation, 0.0, False)]
-        told = [self._followed(row, each) for each in meanings]
-        return told + told[:1] * (width - len(told))
+        predicted = [self._predicted_row(row, each) for each in meanings]
+        return predicted + predicted[:1] * (width - len(predicted))
 
-    def _followed(self, row: Transition, meaning: Consequence) -> Transition:
-        """Return a row as it is predicted."""
+    def _predicted_row(self, row: Transition, meaning: Consequence) -> Transition:
         observation, reward, terminated = meaning
         valid = None if row.valid is None else tuple(map(int, self.view.legal(observation)))
         return Transition(row.observation, row.action, observation, reward, terminated, valid=valid)
 
 
-def _columns(told: Sequence[Transition], rows: Dataset) -> Columns:
-    """Return the columns of what follows."""
+def _columns(predicted: Sequence[Transition], rows: Dataset) -> Columns:
+    """Return the prediction columns of transitions."""
     made = Dataset.of(
-        told, observation_space=rows.observation_space, action_space=rows.action_space
+        predicted, observation_space=rows.observation_space, action_space=rows.action_space
     )
     return made.select("next_observations", "rewards", "terminations", VALID)
 
 
 class TheorySteps(Model):
-    """Steps by rules from observation to observation, which are its states.
+    """A planning model whose states are observations and whose steps follow the rules.
 
-    Where nothing tells what follows an action, nothing changes.
+    If no candidate determines the next observation, the state does not change.
     """
 
     deterministic = False
@@ -257,24 +259,24 @@ class TheorySteps(Model):
         self.counter: Counter = [0]
         self._theory = theory
         self._here: Any = None
-        self._told: dict[Any, dict[int, list[PossibleStep]]] = {}
+        self._outcomes: dict[Any, dict[int, list[PossibleStep]]] = {}
         self._rng = np.random.default_rng(0)
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation."""
+        """Set the current observation."""
         self._here = state
 
     def here(self) -> Any:
-        """Return the observation."""
+        """Return the current observation."""
         return self._here
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides follow from a key."""
+        """Seed the random draws with a key."""
         super().draw_from(key)
         self._rng = np.random.default_rng(key)
 
     def step(self, action: Any) -> Step:
-        """Take an action; what follows is drawn from all that plausibly may."""
+        """Take an action; draw its outcome from the plausible changes."""
         found = self.outcomes(action)
         chances = np.cumsum([each.probability for each in found])
         place = int(np.searchsorted(chances, self._rng.random() * chances[-1], side="right"))
@@ -282,20 +284,23 @@ class TheorySteps(Model):
         return found[min(place, len(found) - 1)].step
 
     def outcomes(self, action: Any) -> list[PossibleStep]:
-        """Return all that plausibly follows; all legal actions of a state are weighed at once."""
+        """Return all plausible outcomes of an action.
+
+        All legal actions of the state are scored in one call.
+        """
         self.counter[0] += 1
         here, action, place = self._here, int(action), key(self._here)
-        if action not in self._told.get(place, ()):
-            if len(self._told) > LARGEST:
-                self._told.clear()
+        if action not in self._outcomes.get(place, ()):
+            if len(self._outcomes) > MAX_CACHED_SITUATIONS:
+                self._outcomes.clear()
             actions = {*map(int, self._theory.view.legal(here)), action}
             found = self._theory.outcomes([(here, each) for each in actions], plausible=True)
             nothing = PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)
-            self._told.setdefault(place, {}).update(
+            self._outcomes.setdefault(place, {}).update(
                 (each, [*map(self._possible, own)] or [nothing])
                 for each, own in zip(actions, found, strict=True)
             )
-        return self._told[place][action]
+        return self._outcomes[place][action]
 
     def _possible(self, outcome: PossibleChange) -> PossibleStep:
         observation, reward, terminated = outcome.meaning
@@ -303,6 +308,6 @@ class TheorySteps(Model):
         return PossibleStep(outcome.probability, step, copy_value(observation))
 
     def _valid(self, observation: Any) -> tuple[int, ...] | None:
-        """Return the actions that may follow, None where all may."""
+        """Return the legal actions, or None if all actions are legal."""
         legal = tuple(map(int, self._theory.view.legal(observation)))
         return legal if 0 < len(legal) < self.action_space.count else None

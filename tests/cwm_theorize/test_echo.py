@@ -1,4 +1,4 @@
-"""Texts weighed by language models: echoed over HTTP, in this process, or chosen among."""
+"""Texts scored by language models: over HTTP, in this process, or by choosing."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequ
 from cwm_cli.search.spending import SPENDING, open_spending, read_spending
 from cwm_litellm.backend import LiteLLM, load
 from cwm_theorize import choosing
-from cwm_theorize.choosing import chosen
+from cwm_theorize.choosing import parse_choice
 from cwm_theorize.playground.door import CHANGES, Door, DoorWords
 from cwm_theorize.statistician import Statistician, TextTransition
 from cwm_theorize.tiny.backend import SHIPPED, Tiny, words_key
@@ -43,7 +43,7 @@ DOOR = DoorWords(Door(rule="not blue"))
 
 
 def held(item, change):
-    """Hold an item before the door, and find that."""
+    """Return the transition of holding an item in front of the door, with this change."""
     words, facts = DOOR.action(0, item), DOOR.facts(0, item)
     return TextTransition(DOOR.state(0), words, change, CHANGES, facts)
 
@@ -60,13 +60,13 @@ def asked(*sentences):
     return [ScoreRequest(ASKED, each) for each in sentences or SENTENCES]
 
 
-def weigher(server, model=MODEL, **options):
+def scorer(server, model=MODEL, **options):
     quick = {"api_base": server.url, "timeout": 20, "retries": 2, "backoff": 0.01}
     return LiteLLM(model, **quick | options)
 
 
 def alone(speaker, prompt, said):
-    """Weigh a text in this process."""
+    """Score a text in this process."""
     before, whole = speaker.tokens(prompt), speaker.tokens(prompt + said)
     assert whole[: len(before)] == before
     return speaker.log_probabilities(whole)[len(before) :]
@@ -91,18 +91,18 @@ class TestEchoes:
             with LanguageServer(speaker=self.speaker, echoes=echoes) as server:
                 names = (MODEL, "hosted_vllm/one", "openai/gpt-4o-mini")
                 for model in names if echoes == Echoes() else names[:1]:
-                    found = weigher(server, model).score(asked())
+                    found = scorer(server, model).score(asked())
                     assert found == [pytest.approx(each, abs=1e-6) for each in wanted], echoes
 
-    def test_a_mark_that_the_server_puts_before_a_prompt_moves_nothing(self):
+    def test_start_token_of_server_does_not_shift_scores(self):
         for offsets in (True, False):
             echoes = Echoes(begins=BOS, offsets=offsets)
             with LanguageServer(speaker=self.speaker, echoes=echoes) as server:
-                found = weigher(server).score(asked())
+                found = scorer(server).score(asked())
             wanted = [alone(self.speaker, BOS + self.prompt, f"{each}\n") for each in SENTENCES]
             assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
 
-    def test_the_address_may_be_where_litellm_looks_for_it(self, monkeypatch):
+    def test_api_base_comes_from_litellm_variables(self, monkeypatch):
         wanted = alone(self.speaker, self.prompt, f"{SENTENCES[0]}\n")
         names = {"HOSTED_VLLM_API_BASE": "hosted_vllm/one", "OPENAI_BASE_URL": "openai/gpt-4o-mini"}
         for name, model in names.items():
@@ -112,10 +112,10 @@ class TestEchoes:
                 assert found == pytest.approx(wanted, abs=1e-6)
                 assert any("messages" in each.body for each in server.requests), "no template asked"
 
-    def test_texts_travel_in_batches_each_prompt_once_and_come_back_in_order(self):
+    def test_batches_send_each_prompt_once_and_keep_order(self):
         many = [f"The {each} door opens." for each in range(50)] * 2
         with LanguageServer(speaker=self.speaker) as server:
-            model = weigher(server, batch=8, in_flight=3)
+            model = scorer(server, batch=8, in_flight=3)
             assert model.can_score
             found = model.score(asked(*many))
             sent = [len(prompts) for prompts in server.weighings][1:]
@@ -125,9 +125,9 @@ class TestEchoes:
         assert model.weighed.prompt_tokens > 50 * 10
 
     @pytest.mark.parametrize("echo", ["refused", "ignored"])
-    def test_a_server_that_echoes_nothing_is_found_out_once(self, echo):
+    def test_server_without_echo_is_detected_once(self, echo):
         with LanguageServer(echoes=Echoes(echo=echo)) as server:
-            model = weigher(server)
+            model = scorer(server)
             assert not model.can_score
             count = len(server.requests)
             assert not model.can_score
@@ -135,25 +135,25 @@ class TestEchoes:
                 model.score(asked())
             assert len(server.requests) == count <= 5
 
-    def test_where_grammars_are_obeyed_nothing_but_the_text_can_be_written(self):
+    def test_grammar_forces_server_to_write_the_text(self):
         echoes = Echoes("refused", grammars="obeyed")
         chatml = TestTemplates.chatml
         asks = chatml([*map(Message.model_dump, ASKED)], True)
         for template, prompt in ((None, self.prompt), (chatml, asks)):
             texts = ['He said "no" \\ and\tleft: \u00fc.', *SENTENCES]
             with LanguageServer(speaker=self.speaker, echoes=echoes, template=template) as server:
-                found = weigher(server).score(asked(*texts))
+                found = scorer(server).score(asked(*texts))
                 assert {*server.weighings[-1]} == {prompt}
             wanted = [[*alone(self.speaker, prompt, each), -0.5] for each in texts]
             assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
         with LanguageServer(speaker=self.speaker, echoes=Echoes("refused", grammars="masked")) as s:
-            assert not weigher(s).can_score, "certain tokens contain no information"
+            assert not scorer(s).can_score, "certain tokens contain no information"
 
-    def test_a_chat_model_of_a_provider_is_not_asked_at_all(self):
+    def test_chat_model_of_provider_gets_no_request(self):
         for model in ("openai/gpt-4o-mini", "anthropic/claude-3-5-haiku-20241022"):
             assert not LiteLLM(model).can_score
 
-    def test_a_server_that_makes_numbers_up_is_believed_nothing(self):
+    def test_inconsistent_log_probabilities_are_rejected(self):
         nonsense = [
             {"token_logprobs": [None, 0.5, 2.0]},
             {"token_logprobs": [None, float("nan"), -1.0]},
@@ -166,31 +166,29 @@ class TestEchoes:
         for change in nonsense:
             with LanguageServer(speaker=self.speaker) as server:
                 server.tampered = change
-                model = weigher(server)
+                model = scorer(server)
                 assert not model.can_score, change
         with LanguageServer(speaker=self.speaker) as server:
-            model = weigher(server)
+            model = scorer(server)
             assert model.can_score
             for server.tampered in nonsense:
                 with pytest.raises(CwmError, match="for this text, but did before"):
                     model.score(asked())
 
-    def test_failures_are_told_as_those_of_completions(self):
+    def test_scoring_failures_read_like_completion_failures(self):
         with LanguageServer(speaker=self.speaker) as server:
             server._weighed = WRONG_KEY
             with pytest.raises(CwmError, match="refused the key: check OPENAI_API_KEY"):
-                _ = weigher(server).can_score
+                _ = scorer(server).can_score
         with LanguageServer(speaker=self.speaker) as server:
-            model, well = weigher(server), server._weighed
+            model, well = scorer(server), server._weighed
             assert model.can_score
             failures = [error(503, "busy"), error(429, "slow down")]
             server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
             assert len(model.score(asked())) == 3
             assert not failures
 
-    def test_requests_take_their_turns_among_all_that_a_provider_is_asked(
-        self, tmp_path, monkeypatch
-    ):
+    def test_scoring_requests_respect_rate_limits(self, tmp_path, monkeypatch):
         """The expected tokens of a request count until the used tokens are known."""
         place, due, turns = tmp_path / "spending.json", [], []
         open_spending(place, None, lambda: 0.0)
@@ -207,23 +205,23 @@ class TestEchoes:
                 well(handler)
 
             server._weighed = behave
-            model = weigher(server, requests_per_minute=600, tokens_per_minute=60_000)
+            model = scorer(server, requests_per_minute=600, tokens_per_minute=60_000)
             assert model.score(asked())
             model.complete(completes)
             arrived = server.requests[-1].seconds + time.time() - time.monotonic()
-            assert arrived >= turns[-1] - 0.01, "there are ten a second"
+            assert arrived >= turns[-1] - 0.01, "at most ten requests per second"
             (rate,) = read_spending(place).providers.values()
             assert min(due) > 30 > rate.tokens_due - time.time()
             server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
             with pytest.raises(CwmError, match="rate limit still exceeded"):
-                weigher(server, retries=0, requests_per_minute=600, tokens_per_minute=60_000).score(
+                scorer(server, retries=0, requests_per_minute=600, tokens_per_minute=60_000).score(
                     asked()
                 )
             (rate,) = read_spending(place).providers.values()
             assert rate.tokens_due - time.time() < 30, "refused requests count no tokens"
             model.complete(completes)
             refused, completion = [each.seconds for each in server.requests][-2:]
-            assert completion - refused >= 0.75, "all pause where the provider says so"
+            assert completion - refused >= 0.75, "all requests pause for the retry delay"
 
 
 class TestTemplates:
@@ -241,11 +239,11 @@ class TestTemplates:
         said = [f"<|{m['role']}|>{m['content']}<|end|>" for m in messages]
         return "".join(said) + ("<|assistant|>" if header else "")
 
-    def test_the_servers_template_words_what_is_weighed_with_its_marks(self):
+    def test_server_template_formats_scored_text(self):
         with LanguageServer(
             speaker=self.speaker, template=self.chatml, echoes=Echoes(begins=BOS)
         ) as server:
-            found = weigher(server).score(asked(SENTENCES[0]))[0]
+            found = scorer(server).score(asked(SENTENCES[0]))[0]
             sent = server.weighings[-1][0]
         turns = [*map(Message.model_dump, ASKED), {"role": "assistant", "content": SENTENCES[0]}]
         assert sent == self.chatml(turns, False)
@@ -254,18 +252,18 @@ class TestTemplates:
         wanted = alone(self.speaker, before, f"{header}{SENTENCES[0]}{end}")
         assert found == pytest.approx(wanted, abs=1e-6)
 
-    def test_a_proposal_is_weighed_without_the_marks_of_its_turn(self):
+    def test_proposal_is_scored_without_turn_markers(self):
         request = Request(ASKED, 7, Move(GENERATE), problem=None)
         with LanguageServer(speaker=self.speaker, template=self.chatml) as server:
-            (found,) = weigher(server).score([ScoreRequest(ASKED, SENTENCES[0], request)])
+            (found,) = scorer(server).score([ScoreRequest(ASKED, SENTENCES[0], request)])
             sent = server.weighings[-1][0]
         before = self.chatml([*map(Message.model_dump, ASKED)], True)
         assert sent == before + SENTENCES[0]
         assert found == pytest.approx(alone(self.speaker, before, SENTENCES[0]), abs=1e-6)
 
-    def test_where_a_template_ends_a_conversation_with_a_mark_the_answer_begins_with_its_turn(self):
+    def test_end_marker_of_template_comes_after_answer(self):
         template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}</s>"
-        load()  # of LiteLLM, quietly and without the network, before this imports it
+        load()  # load LiteLLM quietly and offline before the next line imports it
         from cwm_litellm.scoring import Format, rendering
 
         words = rendering(template)
@@ -274,16 +272,16 @@ class TestTemplates:
         assert known.prompt(ASKED) == asks
         assert known.answer("It opens.") == "<|assistant|>It opens.<|end|></s>"
 
-    def test_where_a_template_has_no_system_message_the_user_says_all(self):
+    def test_template_without_system_role_uses_user_message(self):
         with LanguageServer(speaker=self.speaker, template=self.without_system) as server:
-            model = weigher(server)
+            model = scorer(server)
             assert model.can_score
             model.score(asked(SENTENCES[0]))
             sent = server.weighings[-1][0]
         said = "\n\n".join(message.content for message in ASKED)
         assert sent == f"<|user|>{said}<|end|><|assistant|>{SENTENCES[0]}<|end|>"
 
-    def test_a_template_may_be_given_in_jinja_or_as_a_tokenizer_has_it(self, tmp_path):
+    def test_template_option_accepts_jinja_and_tokenizer_json(self, tmp_path):
         text = (
             "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n"
             "{% endfor %}"
@@ -295,7 +293,7 @@ class TestTemplates:
         asks = "[system] You predict.\n[user] You hold the small key. What follows?\n"
         with LanguageServer(speaker=self.speaker) as server:
             for name, end in (("template.jinja", ""), ("tokenizer.json", "</s>")):
-                model = weigher(server, template=str(tmp_path / name))
+                model = scorer(server, template=str(tmp_path / name))
                 model.score(asked(SENTENCES[0]))
                 wanted = f"{asks}[assistant] {SENTENCES[0]}\n".replace("\n", f"{end}\n")
                 begin = BOS if end else ""
@@ -305,22 +303,22 @@ class TestTemplates:
             os.mkfifo(tmp_path / "pipe.jinja")
             for name in ("broken.jinja", "none.jinja", "deep.json", "list.json", "pipe.jinja"):
                 with pytest.raises(CwmError, match="is not a chat template"):
-                    _ = weigher(server, template=str(tmp_path / name)).can_score
+                    _ = scorer(server, template=str(tmp_path / name)).can_score
 
 
 class TestProposals:
-    def test_how_likely_an_answer_was_is_told_where_it_is_wanted(self):
+    def test_log_probability_of_answer_is_returned_on_request(self):
         behaviour = answer("It is blue.", tokens=[("It is", -0.25), (" blue.", -1.5)])
         request = Request(ASKED, 7, Move(GENERATE), problem=None)
         with OpenAIServer([behaviour]) as server:
             for options in ({}, {"stream": True}):
-                model = weigher(server, **options)
+                model = scorer(server, **options)
                 assert model.complete(request).log_probability is None
                 assert model.complete(request._replace(weighed=True)).log_probability == -1.75
             with pytest.raises(CwmError, match="for temperature 1"):
-                weigher(server, temperature=0.5).complete(request._replace(weighed=True))
+                scorer(server, temperature=0.5).complete(request._replace(weighed=True))
         with OpenAIServer([answer("It is blue.")]) as server:
-            assert weigher(server).complete(request._replace(weighed=True)).log_probability is None
+            assert scorer(server).complete(request._replace(weighed=True)).log_probability is None
 
 
 class TestChoosing:
@@ -333,11 +331,11 @@ class TestChoosing:
         action = re.search(r"^Action: (.*)$", text, re.M)[1]
         return options["The door stays closed." if "blue" in action else "The door opens."]
 
-    def test_a_model_that_only_answers_chooses_among_the_candidates(self):
+    def test_chat_model_chooses_among_candidates(self):
         said, listed = [], []
         with LanguageServer(partial(self.votes, listed), echoes=Echoes("refused")) as server:
-            model = weigher(server)
-            chooser = choosing.weigher(model, said.append)
+            model = scorer(server)
+            chooser = choosing.scoring_backend(model, said.append)
             statistician = Statistician(DOOR, chooser)
             assert statistician.normalises
             found = statistician.of_candidates("", HELD)
@@ -355,7 +353,7 @@ class TestChoosing:
         assert (chooser.completions, chooser.weighed.prompt_tokens) == (9, 900)
         assert len({*map(tuple, listed)}) > 1, "the order of the sentences varies"
 
-    def test_answers_name_a_candidate_by_its_number_or_in_full_or_not_at_all(self):
+    def test_answer_names_candidate_by_number_or_full_text(self):
         listed = ["The door opens.", "The door opens. Twice.", "It stays closed."]
         named = {
             "3": 2,
@@ -368,39 +366,33 @@ class TestChoosing:
             "none": None,
             "": None,
         }
-        assert {answer: chosen(answer, listed) for answer in named} == named
+        assert {answer: parse_choice(answer, listed) for answer in named} == named
 
-    def test_who_names_no_candidate_has_no_vote(self):
+    def test_answer_without_candidate_does_not_count(self):
         with LanguageServer([answer("I cannot tell.")], echoes=Echoes("ignored")) as server:
-            chooser = choosing.weigher(weigher(server, votes=2), lambda words: None)
+            chooser = choosing.scoring_backend(scorer(server, votes=2), lambda words: None)
             (found,) = Statistician(DOOR, chooser).of_candidates("", HELD[:1])
             assert len(server.requests) < 10
         assert found.tolist() == pytest.approx([log(0.5)] * 2)
 
-    def test_what_cannot_be_listed_cannot_be_chosen_and_what_is_no_language_model_does_not(self):
+    def test_choosing_needs_candidates_and_a_language_model(self):
         endless = HELD[0]._replace(candidates=())
         with LanguageServer(echoes=Echoes("refused")) as server:
-            chooser = choosing.weigher(weigher(server), lambda words: None)
+            chooser = choosing.scoring_backend(scorer(server), lambda words: None)
             with pytest.raises(CwmError, match="no possible changes to choose from"):
                 Statistician(DOOR, chooser).log_likelihoods("", [endless])
-            with pytest.raises(CwmError, match="cannot weigh proposals"):
+            with pytest.raises(CwmError, match="cannot score proposals"):
                 chooser.score(asked())
         with pytest.raises(CwmError, match="choose another --statistician"):
-            choosing.weigher(find("backend", "induction")(), lambda words: None)
+            choosing.scoring_backend(find("backend", "induction")(), lambda words: None)
 
 
 PHI = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
 )
-"""A template like the one of the published model: a conversation ends with a special mark."""
+"""A template like the published model's, with a special end marker."""
 
-NO_SYSTEM = (
-    "{% for each in messages %}{% if each.role == 'system' %}"
-    "{{ raise_exception('System role not supported') }}{% endif %}"
-    "<|{{ each.role }}|>{{ each.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -416,7 +408,7 @@ NO_SYSTEM = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Save a small model with random weights, that has a tokenizer but no template."""
+    """Save a small model with random weights and a tokenizer without a template."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
@@ -440,7 +432,7 @@ def saved(tmp_path_factory):
     )
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
-        model.lm_head.weight.mul_(20)  # else all is as likely
+        model.lm_head.weight.mul_(20)  # otherwise, all tokens are equally likely
     model.save_pretrained(folder)
     return folder
 
@@ -457,7 +449,7 @@ class TestTransformers:
         return folder
 
     def plainly(self, folder, text, count):
-        """Weigh the last tokens of a text in a pass of its own, as published."""
+        """Score the last tokens of a text in a separate pass, as published."""
         import torch
         import transformers
 
@@ -470,9 +462,7 @@ class TestTransformers:
         return [float(said[place - 1, tokens[0, place]]) for place in places]
 
     @pytest.mark.parametrize("template", [PHI, CHATML, NO_SYSTEM, ""])
-    def test_a_text_weighs_what_the_published_formula_says_in_any_batch(
-        self, saved, tmp_path, template
-    ):
+    def test_score_equals_published_formula_in_any_batch(self, saved, tmp_path, template):
         import transformers
 
         folder = self.templated(saved, tmp_path / "model", template) if template else saved
@@ -504,7 +494,7 @@ class TestTransformers:
         assert took[1] == took[16] < 0.7 * (model.weighed.prompt_tokens - took[16])
 
     @pytest.mark.parametrize("template", [PHI, CHATML, NO_SYSTEM, ""])
-    def test_over_http_it_weighs_what_it_weighs_in_process(self, saved, tmp_path, template):
+    def test_score_over_http_equals_score_in_process(self, saved, tmp_path, template):
         import jinja2
         import torch
         import transformers
@@ -536,11 +526,11 @@ class TestTransformers:
         here = find("backend", "transformers")(model=str(folder))
         proposal = ScoreRequest(ASKED, "If blue, closed.", Request(ASKED, 7, Move(GENERATE), None))
         with LanguageServer(speaker=Served(), template=word if template else None) as server:
-            found = weigher(server).score([*asked(), proposal])
+            found = scorer(server).score([*asked(), proposal])
         wanted = here.score([*asked(), proposal])
         assert found == [pytest.approx(each, abs=1e-5) for each in wanted]
 
-    def test_an_answer_is_sampled_by_its_seed_and_as_likely_as_it_is_weighed(self, saved, tmp_path):
+    def test_sampled_answer_depends_on_seed_and_has_its_scored_probability(self, saved, tmp_path):
         folder = self.templated(saved, tmp_path / "model", PHI)
         for temperature in (1.0, 0.5):
             model = find("backend", "transformers")(
@@ -562,7 +552,7 @@ class TestTransformers:
                     weighed += 1
             assert weighed > 3
 
-    def test_a_search_asks_it_within_its_context(self, saved, tmp_path):
+    def test_search_keeps_prompts_within_context_length(self, saved, tmp_path):
         import transformers
 
         folder = self.templated(saved, tmp_path / "model", NO_SYSTEM)
@@ -585,7 +575,7 @@ class TestTransformers:
             == 2
         )
 
-    def test_mistakes_are_told_in_a_line(self, tmp_path):
+    def test_invalid_arguments_give_one_line(self, tmp_path):
         pytest.importorskip("transformers")
         with pytest.raises(CwmError, match="no language model is named"):
             find("backend", "transformers")()
@@ -601,7 +591,7 @@ def served(model, script=None, **options):
 
 @pytest.fixture(scope="module")
 def weights():
-    """The tiny model that ships for the door."""
+    """The included tiny model for the door."""
     return SHIPPED / f"{words_key(DOOR)}.npz"
 
 
@@ -611,7 +601,7 @@ RULES = [
 ]
 
 
-class Heard(Observer):
+class RecordingObserver(Observer):
     """Records notes."""
 
     def __init__(self):
@@ -621,16 +611,16 @@ class Heard(Observer):
         self.notes.append(words)
 
 
-class TestTheTinyModel:
-    def test_over_http_it_weighs_what_it_weighs_in_process(self, weights):
+class TestTinyModel:
+    def test_score_over_http_equals_score_in_process(self, weights):
         every = [held(item, CHANGES[0]) for item in range(0, 27, 2)]
         here = Statistician(DOOR, Tiny(weights=str(weights)))
         with served(TinyModel.load(weights)) as server:
-            there = Statistician(DOOR, weigher(server))
+            there = Statistician(DOOR, scorer(server))
             for rules in ("", RULES[0]):
                 wanted = np.array(here.of_candidates(rules, every))
                 found = np.array(there.of_candidates(rules, every))
-                assert np.abs(found - wanted).max() < 1e-5  # it reads in single precision
+                assert np.abs(found - wanted).max() < 1e-5  # the model uses single precision
                 assert np.ptp(wanted) > 0.1
 
     @staticmethod
@@ -648,10 +638,10 @@ class TestTheTinyModel:
             ("metropolis", False, "refused"),
         ],
     )
-    def test_rules_are_found_with_everybody_behind_a_server(
+    def test_rules_are_found_with_both_roles_on_a_server(
         self, weights, tmp_path, method, hastings, echo
     ):
-        listed, heard = [], Heard()
+        listed, heard = [], RecordingObserver()
 
         def script(body):
             chooses = "Which of these follows?" in body["messages"][-1]["content"]
@@ -676,7 +666,7 @@ class TestTheTinyModel:
         fallback = [words for words in heard.notes if "chooses among the candidates" in words]
         assert len(fallback) == (echo == "refused") == bool(listed)
 
-    def test_where_nobody_tells_how_likely_proposals_are_they_are_not_corrected(self, tmp_path):
+    def test_hastings_needs_probabilities_of_proposals(self, tmp_path):
         with (
             LanguageServer(["x"], echoes=Echoes("refused")) as server,
             pytest.raises(CwmError, match="does not provide: choose another backend"),

@@ -1,4 +1,4 @@
-"""Experimenters collect what rules in words are weighed by."""
+"""Experimenters collect the transitions that rules in words are scored on."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from cwm_theorize.experimenters import (
     Experimenter,
     LlmPolicy,
     OraclePolicy,
+    ParallelEnvironments,
     PhaseContext,
-    SideBySide,
-    gather,
+    collect_phase,
 )
-from cwm_theorize.parts import TheoryChoices, answers
-from cwm_theorize.ppo import Played, Ppo
+from cwm_theorize.parts import TheoryChoices, choose_backend
+from cwm_theorize.ppo import Ppo, PpoEpisode
 from cwm_theorize.statistician import Statistician, text_transitions
 
 ROOMS = 7
@@ -37,7 +37,7 @@ LEFT, RIGHT, OPEN = range(3)
 
 
 class Rooms(gym.Env[int, int]):
-    """Rooms in a row; in the last one is a chest, which ends the episode when it is opened."""
+    """Rooms in a row; opening the chest in the last room ends the episode."""
 
     observation_space = gym.spaces.Discrete(ROOMS + 1)
     action_space = gym.spaces.Discrete(3)
@@ -56,7 +56,7 @@ class Rooms(gym.Env[int, int]):
 
 
 class RoomsView(TextView):
-    """The rooms in words."""
+    """The text view of the rooms."""
 
     kinds = ("moved", "stayed", "opened")
     goals = ("the second room", "the third room", "the open chest")
@@ -111,16 +111,16 @@ def stage(max_steps: int = 30) -> Stage:
 
 
 @dataclass
-class Wishes(Backend):
+class FixedScores(Backend):
     """Gives every text a fixed likelihood, and records the texts."""
 
     can_score = True
-    wishes: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
     read: list[ScoreRequest] = field(default_factory=list)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         self.read += requests
-        return [(self.wishes.get(each.text, 0.0) / 2,) * 2 for each in requests]
+        return [(self.scores.get(each.text, 0.0) / 2,) * 2 for each in requests]
 
 
 def context(backend: Backend, **known: Any) -> PhaseContext:
@@ -136,53 +136,53 @@ def episodes(rows: Sequence[Transition]) -> list[list[Transition]]:
     return list(found.values())
 
 
-def test_phases_that_count_on_collect_what_collect_records() -> None:
+def test_consecutive_phases_equal_one_recording() -> None:
     policy = RandomPolicy()
-    first = gather(stage(), policy, 2, seed=4)
-    second = gather(stage(), policy, 3, seed=4, first=2, earlier=first)
+    first = collect_phase(stage(), policy, 2, seed=4)
+    second = collect_phase(stage(), policy, 3, seed=4, first=2, earlier=first)
     recorded = record(rooms(), policy="random", episodes=5, test_episodes=2, seed=4, max_steps=30)
     assert [row[:3] for row in first + second] == [row[:3] for row in recorded.train]
-    held_out = gather(stage(), policy, 2, seed=4, split=1)
+    held_out = collect_phase(stage(), policy, 2, seed=4, split=1)
     assert [row[:3] for row in held_out] == [row[:3] for row in recorded.test]
     assert {row.split for row in held_out} == {1}
 
 
-def test_all_actions_are_taken_in_turn() -> None:
-    rows = gather(stage(max_steps=1), EnumeratePolicy(), 4, seed=0)
+def test_enumerate_takes_all_actions_in_turn() -> None:
+    rows = collect_phase(stage(max_steps=1), EnumeratePolicy(), 4, seed=0)
     assert [row.action for row in rows] == [RIGHT, OPEN, RIGHT, OPEN]
-    longer = gather(stage(max_steps=4), EnumeratePolicy(), 1, seed=0)
+    longer = collect_phase(stage(max_steps=4), EnumeratePolicy(), 1, seed=0)
     assert [row.action for row in longer] == [RIGHT, RIGHT, OPEN, LEFT]
 
 
-def test_an_oracle_goes_to_its_goal_and_ends_the_episode_there() -> None:
-    rows = gather(stage(), OraclePolicy(), 1, seed=0)
+def test_oracle_reaches_its_goal_and_ends_the_episode() -> None:
+    rows = collect_phase(stage(), OraclePolicy(), 1, seed=0)
     assert [row.action for row in rows] == [RIGHT] * (ROOMS - 1) + [OPEN]
     assert rows[-1].terminated
     policy = OraclePolicy(plan="curriculum")
     lengths = []
     for progress in (0.0, 0.33, 0.34, 0.67, 1.0):
-        policy.inquire(context(Wishes(), progress=progress))
-        rows = gather(stage(), policy, 1, seed=0)
+        policy.begin_phase(context(FixedScores(), progress=progress))
+        rows = collect_phase(stage(), policy, 1, seed=0)
         lengths.append(len(rows))
         assert rows[-1].terminated != rows[-1].truncated
     assert lengths == [1, 1, 2, ROOMS, ROOMS]
 
 
-def test_the_ideal_oracle_mixes_its_two_hardest_goals_with_random_actions() -> None:
-    rows = gather(stage(max_steps=9), OraclePolicy(plan="ideal"), 6, seed=1)
+def test_ideal_oracle_alternates_two_hardest_goals_and_random_actions() -> None:
+    rows = collect_phase(stage(max_steps=9), OraclePolicy(plan="ideal"), 6, seed=1)
     lengths = [len(each) for each in episodes(rows)]
     assert lengths[0::3] == [2, 2]
     assert lengths[1::3] == [ROOMS, ROOMS]
     assert lengths[2::3] == [9, 9]
 
 
-def test_an_oracle_is_recorded_by_collect_too() -> None:
+def test_record_accepts_oracle_policy() -> None:
     data = record(rooms(), policy="oracle", episodes=2, test_episodes=1, seed=0)
     assert data.metadata["policies"] == ["oracle: the open chest"] * 3
     assert len(data) == 3 * ROOMS
 
 
-def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
+def test_experimenters_reject_unsuitable_environments_and_backends() -> None:
     for name in ("oracle", "enumerate"):
         with pytest.raises(
             CwmError, match=r"CartPole-v1 has no description in words: choose .*Door-v0"
@@ -194,38 +194,38 @@ def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
     with pytest.raises(CwmError, match="unknown kind of change 'flown'"):
         curious(table={"flown": 1.0})
 
-    class Normalising(Wishes):
+    class Normalising(FixedScores):
         normalises = True
 
-    class Mute(Wishes):
+    class Mute(FixedScores):
         can_score = False
 
     for backend in (Normalising(), Mute()):
-        with pytest.raises(CwmError, match=f"{type(backend).__name__} cannot weigh sentences"):
-            LlmPolicy().inquire(context(backend))
+        with pytest.raises(CwmError, match=f"{type(backend).__name__} cannot score sentences"):
+            LlmPolicy().begin_phase(context(backend))
 
 
-def test_a_language_model_draws_actions_by_how_likely_it_finds_their_sentences() -> None:
-    backend = Wishes({"You go right.": np.log(4.0)})
+def test_llm_draws_actions_by_probability_of_their_sentences() -> None:
+    backend = FixedScores({"You go right.": np.log(4.0)})
     policy = LlmPolicy()
-    policy.inquire(context(backend, rules="Doors are never locked."))
-    rows = gather(stage(max_steps=1), policy, 300, seed=0)
+    policy.begin_phase(context(backend, rules="Doors are never locked."))
+    rows = collect_phase(stage(max_steps=1), policy, 300, seed=0)
     share = np.mean([row.action == RIGHT for row in rows])
     assert share == pytest.approx(4 / 5, abs=0.06)
     words = backend.read[0].messages[-1].content
-    for told in ("Doors are never locked.", "the open chest", "You are in room 0."):
-        assert told in words
+    for expected in ("Doors are never locked.", "the open chest", "You are in room 0."):
+        assert expected in words
 
 
-def test_environments_side_by_side_give_their_steps_and_rows_in_the_order_of_ends() -> None:
+def test_parallel_environments_number_episodes_in_order_of_ends() -> None:
     @dataclass
     class Several(Experimenter):
-        beside = SideBySide(3, 25)
+        parallel_environments = ParallelEnvironments(3, 25)
 
         def begin(self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]) -> Any:
             return RandomPolicy().begin(stage, place, seed, earlier)
 
-    rows = gather(stage(max_steps=10), Several(), 6, seed=0, first=5)
+    rows = collect_phase(stage(max_steps=10), Several(), 6, seed=0, first=5)
     assert len(rows) == 75
     played = episodes(rows)
     assert [each[0].episode for each in played] == list(range(5, 5 + len(played)))
@@ -234,7 +234,7 @@ def test_environments_side_by_side_give_their_steps_and_rows_in_the_order_of_end
     assert len({tuple(row.action for row in each) for each in played[:6]}) > 3
 
 
-def test_discoveries_count_kinds_and_tell_when_each_was_first_met() -> None:
+def test_discoveries_count_kinds_and_first_steps() -> None:
     found = Discoveries()
     found.add(["moved", "moved", "stayed"])
     found.add(["opened", "moved"])
@@ -242,8 +242,8 @@ def test_discoveries_count_kinds_and_tell_when_each_was_first_met() -> None:
     assert Counter(found.counts) == {"moved": 3, "stayed": 1, "opened": 1}
 
 
-class Habits(Backend):
-    """Expects changes as often as rules say: `moved 0.9` in a line, 0.01 where nothing is said."""
+class KindScores(Backend):
+    """Expects kinds of change as the rules list them, such as `moved 0.9`; 0.01 for other kinds."""
 
     can_score = True
 
@@ -263,24 +263,24 @@ def curious(**options: Any) -> CuriousPolicy:
     return policy
 
 
-def test_curiosity_pays_what_rules_predict_badly_or_newly() -> None:
-    rows = gather(stage(), OraclePolicy(), 1, seed=0)[-2:]  # moved, opened
+def test_curiosity_rewards_equal_their_formulas() -> None:
+    rows = collect_phase(stage(), OraclePolicy(), 1, seed=0)[-2:]  # moved, opened
     words = text_transitions(RoomsView(), rows)
     now = "moved 0.5\nopened 0.1"
-    known = context(Habits(), rules=now, previous="moved 0.25\nopened 0.1")
+    known = context(KindScores(), rules=now, previous="moved 0.25\nopened 0.1")
     bad = -np.log([0.5, 0.1])
     gain = np.array([np.log(2), 0.0])
     for reward, expected in {"ll": bad, "alp": gain, "alpll": bad * gain}.items():
         assert curious(reward=reward).rewards(known, words) == pytest.approx(expected), reward
-    unchanged = context(Habits(), rules=now, previous=now)
+    unchanged = context(KindScores(), rules=now, previous=now)
     for reward in ("alp", "alpll"):
         assert not curious(reward=reward).rewards(unchanged, words).any(), reward
 
 
-def test_averages_and_counts_of_kinds_go_on_from_phase_to_phase_and_are_restored() -> None:
-    rows = gather(stage(), OraclePolicy(), 1, seed=0)[-2:]
+def test_averages_and_counts_persist_across_phases_and_restore() -> None:
+    rows = collect_phase(stage(), OraclePolicy(), 1, seed=0)[-2:]
     words = text_transitions(RoomsView(), rows)
-    known = context(Habits(), rules="moved 0.5", previous="moved 0.25")
+    known = context(KindScores(), rules="moved 0.5", previous="moved 0.25")
     gain = np.log(2)
     policy, again = curious(reward="alpexp"), curious(reward="alpexp")
     assert policy.rewards(known, words) == pytest.approx([0.4 * gain, 0.0])
@@ -296,24 +296,24 @@ def test_averages_and_counts_of_kinds_go_on_from_phase_to_phase_and_are_restored
 
 
 def phases(policy: CuriousPolicy, numbers: range) -> list[list[Transition]]:
-    """Collect and learn, under rules that expect everything but the chest."""
-    known = context(Habits(), rules="moved 0.99\nstayed 0.99")._replace
+    """Collect and learn, under rules that expect everything except the opened chest."""
+    known = context(KindScores(), rules="moved 0.99\nstayed 0.99")._replace
     found = []
     for phase in numbers:
-        policy.inquire(known(phase=phase))
-        found.append(gather(stage(), policy, 0, seed=3, first=1000 * phase))
+        policy.begin_phase(known(phase=phase))
+        found.append(collect_phase(stage(), policy, 0, seed=3, first=1000 * phase))
         policy.learn(known(phase=phase), found[-1])
     return found
 
 
-def test_curiosity_learns_to_bring_about_what_the_rules_do_not_expect() -> None:
+def test_curiosity_learns_to_cause_unexpected_changes() -> None:
     collected = phases(curious(environments=6, steps=60, entropy=0.02), range(7))
     assert {len(rows) for rows in collected} == {360}
     opened = [sum(row.terminated for row in rows) for rows in collected]
     assert opened[-1] > 5 * max(opened[0], 3)
 
 
-def test_a_curious_experimenter_goes_on_exactly_from_its_state() -> None:
+def test_curiosity_continues_exactly_from_its_state() -> None:
     whole, before, after = (curious(environments=2, steps=30, epochs=2) for _ in range(3))
     expected = phases(whole, range(3))
     phases(before, range(2))
@@ -321,18 +321,20 @@ def test_a_curious_experimenter_goes_on_exactly_from_its_state() -> None:
     assert phases(after, range(2, 3)) == expected[2:]
 
 
-def test_the_published_preset_collects_and_learns_as_published() -> None:
-    nobody = answers("theorist", None, None), answers("statistician", None, None)
+def test_paper_preset_sets_published_curiosity_options() -> None:
+    defaults = choose_backend("theorist", None, None), choose_backend("statistician", None, None)
     made = (
-        TheoryChoices("metropolis", "curiosity", *nobody).made({"preset": "paper"}, {}).experimenter
+        TheoryChoices("metropolis", "curiosity", *defaults)
+        .make({"preset": "paper"}, {})
+        .experimenter
     )
     assert isinstance(made, CuriousPolicy)
-    assert made.beside == SideBySide(15, 240)
+    assert made.parallel_environments == ParallelEnvironments(15, 240)
     assert (made.learning_rate, made.entropy, made.clip, made.epochs) == (5e-4, 0.01, 0.2, 20)
 
 
-def walked(ppo: Ppo, rng: np.random.Generator) -> Played:
-    """Play the rooms with rewards for the chest, with the learned model."""
+def played_episode(ppo: Ppo, rng: np.random.Generator) -> PpoEpisode:
+    """Play an episode of the rooms with the current policy; opening the chest gives reward 1."""
     view, room = RoomsView(), 0
     features, masks, actions, rewards = [view.features(0)], [], [], []
     while room < ROOMS and len(actions) < 25:
@@ -347,26 +349,26 @@ def walked(ppo: Ppo, rng: np.random.Generator) -> Played:
         masks.append(mask)
         actions.append(action)
         rewards.append(float(opened))
-    return Played(
+    return PpoEpisode(
         np.array(features), np.array(masks), np.array(actions), np.array(rewards), room == ROOMS
     )
 
 
-def test_a_masked_policy_learns_the_way_to_a_reward_that_was_rare() -> None:
+def test_ppo_learns_path_to_rare_reward_with_action_masks() -> None:
     ppo, rng = Ppo(ROOMS + 1, 3, seed=1), np.random.default_rng(1)
     lengths = []
     for phase in range(8):
-        played = [walked(ppo, rng) for _ in range(20)]
+        played = [played_episode(ppo, rng) for _ in range(20)]
         lengths.append(np.mean([len(each.actions) for each in played]))
         ppo.learn(played, np.random.default_rng([1, phase]))
     assert lengths[0] > 20
     assert lengths[-1] < 0.55 * lengths[0]
 
 
-def test_what_a_policy_learned_is_restored_exactly() -> None:
+def test_ppo_state_is_restored_exactly() -> None:
     rng = np.random.default_rng(0)
     ppo = Ppo(ROOMS + 1, 3, epochs=2)
-    played = [walked(ppo, rng) for _ in range(4)]
+    played = [played_episode(ppo, rng) for _ in range(4)]
     ppo.learn(played, np.random.default_rng(0))
     other = Ppo(ROOMS + 1, 3, epochs=2)
     other.restore(ppo.state())
@@ -378,8 +380,8 @@ def test_what_a_policy_learned_is_restored_exactly() -> None:
         Ppo(ROOMS, 3).restore(ppo.state())
 
 
-def test_gradients_are_those_of_the_loss() -> None:
-    """Central differences of the loss, written here from its definition."""
+def test_ppo_gradient_equals_finite_differences() -> None:
+    """Central differences of the loss, computed here from its definition."""
     rng = np.random.default_rng(3)
     ppo = Ppo(5, 4, norm=np.inf)
     features = rng.standard_normal((6, 5)).astype(np.float32)
@@ -413,9 +415,9 @@ def test_gradients_are_those_of_the_loss() -> None:
         assert found[place] == pytest.approx(expected, abs=1e-4), place
 
 
-def test_any_policy_serves_as_an_experimenter() -> None:
+def test_any_policy_can_collect_a_phase() -> None:
     class Right(Policy):
         def begin(self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]) -> Any:
             return "right", lambda observation, before: RIGHT
 
-    assert {row.action for row in gather(stage(), Right(), 1, seed=0)} == {RIGHT}
+    assert {row.action for row in collect_phase(stage(), Right(), 1, seed=0)} == {RIGHT}

@@ -1,4 +1,4 @@
-"""Searches among rules: chains visit each rule in proportion to its likelihood."""
+"""Search strategies for rules: chains visit each rule in proportion to its likelihood."""
 
 from collections import Counter
 from math import log
@@ -45,8 +45,8 @@ class KeyWords(TextView):
         return [Change("The door opens.", "opened"), Change("The door stays closed.", "closed")]
 
 
-def tried(*keys):
-    """Return rows in which some keys that are not blue opened the door."""
+def recorded(*keys):
+    """Return rows of keys; all keys except the blue ones opened the door."""
     return [
         Transition(key, 0, int(key % 3 == 2), 0.0, True, episode=n) for n, key in enumerate(keys)
     ]
@@ -71,12 +71,12 @@ NEXT = np.array(
         [0.10, 0.10, 0.10, 0.20, 0.50],
     ]
 )
-"""The probability that each rule (columns) is proposed from each rule (rows), mostly different in
-the two directions."""
+"""The probability that each rule (columns) is proposed from each rule (rows); most pairs of
+rules are asymmetric."""
 
 
 class Theorist(Backend):
-    """Proposes one of the five rules, and knows how likely that was."""
+    """Proposes one of the five rules with a known probability."""
 
     can_score = True
 
@@ -93,9 +93,9 @@ class Theorist(Backend):
         return NEXT[RULES.index(request.move.program)] if request.move.program else FIRST
 
 
-def searched(strategy, steps, *, seed=0, noise=0.8, keys=(0, 1, 2, 3, 4, 5), parallel=1):
+def run_search(strategy, steps, *, seed=0, noise=0.8, keys=(0, 1, 2, 3, 4, 5), parallel=1):
     problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=noise)), simplicity=0)
-    problem.observe(tried(*keys))
+    problem.observe(recorded(*keys))
     search = Search(problem, strategy, Theorist(), seed=seed, parallel=parallel)
     for _ in search.run(steps):
         pass
@@ -103,7 +103,7 @@ def searched(strategy, steps, *, seed=0, noise=0.8, keys=(0, 1, 2, 3, 4, 5), par
 
 
 def likelihoods(keys=(0, 1, 2, 3, 4, 5), noise=0.8):
-    """Return L of the five rules, by the plain formula."""
+    """Return L of the five rules, computed from its definition."""
     said = [
         lambda key: key % 3 == 2,
         lambda key: key % 3 == 0,
@@ -122,7 +122,7 @@ def posterior(**about):
     return weights / weights.sum()
 
 
-def stands(search):
+def visit_frequencies(search):
     """Return how often a chain was at each rule, counted after each proposal."""
     chain, counts = Metropolis(hastings=search.strategy.hastings), np.zeros(len(RULES))
     for node in search.nodes:
@@ -132,7 +132,7 @@ def stands(search):
     return counts / counts.sum()
 
 
-def variation(shares, others):
+def total_variation(shares, others):
     """Return the total variation between two distributions."""
     return float(np.abs(shares - others).sum() / 2)
 
@@ -145,17 +145,22 @@ def variation(shares, others):
         pytest.param(50_000, 0.02, marks=pytest.mark.long),
     ],
 )
-def test_a_corrected_chain_visits_rules_as_often_as_they_are_likely(steps, bound):
-    assert variation(stands(searched(Metropolis(hastings=True), steps)), posterior()) < bound
+def test_hastings_chain_samples_the_posterior(steps, bound):
+    assert (
+        total_variation(
+            visit_frequencies(run_search(Metropolis(hastings=True), steps)), posterior()
+        )
+        < bound
+    )
 
 
-def test_a_chain_that_is_not_corrected_visits_others_more_often():
-    assert variation(stands(searched(Metropolis(), 800)), posterior()) > 0.15
+def test_uncorrected_chain_differs_from_the_posterior():
+    assert total_variation(visit_frequencies(run_search(Metropolis(), 800)), posterior()) > 0.15
 
 
 @pytest.mark.parametrize("hastings", [False, True])
-def test_a_particle_moves_by_the_published_formula_and_by_chance_of_its_own(hastings):
-    search = searched(Metropolis(particles=2, hastings=hastings), 60)
+def test_particle_moves_by_published_formula_with_its_own_draws(hastings):
+    search = run_search(Metropolis(particles=2, hastings=hastings), 60)
     known, at = dict(zip(RULES, likelihoods(), strict=True)), {}
     for node in search.nodes:
         if node.parent == ROOT:
@@ -177,28 +182,28 @@ def test_a_particle_moves_by_the_published_formula_and_by_chance_of_its_own(hast
     ) - len({*at} - {*at.values()})
 
 
-def test_particles_take_turns_and_one_proposal_each_is_in_flight():
-    search = searched(Metropolis(particles=3), 60)
+def test_particles_take_turns_with_one_pending_proposal_each():
+    search = run_search(Metropolis(particles=3), 60)
     assert [node.parent for node in search.nodes[:3]] == [ROOT] * 3
-    moved = searched(Metropolis(particles=3), 61, parallel=3)
+    moved = run_search(Metropolis(particles=3), 61, parallel=3)
     passed = [node.id for node in moved.nodes if moved.strategy.state(node.id) == "passed over"]
     assert not passed
-    hasty = searched(Metropolis(particles=1), 60, parallel=3)
+    hasty = run_search(Metropolis(particles=1), 60, parallel=3)
     for node in hasty.nodes:
         if hasty.strategy.state(node.id) == "passed over":
             assert node.parent == ROOT or node.parent not in hasty.strategy.held()
 
 
 class Mute(Theorist):
-    """Has nothing to say at first."""
+    """Gives empty answers at first."""
 
     def complete(self, request):
         return Completion("") if request.step < 2 else super().complete(request)
 
 
-def test_a_particle_waits_for_rules_that_can_be_weighed():
+def test_particle_starts_at_first_scorable_rules():
     problem = TheoryProblem(Statistician(KeyWords(), Symbolic()), simplicity=0)
-    problem.observe(tried(0, 2))
+    problem.observe(recorded(0, 2))
     search = Search(problem, Metropolis(), Mute())
     assert [record.node.action for record in search.run(4)][:3] == [GENERATE] * 3
     assert search.nodes[2].id in search.strategy.held() or search.strategy.accepted
@@ -207,12 +212,12 @@ def test_a_particle_waits_for_rules_that_can_be_weighed():
 PHASES = ((0, 2), (1, 5), (3, 4))
 
 
-def in_phases(strategy, *, seed=3, known=()):
-    """Search in three phases, or go on from the nodes of a search that was cut."""
+def search_in_phases(strategy, *, seed=3, known=()):
+    """Search in three phases, or continue from the nodes of an interrupted search."""
     problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
     search, left = Search(problem, strategy, Theorist(), seed=seed), list(known)
     for number, keys in enumerate(PHASES, 1):
-        problem.observe(tried(*keys))
+        problem.observe(recorded(*keys))
         search.outdate()
         while left and search.completions < 8 * number:
             search.resume([left.pop(0)])
@@ -223,18 +228,18 @@ def in_phases(strategy, *, seed=3, known=()):
 
 
 @pytest.mark.parametrize("make", [lambda: Metropolis(particles=2, hastings=True), Importance])
-def test_a_search_that_was_cut_goes_on_as_it_would_have(make):
-    whole = in_phases(make())
+def test_interrupted_search_continues_identically(make):
+    whole = search_in_phases(make())
     assert sum(node.action == EVIDENCE for node in whole.nodes) >= 4
     for cut in range(0, len(whole.nodes), 3):
-        again = in_phases(make(), known=whole.nodes[:cut])
-        assert again.nodes == whole.nodes, f"another search when it goes on after {cut} nodes"
+        again = search_in_phases(make(), known=whole.nodes[:cut])
+        assert again.nodes == whole.nodes, f"another search after {cut} nodes"
         assert again.strategy.held() == whole.strategy.held()
         assert again.strategy.accepted == whole.strategy.accepted
 
 
-def test_evidence_that_grows_is_weighed_for_what_is_held_and_for_what_was_best():
-    search = in_phases(Metropolis(particles=2))
+def test_new_evidence_rescores_current_and_best_rules():
+    search = search_in_phases(Metropolis(particles=2))
     for phase in (1, 2):
         keys = [key for keys in PHASES[: phase + 1] for key in keys]
         known = dict(zip(RULES, likelihoods(keys=keys), strict=True))
@@ -244,46 +249,48 @@ def test_evidence_that_grows_is_weighed_for_what_is_held_and_for_what_was_best()
     assert search.best.program == RULES[int(np.argmax(likelihoods()))]
 
 
-def by_rules(strategy, nodes):
-    """Add up the weights of equal rules."""
+def weights_by_rules(strategy, nodes):
+    """Return the total weight of each rule."""
     shares = Counter()
     for place, weight in strategy.weights.items():
         shares[nodes[place].program] += weight
     return np.array([shares[rules] for rules in RULES])
 
 
-def test_weights_make_up_for_how_likely_rules_were_to_be_drawn():
-    search = searched(Importance(), 400)
+def test_importance_weights_correct_for_proposal_probabilities():
+    search = run_search(Importance(), 400)
     expected = np.exp(likelihoods()) / FIRST
     drawn = Counter(node.program for node in search.nodes)
     shares = np.array([drawn[rules] for rules in RULES]) * expected
-    np.testing.assert_allclose(by_rules(search.strategy, search.nodes), shares / shares.sum())
-    assert variation(by_rules(search.strategy, search.nodes), posterior()) < 0.03
+    np.testing.assert_allclose(
+        weights_by_rules(search.strategy, search.nodes), shares / shares.sum()
+    )
+    assert total_variation(weights_by_rules(search.strategy, search.nodes), posterior()) < 0.03
     weights = np.array([*search.strategy.weights.values()])
     assert search.strategy.effective_size == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
 
 
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
-def test_samples_are_drawn_anew_by_their_weights_and_weighed_by_what_is_new(resampling):
+def test_resampling_keeps_distribution_and_reweights_on_new_evidence(resampling):
     problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
-    problem.observe(tried(0, 2))
+    problem.observe(recorded(0, 2))
     strategy = Importance(particles=200, resampling=resampling)
     search = Search(problem, strategy, Theorist())
     list(search.run(300))
-    before = by_rules(strategy, search.nodes)
-    problem.observe(tried(1, 3, 4, 5))
+    before = weights_by_rules(strategy, search.nodes)
+    problem.observe(recorded(1, 3, 4, 5))
     search.outdate()
     list(search.renew())
     assert len(strategy.weights) <= 200
     assert set(strategy.weights) <= {n.id for n in search.nodes if n.action == EVIDENCE}
     grown = before * np.exp(likelihoods() - likelihoods(keys=(0, 2)))
     close = 0.03 if resampling == "systematic" else 0.1
-    assert variation(by_rules(strategy, search.nodes), grown / grown.sum()) < close
+    assert total_variation(weights_by_rules(strategy, search.nodes), grown / grown.sum()) < close
     list(search.run(600))
-    assert variation(by_rules(strategy, search.nodes), posterior()) < 0.05
+    assert total_variation(weights_by_rules(strategy, search.nodes), posterior()) < 0.05
 
 
-def test_what_needs_the_chances_of_proposals_is_refused_without_them():
+def test_hastings_rejects_theorist_without_probabilities():
     class Silent(Theorist):
         can_score = False
 
@@ -298,7 +305,7 @@ def test_what_needs_the_chances_of_proposals_is_refused_without_them():
 
 
 class Chatty(Theorist):
-    """Says more than the rules."""
+    """Adds text around the rules."""
 
     def complete(self, request):
         answer = super().complete(request)
@@ -307,18 +314,18 @@ class Chatty(Theorist):
 
 
 @pytest.mark.parametrize("strategy", [Metropolis(hastings=True), Importance()])
-def test_what_stands_around_rules_in_an_answer_does_not_make_them_unlikely(strategy):
+def test_text_around_rules_does_not_change_their_probability(strategy):
     problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
-    problem.observe(tried(0, 2))
+    problem.observe(recorded(0, 2))
     search = Search(problem, strategy, Chatty())
     for node in (record.node for record in search.run(12)):
         given = NEXT[RULES.index(search.nodes[node.parent].program)] if node.parent >= 0 else FIRST
         assert node.forward == pytest.approx(log(given[RULES.index(node.program)]))
 
 
-def test_the_best_of_many_is_the_likeliest_and_is_forgotten_only_as_published():
+def test_best_of_forgets_earlier_best_only_with_paper_preset():
     for preset, kept in (("default", True), ("paper", False)):
-        search = in_phases(BestOf(preset=preset))
+        search = search_in_phases(BestOf(preset=preset))
         last = [node for node in search.nodes if node.asked][-8:]
         best = max(node.verdict.log_likelihood for node in last)
         assert search.best.verdict.log_likelihood >= best

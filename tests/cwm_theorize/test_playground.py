@@ -1,4 +1,4 @@
-"""The door and the playground: their rules, their words, and what `cwm` does with them."""
+"""The door and the playground: rules, text views and use by `cwm`."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ from cwm_theorize.statistician import Statistician, text_transitions
 
 
 def opened(**env_args):
-    """Return the items that open a door in its steps."""
+    """Return the items that open a door."""
     env = environment("Door-v0").make(**env_args)
     found = []
     for action, item in enumerate(ITEMS):
@@ -50,11 +50,11 @@ class TestDoor:
             ("never", 0),
         ],
     )
-    def test_it_opens_by_the_rule_that_it_was_given(self, rule, count):
+    def test_door_opens_by_its_rule(self, rule, count):
         assert len(opened(rule=rule)) == count
         assert opened(rule=rule) == [item for item in ITEMS if RULES[rule](item)]
 
-    def test_a_random_rule_fixes_as_many_attributes_and_stays_the_same(self):
+    def test_random_rule_fixes_attributes_and_is_reproducible(self):
         for fixed in range(4):
             drawn = [opened(fixed=fixed, rule_seed=seed) for seed in range(6)]
             assert {len(items) for items in drawn} == {27 // 3**fixed}
@@ -62,7 +62,7 @@ class TestDoor:
             assert len({tuple(items) for items in drawn}) > 1 or not fixed
         assert len(opened()) == 3
 
-    def test_it_is_an_environment_as_gymnasium_has_it(self):
+    def test_door_passes_check_env(self):
         check_env(Door(render_mode="ansi"), skip_render_check=False)
 
     @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ class TestDoor:
             ({"colour": "red"}, "argument"),
         ],
     )
-    def test_arguments_that_it_does_not_have_are_refused_in_one_line(self, env_args, words):
+    def test_invalid_arguments_give_one_line(self, env_args, words):
         with pytest.raises(CwmError, match=words) as refused:
             environment("Door-v0").make(**env_args)
         assert len(str(refused.value).splitlines()) == 1
 
-    def test_its_words_tell_the_item_and_what_followed_and_never_the_rule(self):
+    def test_text_has_item_and_change_but_not_the_rule(self):
         spec = environment("Door-v0")
         env = spec.make(rule="not a blue key")
         view = spec.text(env)
@@ -111,7 +111,7 @@ START = ("carrot seed", "potato seed", "pea seed", "baby cow", "baby giraffe", *
 
 
 def lying(*names, foot="nothing", held=()):
-    """Return a scene by the names of its things."""
+    """Return a state by the names of its things."""
     ground = tuple(sorted(THING[name] for name in names))
     return PlaygroundState(
         ground, THING[foot] if foot != "nothing" else 0, tuple(map(THING.get, held))
@@ -119,7 +119,7 @@ def lying(*names, foot="nothing", held=()):
 
 
 def done(scene, *sentences):
-    """Carry actions out that are valid, and return where they lead."""
+    """Apply valid actions, and return the state after them."""
     for sentence in sentences:
         action = ACTIONS.index(sentence)
         assert action in scene.legal(), sentence
@@ -140,14 +140,14 @@ def steps_of(env, policy, episodes):
 
 
 class TestPlayground:
-    def test_a_plant_grows_of_seed_and_water_whichever_is_held(self):
+    def test_plant_grows_from_seed_and_water_in_any_order(self):
         scene = done(lying(*START), "go to the water", "grasp", "go to the pea seed")
         grown = done(scene, "release the first")
         assert grown == lying(*(set(START) - {"pea seed"}), "water", "pea", foot="pea")
         other = done(lying(*START), "go to the pea seed", "grasp", "go to the water")
         assert done(other, "release the first") == grown
 
-    def test_animals_grow_of_plants_a_small_one_of_one_a_big_one_of_two(self):
+    def test_small_animal_needs_one_plant_and_big_animal_two(self):
         small = lying("baby cow", foot="baby cow", held=["pea"])
         assert done(small, "release the first") == lying("cow", foot="cow")
         big = lying("baby giraffe", "pea", foot="pea", held=["carrot", "baby giraffe"])
@@ -157,7 +157,7 @@ class TestPlayground:
         assert not product(THING["pea"], THING["baby giraffe"])
         assert not product(THING["pea"], THING["carrot"], THING["baby cow"])
 
-    def test_what_nothing_comes_of_cannot_be_released_and_two_things_are_held_at_most(self):
+    def test_release_must_grow_something_and_hands_hold_two_things(self):
         scene = done(lying(*START), "go to the water", "grasp", "go to the water", "grasp")
         assert scene.held == (WATER, WATER)
         there = done(scene, "go to the baby cow").legal()
@@ -169,7 +169,7 @@ class TestPlayground:
             "release the second",
         ]
 
-    def test_an_action_that_cannot_be_carried_out_changes_nothing(self):
+    def test_invalid_action_changes_nothing(self):
         env = Playground()
         before = env.reset(seed=1)[0]
         for action in set(range(env.action_space.n)) - set(env.valid_actions()):
@@ -177,7 +177,7 @@ class TestPlayground:
             assert (reward, terminated) == (0.0, False)
             np.testing.assert_array_equal(after, before)
 
-    def test_it_is_an_environment_as_gymnasium_has_it_and_stands_where_it_is_told(self):
+    def test_playground_passes_check_env_and_restores_states(self):
         check_env(Playground(render_mode="ansi"), skip_render_check=False)
         spec = environment(NAME)
         env, other = spec.make(), spec.make()
@@ -194,7 +194,7 @@ class TestPlayground:
         assert not spec.restore(other, broken)
 
     @pytest.mark.parametrize(("goal", "steps"), [("plant", 4), ("small", 7), ("big", 19)])
-    def test_an_oracle_reaches_every_goal_in_the_fewest_steps(self, goal, steps):
+    def test_oracle_reaches_every_goal_in_fewest_steps(self, goal, steps):
         spec = environment(NAME)
         env = spec.make(goal=goal)
         view = spec.text(env)
@@ -209,7 +209,7 @@ class TestPlayground:
         assert len(rows) == 20 * steps
         assert sum(row.terminated for row in rows) == sum(row.reward for row in rows) == 20
 
-    def test_a_goal_that_cannot_be_reached_any_more_is_said_so(self):
+    def test_unreachable_goal_is_reported(self):
         view = environment(NAME).text(Playground())
         stuck = lying("baby cow", held=["water", "pea seed"]).numbers()
         with pytest.raises(CwmError, match="held or gone"):
@@ -217,7 +217,7 @@ class TestPlayground:
         with pytest.raises(CwmError, match="unknown goal"):
             view.solution(stuck, "grow a whale")
 
-    def test_its_kinds_of_change_are_as_common_as_published(self):
+    def test_kinds_of_change_are_as_frequent_as_published(self):
         """88.5 % standing, 4.4 and 3.9 % holding, 2.9 % plants, few animals."""
         spec = environment(NAME)
         env = spec.make()
@@ -234,7 +234,7 @@ class TestPlayground:
         assert all(view.features(each).sum() == len(scene_of(each).ground) + (each[-3:] > 0).sum()
                    for each in seen)  # fmt: skip
 
-    def test_the_held_out_episodes_are_collected_as_published(self):
+    def test_held_out_episodes_are_collected_as_published(self):
         """Nine episodes: three for each of the two hardest goals, and three random ones."""
         spec = environment(NAME)
         test = record(
@@ -253,7 +253,7 @@ class TestPlayground:
         assert kinds["small animal grown"] >= 6
         assert kinds["plant grown"] >= 12
 
-    def test_its_words_tell_no_rule_and_no_words_are_there_for_what_cannot_be_done(self):
+    def test_text_hides_rules_and_rejects_invalid_actions(self):
         spec = environment(NAME)
         view = spec.text(spec.make())
         scene = lying(*START, foot="water", held=["pea seed", "baby cow"])
@@ -266,12 +266,12 @@ class TestPlayground:
             view.change(Transition(seen, RELEASE_ALL, seen, 0.0, False))
         grown = next(each for each in view.candidates(seen) if each.text == "The carrot has grown.")
         told = view.consequence(seen, ACTIONS.index("release the first"), grown)
-        assert "carrot" in view.state(told.observation)  # what the words say, true or not
+        assert "carrot" in view.state(told.observation)  # follows the words, not the rules
         assert view.consequence(seen, GRASP, grown) is None
         assert PEA in scene.held
 
 
-def test_a_world_of_which_something_is_hidden_has_no_words():
+def test_partially_observed_environment_has_no_text():
     spec = environment(NAME)
     with pytest.raises(CwmError, match="leave out"):
         spec.text(spec.make(hide=[28]))
@@ -314,7 +314,7 @@ front is door, then opened.
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_the_rules_of_a_world_can_be_said_in_its_words(name):
+def test_vocabulary_can_express_the_rules_of_each_environment(name):
     spec = environment(name)
     view = spec.text(spec.make())
     how = {"policy": "oracle", "policy_options": {"plan": "ideal"}} if view.goals else {}

@@ -1,4 +1,4 @@
-"""The problem of rules in words: requests, reading of answers, and scores."""
+"""The problem of rules in words: prompts, parsing of answers, and scores."""
 
 import threading
 from math import exp, inf, log
@@ -32,7 +32,7 @@ PLACES = 12
 
 
 class Path(TextView):
-    """A path of twelve places; the agent walks or, at its end, bumps."""
+    """A path of twelve places; the agent walks, or bumps at the end."""
 
     kinds = ("walked", "bumped")
     vocabulary = {"way": ("on", "back")}  # noqa: RUF012
@@ -90,7 +90,7 @@ def problem_of(backend, rows=(), *, view=None, **options):
     return problem
 
 
-def test_rules_are_as_good_as_what_was_recorded_is_likely():
+def test_score_is_likelihood_of_recorded_transitions():
     problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1), simplicity=0)
     verdict = problem.judge("Always, walked.")
     right, wrong = log(0.9), log(0.1)
@@ -101,7 +101,7 @@ def test_rules_are_as_good_as_what_was_recorded_is_likely():
     assert "`bumped`" in verdict.failure.message
 
 
-def test_of_rules_that_say_the_same_those_with_fewer_words_are_better():
+def test_fewer_words_rank_higher_at_equal_likelihood():
     problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1), simplicity=0.5)
     short, long = map(problem.judge, ("Always, walked.", "Always, walked.\nAlways, walked."))
     assert short.log_likelihood == long.log_likelihood == pytest.approx(3 * log(0.9) + log(0.1))
@@ -110,7 +110,7 @@ def test_of_rules_that_say_the_same_those_with_fewer_words_are_better():
     assert short.score == pytest.approx(exp((short.log_likelihood - 1.0) / 4))
 
 
-def test_rules_that_are_all_but_impossible_are_still_told_apart():
+def test_nearly_impossible_rules_still_differ_in_rank():
     problem = problem_of(Counting(), walk(0, 1))
     unlikely, unlikelier = (problem.judge("x" * size) for size in (8000 // 2, 3999))
     assert unlikely.score <= 1e-150
@@ -120,7 +120,7 @@ def test_rules_that_are_all_but_impossible_are_still_told_apart():
 @pytest.mark.parametrize(
     ("rules", "words"), [("", "no rules"), (" \n", "no rules"), ("x" * 5000, "5,000 characters")]
 )
-def test_rules_that_are_none_or_too_long_are_not_weighed(rules, words):
+def test_missing_and_too_long_rules_are_not_scored(rules, words):
     backend = Counting()
     verdict = problem_of(backend, walk(0)).judge(rules)
     assert (verdict.score, verdict.log_likelihood, verdict.is_bug) == (0.0, None, True)
@@ -129,12 +129,12 @@ def test_rules_that_are_none_or_too_long_are_not_weighed(rules, words):
     assert not backend.asked
 
 
-def test_without_anything_recorded_no_rules_are_likelier_than_others():
+def test_all_rules_are_equal_without_recorded_transitions():
     verdict = problem_of(Symbolic()).judge("Always, walked.")
     assert (verdict.score, verdict.log_likelihood) == (0.0, 0.0)
 
 
-def test_cumulative_evidence_holds_every_transition_once_and_is_weighed_once():
+def test_cumulative_evidence_scores_each_distinct_transition_once():
     backend = Counting()
     problem = problem_of(backend, walk(0, 1, 0))
     assert len(problem.evidence) == 2
@@ -148,7 +148,7 @@ def test_cumulative_evidence_holds_every_transition_once_and_is_weighed_once():
     assert problem.weighed == len(backend.asked) == 4
 
 
-def test_the_evidence_of_a_phase_is_its_last_trajectories_each_as_often_as_it_was():
+def test_phase_evidence_repeats_steps_of_last_trajectories():
     problem = problem_of(Counting(), walk(0, 1, 2), policy="phase", subset=3)
     problem.observe(walk(4, 5, 6, 5, steps=2))
     assert [t.state for t in problem.evidence] == [
@@ -157,7 +157,7 @@ def test_the_evidence_of_a_phase_is_its_last_trajectories_each_as_often_as_it_wa
     assert problem.judge("abc").log_likelihood == pytest.approx(6 * -1.3)
 
 
-def test_of_a_long_phase_the_last_trajectories_count_and_the_last_of_each_other_kind():
+def test_long_phase_keeps_last_trajectories_and_each_other_kind():
     rows = walk(PLACES - 1, PLACES - 1, 0, 1, 2, 3, 4)
     assert len(problem_of(Counting(), rows, policy="phase", subset=2).evidence) == 2
     problem = problem_of(Counting(), rows, subset=2)
@@ -165,7 +165,7 @@ def test_of_a_long_phase_the_last_trajectories_count_and_the_last_of_each_other_
     assert problem.discovered == ("You bump.", "You walk.")
 
 
-def test_a_window_holds_the_transitions_that_were_met_last():
+def test_window_keeps_newest_transitions():
     problem = problem_of(Counting(), walk(0, 1, 2), policy="window", window=3)
     problem.observe(walk(0, 5))
     assert {t.state for t in problem.evidence} == {f"You are at place {n}." for n in (2, 0, 5)}
@@ -173,7 +173,7 @@ def test_a_window_holds_the_transitions_that_were_met_last():
     assert {t.state for t in problem.evidence} == {f"You are at place {n}." for n in (5, 6, 7)}
 
 
-def test_a_prompt_shows_the_newest_trajectories_that_there_is_room_for_in_order():
+def test_prompt_shows_newest_trajectories_that_fit_in_order():
     problem = problem_of(Counting(), walk(0, 3, 6, 0, 3, steps=2), evidence_tokens=60)
     words = problem.messages(Move(GENERATE))[-1].content
     shown = [place for place in range(PLACES) if f"At first: You are at place {place}." in words]
@@ -185,7 +185,7 @@ def test_a_prompt_shows_the_newest_trajectories_that_there_is_room_for_in_order(
     assert everything.messages(Move(GENERATE))[-1].content.count("At first") == 3
 
 
-def test_of_a_trajectory_that_is_too_long_a_prompt_shows_the_beginning():
+def test_prompt_shows_start_of_too_long_trajectory():
     problem = problem_of(Counting(), walk(0, steps=10), evidence_tokens=50)
     words = problem.messages(Move(GENERATE))[-1].content
     assert 1 <= words.count("You go on.") < 10
@@ -194,7 +194,7 @@ def test_of_a_trajectory_that_is_too_long_a_prompt_shows_the_beginning():
     assert estimated_tokens(recorded) <= 52
 
 
-def test_an_improve_prompt_shows_wrong_predictions_beside_what_was_recorded():
+def test_improve_prompt_shows_wrong_predictions_and_recorded_changes():
     def prompt(rules, rows, **options):
         problem = problem_of(Symbolic(noise=0.2), rows, **options)
         move = Move(IMPROVE, 0, rules, problem.judge(rules))
@@ -212,7 +212,7 @@ def test_an_improve_prompt_shows_wrong_predictions_beside_what_was_recorded():
     assert MISTAKES not in prompt("Always, walked.", walked, worst=0)
 
 
-def test_wrong_predictions_of_each_kind_are_shown_before_a_second_of_one_kind():
+def test_improve_prompt_shows_each_kind_before_repeating_one():
     rows = [*walk(0, 1, 2, 3, PLACES - 1), *walk(PLACES - 1, episode=9)]
     problem = problem_of(Symbolic(noise=0.2), rows, worst=2)
     move = Move(IMPROVE, 0, "", problem.judge("If way is back, then walked."))
@@ -225,7 +225,7 @@ def test_wrong_predictions_of_each_kind_are_shown_before_a_second_of_one_kind():
     [(Symbolic(), "If FACT is VALUE"), (Counting(), "one short sentence in plain English")],
     ids=["controlled language", "free English"],
 )
-def test_a_prompt_names_one_form_of_rules_and_a_limit(backend, form):
+def test_prompt_has_one_form_of_rules_and_a_length_limit(backend, form):
     problem = problem_of(backend, walk(0, PLACES - 1), longest=900)
     for move in (Move(GENERATE), Move(IMPROVE, 0, "Always, walked.", None)):
         prompt = problem.messages(move)[-1].content
@@ -236,7 +236,7 @@ def test_a_prompt_names_one_form_of_rules_and_a_limit(backend, form):
         assert "one rule per line and at most 900 characters" in answer
 
 
-def test_an_answer_in_the_form_that_the_prompt_names_is_read_whole():
+def test_answer_in_prompted_form_is_parsed_completely():
     problem = problem_of(Symbolic(), walk(0, PLACES - 1))
     answer = "If way is on and way is not back, then walked.\nOtherwise, bumped."
     rules = problem.read(answer, Move(GENERATE))
@@ -244,7 +244,7 @@ def test_an_answer_in_the_form_that_the_prompt_names_is_read_whole():
     assert problem.statistician.backend.unread(problem.statistician.view, rules) == ()
 
 
-def test_a_prompt_that_is_too_long_is_made_shorter_where_it_hurts_least():
+def test_shorter_prompt_keeps_rules_and_description():
     problem = problem_of(Counting(), walk(*range(8), steps=3))
     move = Move(IMPROVE, 0, "Always, walked.", None)
     whole = sum(len(message.content) for message in problem.messages(move))
@@ -268,13 +268,13 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
-def test_rules_are_read_one_on_each_line_however_they_are_given(answer):
+def test_rules_are_parsed_from_any_answer_format(answer):
     rules = read_rules(answer)
     assert rules == "Water makes seeds grow.\nAnimals eat plants."
     assert read_rules(rules) == rules
 
 
-def test_what_holds_no_rules_is_read_as_none_and_hides_nothing():
+def test_parsing_handles_empty_answers_and_control_characters():
     assert read_rules("") == read_rules("```\n```") == read_rules("<think>on and on") == ""
     assert "\x1b" not in read_rules("Water \x1b[31mmakes\x07 seeds grow.")
     assert read_rules("Everything grows:") == "Everything grows:"
@@ -286,10 +286,10 @@ def node_of(number, rules, verdict):
     return Node(number, number, ROOT, GENERATE, rules, verdict, "", Usage())
 
 
-def test_a_statistician_that_weighs_everything_alike_is_told_of_once():
+def test_uninformative_statistician_gives_one_warning():
     told = problem_of(Symbolic(), walk(0, 1))
     for number in range(8):
-        rules = f"Nobody can read rule {number}."
+        rules = f"This is not rule {number}."
         told.update(node_of(number, rules, told.judge(rules)))
         assert bool(told.warning) == (number >= 4)
     assert len(told.warning.splitlines()) == 1
@@ -301,7 +301,7 @@ def test_a_statistician_that_weighs_everything_alike_is_told_of_once():
     assert not fine.warning
 
 
-def test_sentences_that_were_met_are_listed_where_the_view_has_it_and_weights_follow():
+def test_discovered_sentences_are_listed_and_invalidate_scores():
     backend = Counting()
     problem = problem_of(backend, walk(0), view=Path(lists_discovered=True))
     problem.judge("some rules")
@@ -313,7 +313,7 @@ def test_sentences_that_were_met_are_listed_where_the_view_has_it_and_weights_fo
     assert len(backend.asked) == 3
 
 
-def test_a_statistician_that_gives_no_number_is_refused_in_a_line():
+def test_nan_from_statistician_is_rejected():
     class Broken(Counting):
         def score(self, requests):
             return [[float("nan")] for _ in requests]
@@ -322,7 +322,7 @@ def test_a_statistician_that_gives_no_number_is_refused_in_a_line():
         problem_of(Broken(), walk(0)).judge("some rules")
 
 
-def test_what_a_model_holds_to_be_impossible_leaves_the_rest_to_tell_rules_apart():
+def test_impossible_transition_does_not_hide_differences():
     class Certain(Counting):
         def score(self, requests):
             sure = [each.question.transition.state.endswith("0.") for each in requests]
@@ -334,7 +334,7 @@ def test_what_a_model_holds_to_be_impossible_leaves_the_rest_to_tell_rules_apart
     assert -inf < other.log_likelihood < likelier.log_likelihood < -9000
 
 
-def test_rules_are_weighed_from_several_threads_at_once():
+def test_rules_are_scored_concurrently():
     problem, found = problem_of(Symbolic(), walk(*range(PLACES))), {}
 
     def work(number):
@@ -358,7 +358,7 @@ class Guesser(Backend):
         return Completion(f"1. Always, {kind}.")
 
 
-def test_strategies_whose_moves_it_has_words_for_search_rules_and_others_are_refused():
+def test_problem_accepts_strategies_by_their_moves():
     problem = problem_of(Symbolic(), walk(*range(5)))
     search = Search(problem, ZeroShot(), Guesser())
     for _ in search.run(8):
@@ -370,13 +370,13 @@ def test_strategies_whose_moves_it_has_words_for_search_rules_and_others_are_ref
         assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_prompt_says_how_rules_have_to_be_worded_and_what_could_not_be_read():
+def test_prompt_has_language_and_unreadable_lines():
     problem = problem_of(Symbolic(), walk(0))
     words = problem.messages(Move(GENERATE))[-1].content
     assert "- way: on, back" in words
     assert "walked, bumped" in words
     assert "If FACT is VALUE" in words
-    rules = "If way is on, then walked.\nWhoever goes on, walks."
+    rules = "If way is on, then walked.\nAgents that go on walk."
     bettered = problem.messages(Move(IMPROVE, 0, rules, None))[-1].content
     assert "line 2 is no rule" in bettered
     assert "line 1" not in bettered

@@ -38,7 +38,7 @@ from cwm_theorize.theories.symbolic import Symbolic
 
 
 class GardenView(TextView):
-    """Only words: an item, its target, and the result."""
+    """A text view without an environment: an item, its target, and the result."""
 
     kinds = ("taken", "grown", "nothing")
     vocabulary = {  # noqa: RUF012
@@ -80,14 +80,14 @@ def language() -> RuleLanguage:
     return language_of(GardenView())
 
 
-def test_rules_are_written_as_they_are_read(language: RuleLanguage) -> None:
+def test_written_rules_equal_parsed_rules(language: RuleLanguage) -> None:
     for text in (RULES, f"{RULES}\nOtherwise, nothing.", "Always, taken with hand left.", ""):
         reading = language.read(text)
         assert not reading.problems
         assert str(reading.rules) == text
 
 
-def test_marks_capitals_and_the_order_of_conditions_do_not_matter(language: RuleLanguage) -> None:
+def test_markers_capitals_and_order_of_conditions_are_ignored(language: RuleLanguage) -> None:
     text = """
     1. if in the hand is WATER and the verb is pour then Grown with object is pea
     - If the in the hand is the same as the plant and verb is take, then taken with hand left \
@@ -103,7 +103,7 @@ and with object pea seed."""
     assert [each.value for each in longer.lines[0].conditions] == ["pour on and wait", "pea"]
 
 
-def test_lines_that_cannot_be_read_are_reported_and_say_nothing(language: RuleLanguage) -> None:
+def test_unreadable_lines_are_reported_and_have_no_effect(language: RuleLanguage) -> None:
     wrong = {
         "Water makes plants grow.": "not of the form",
         "If colour is red, then nothing.": "no fact at 'colour is red'",
@@ -127,7 +127,7 @@ def test_lines_that_cannot_be_read_are_reported_and_say_nothing(language: RuleLa
     assert "after the line that always applies" in late.problems[0]
 
 
-def test_the_first_line_that_applies_decides_what_may_follow() -> None:
+def test_first_line_that_applies_decides() -> None:
     statistician = Statistician(GardenView(), Symbolic(noise=0.1))
     poured, took, held = map(np.exp, statistician.of_candidates(RULES, [POURED, TOOK, HELD]))
     assert poured == pytest.approx([0.47, 0.47, 0.02, 0.02, 0.02])  # which one is left open
@@ -138,7 +138,7 @@ def test_the_first_line_that_applies_decides_what_may_follow() -> None:
     )
 
 
-def test_where_rules_say_nothing_or_what_cannot_be_all_is_as_likely() -> None:
+def test_silent_and_impossible_rules_give_equal_probabilities() -> None:
     statistician = Statistician(GardenView(), Symbolic())
     impossible = "Always, taken with object pea."
     for rules in ("", "Plants grow.", "If verb is pour, then grown.", impossible):
@@ -146,7 +146,7 @@ def test_where_rules_say_nothing_or_what_cannot_be_all_is_as_likely() -> None:
         assert np.exp(weights) == pytest.approx([0.2] * 5), rules
 
 
-def test_a_fact_that_a_transition_lacks_has_no_value_and_equals_no_other() -> None:
+def test_missing_fact_has_no_value_and_equals_no_fact() -> None:
     bare = TOOK._replace(facts={"verb": "take"})
     statistician = Statistician(GardenView(), Symbolic(noise=0.5))
     for rules, likely in (
@@ -157,7 +157,7 @@ def test_a_fact_that_a_transition_lacks_has_no_value_and_equals_no_other() -> No
         assert np.exp(statistician.log_likelihoods(rules, [bare])) == pytest.approx([likely])
 
 
-def test_what_is_weighed_does_not_depend_on_what_is_weighed_with_it() -> None:
+def test_scores_do_not_depend_on_the_batch() -> None:
     few = TOOK._replace(candidates=(TAKEN, NOTHING))
     asked = [POURED, few, HELD, TOOK, few]
     statistician = Statistician(GardenView(), Symbolic())
@@ -171,7 +171,7 @@ def test_what_is_weighed_does_not_depend_on_what_is_weighed_with_it() -> None:
         assert [*map(sum, each)] == among.tolist()
 
 
-def test_what_cannot_be_weighed_is_said_in_one_line() -> None:
+def test_unscorable_input_gives_one_line() -> None:
     statistician = Statistician(GardenView(), Symbolic())
     with pytest.raises(CwmError, match="is not among the possible changes"):
         statistician.log_likelihoods("", [TOOK._replace(change=Change("?", "taken"))])
@@ -183,13 +183,13 @@ def test_what_cannot_be_weighed_is_said_in_one_line() -> None:
         Symbolic(model="large")
 
 
-def test_a_reference_is_read_where_it_stands(language: RuleLanguage) -> None:
+def test_reference_in_conclusion_is_parsed(language: RuleLanguage) -> None:
     line = language.read(RULES).rules.lines[1]
     assert line.conclusion.fields == (("object", Reference("plant")),)
 
 
 class SwitchView(TextView):
-    """So few words that all rules of two lines can be counted."""
+    """A vocabulary small enough to count all rules of two lines."""
 
     kinds = ("on", "off")
     vocabulary = {"switch": ("up", "down"), "lamp": ("up", "broken")}  # noqa: RUF012
@@ -207,7 +207,7 @@ SWITCHED = [
 
 
 def all_rules(language: RuleLanguage) -> Iterator[Ruleset]:
-    """Yield all rules of at most one line, with and without what holds otherwise."""
+    """Yield all rules of at most one line, with and without a default conclusion."""
     comparisons = Words(language, 1.0).comparisons.values()
     conclusions = [Conclusion(kind) for kind in language.fields]
     yield from (Ruleset((), conclusion) for conclusion in conclusions)
@@ -232,7 +232,7 @@ def asked(view: TextView, evidence: list[TextTransition], rules: str | None) -> 
 
 
 @pytest.mark.parametrize("evidence", [[], SWITCHED])
-def test_the_chances_of_all_answers_of_the_grammar_add_up_to_one(
+def test_grammar_probabilities_add_up_to_one(
     evidence: list[TextTransition],
 ) -> None:
     grammar = Grammar(lines=1, from_evidence=0.7)
@@ -249,7 +249,7 @@ def test_the_chances_of_all_answers_of_the_grammar_add_up_to_one(
         assert np.exp([sum(each) for each in scores]).sum() == pytest.approx(1), given
 
 
-def test_an_answer_of_the_grammar_comes_as_often_as_its_chance_says() -> None:
+def test_grammar_draws_match_their_probabilities() -> None:
     grammar, draws = Grammar(lines=3), 1500
     for view, evidence, rules in (
         (GardenView(), [POURED, TOOK, HELD], RULES),
@@ -263,16 +263,16 @@ def test_an_answer_of_the_grammar_comes_as_often_as_its_chance_says() -> None:
         for (text, count), (score,) in zip(counts, scores, strict=True):
             chance = np.exp(score)
             assert abs(count / draws - chance) < 5 * np.sqrt(chance / draws), text
-        told = [grammar.complete(request._replace(seed=seed, weighed=True)) for seed in range(9)]
-        scores = grammar.score([ScoreRequest((), each.text, request) for each in told])
-        assert [[each.log_probability] for each in told] == scores
-        assert [each.text for each in told] == [each.text for each in answers[:9]]
+        weighed = [grammar.complete(request._replace(seed=seed, weighed=True)) for seed in range(9)]
+        scores = grammar.score([ScoreRequest((), each.text, request) for each in weighed])
+        assert [[each.log_probability] for each in weighed] == scores
+        assert [each.text for each in weighed] == [each.text for each in answers[:9]]
 
 
-def test_the_grammar_proposes_nothing_but_rules_in_words() -> None:
+def test_grammar_rejects_other_problems_and_texts() -> None:
     with pytest.raises(CwmError, match="only proposes rules in words"):
         Grammar().complete(Request((), 0, Move(GENERATE), None))
-    with pytest.raises(CwmError, match="rules that it might have proposed"):
+    with pytest.raises(CwmError, match="only scores its own proposals"):
         Grammar().score([ScoreRequest((), "rules")])
     request = asked(SwitchView(), SWITCHED, None)
     assert Grammar().score([ScoreRequest((), "Lamps shine.", request)]) == [[-np.inf]]
@@ -280,7 +280,7 @@ def test_the_grammar_proposes_nothing_but_rules_in_words() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES_OF_DOORS)
-def test_a_chain_of_edits_finds_the_rule_of_a_door(rule: str) -> None:
+def test_metropolis_finds_the_rule_of_a_door(rule: str) -> None:
     view, opens = DoorWords(Door(rule=rule)), RULES_OF_DOORS[rule]
     rows = [
         Transition(0, action, int(opens(item)), float(opens(item)), True, episode=action)

@@ -1,4 +1,4 @@
-"""Rules in words as a world model: what followed is ranked, predicted and planned by them."""
+"""Rules in words as a world model: ranks, predictions and plans."""
 
 import json
 from collections.abc import Mapping
@@ -131,7 +131,7 @@ def walked(actions=(1, 1, 0, 0, 0, 1, 1, 1, 1, 1)) -> Dataset:
     return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
 
 
-def test_ranks_are_told_with_ties_by_chance_and_as_published() -> None:
+def test_ranks_have_ties_in_random_and_in_published_order() -> None:
     def transition(true: int, kind: str) -> TextTransition:
         changes = tuple(Change(f"c{n}", kind) for n in range(4))
         return TextTransition("s", "a", changes[true], changes, {})
@@ -157,14 +157,14 @@ def test_ranks_are_told_with_ties_by_chance_and_as_published() -> None:
         Ranking.of(strange, weights[:1])
 
 
-def test_what_is_held_to_be_impossible_is_tied_with_all_else_that_is() -> None:
+def test_impossible_candidates_are_tied() -> None:
     changes = tuple(Change(f"c{n}", "often") for n in range(3))
     row = TextTransition("s", "a", changes[0], changes, {})
     found = Ranking.of([row], [np.array([-np.inf, 0.0, -np.inf])]).summary((1, 2)).all
     assert (found.top, found.rank) == ({1: 0.0, 2: 0.5}, 2.5)
 
 
-def test_rules_predict_by_their_probabilities_among_the_candidates() -> None:
+def test_predictions_use_probabilities_among_candidates() -> None:
     rows = walked()
     metric = AccuracyMetric.of(rows)
     assert evaluate(theory(TRUE), rows, metric).score.exact == 1.0
@@ -185,7 +185,7 @@ def test_rules_predict_by_their_probabilities_among_the_candidates() -> None:
     assert ranked[TRUE].nll < ranked[""].nll < ranked[WRONG].nll
 
 
-def test_plausible_predictions_leave_out_what_is_no_likelier_than_by_guessing() -> None:
+def test_plausible_predictions_exclude_candidates_less_likely_than_a_guess() -> None:
     rows = walked()
     assert [len(each) for each in theory(TRUE).outcomes([(2, 1), (0, 0)])] == [PLACES, PLACES]
     [[only]] = theory(TRUE).outcomes([(2, 1)], plausible=True)
@@ -195,7 +195,7 @@ def test_plausible_predictions_leave_out_what_is_no_likelier_than_by_guessing() 
     assert careful.predict(rows, draws=8).probabilities.shape == (10, 1)
 
 
-def test_words_that_do_not_tell_what_is_observed_predict_and_plan_nothing() -> None:
+def test_undetermined_observations_give_no_predictions_and_no_plans() -> None:
     view = CorridorWords()
     view.tells = False
     rows = walked()
@@ -205,7 +205,7 @@ def test_words_that_do_not_tell_what_is_observed_predict_and_plan_nothing() -> N
 
 
 @pytest.mark.parametrize("planner", ["tabular", "mcts"])
-def test_plans_are_made_by_rules(planner) -> None:
+def test_planners_use_rules(planner) -> None:
     spaces = space_of(SPACES[0]), space_of(SPACES[1], "actions")
     choice = choose_planners(planner, {}, spaces, {})
     steps = {}
@@ -228,7 +228,7 @@ DOOR = "If colour is not blue, then opened.\nOtherwise, closed."
 
 @pytest.fixture(scope="module")
 def door() -> Dataset:
-    """Hold every item before a door that opens for items that are not blue."""
+    """Recorded transitions of every item at a door that opens for items that are not blue."""
     spec = registry.environment("Door-v0")
     rows = []
     with closing(spec.make(rule="not blue")) as env:
@@ -241,7 +241,7 @@ def door() -> Dataset:
     return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1], metadata=about)
 
 
-def test_rules_are_scored_beside_no_rules_and_guessing(door) -> None:
+def test_score_compares_rules_with_no_rules_and_guessing(door) -> None:
     found = cwm_cli.score("Door-v0", rules=DOOR, dataset=door)
     assert found.statistician == "symbolic"
     assert found.normalises
@@ -266,7 +266,7 @@ def test_rules_are_scored_beside_no_rules_and_guessing(door) -> None:
     assert [line[:2] for line in kinds.cells] == [["opened", "18"], ["closed", "9"], ["all", "27"]]
 
 
-def test_a_statistician_that_makes_nothing_of_rules_is_said_to(door) -> None:
+def test_score_notes_statistician_that_ignores_rules(door) -> None:
     nothing = cwm_cli.score("Door-v0", rules="Hold on\nto your hat", dataset=door)
     assert "the same weight to every candidate" in nothing.notes[-1]
     assert [note[:18] for note in nothing.notes[:-1]] == [
@@ -282,7 +282,7 @@ def test_a_statistician_that_makes_nothing_of_rules_is_said_to(door) -> None:
     assert "cannot read these rules" in scoring._notes(*alike)[0]
 
 
-def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch) -> None:
+def test_score_rejects_invalid_input_in_one_line(door, tmp_path, monkeypatch) -> None:
     rules, empty, binary, long = (tmp_path / name for name in ("r.txt", "e.txt", "b.txt", "l.txt"))
     rules.write_text(DOOR)
     empty.write_text(" \n\n")
@@ -337,7 +337,7 @@ def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
             ranks(odd)
 
 
-def test_a_program_gives_what_it_says_all_chance_but_a_little(door) -> None:
+def test_program_predictions_get_all_probability_except_noise(door) -> None:
     rows = walked()
     transitions = text_transitions(CorridorWords(), rows)
 
@@ -360,8 +360,8 @@ def test_a_program_gives_what_it_says_all_chance_but_a_little(door) -> None:
 
 
 @pytest.mark.slow
-def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path) -> None:
-    """Train rows with half of the items, and held-out rows with all items."""
+def test_compare_finds_rules_and_program_from_same_transitions(door, tmp_path) -> None:
+    """Train rows have half of the items, held-out rows have all items."""
     shown = door[np.arange(27) % 2 == 0]
     held_out = replace(door, columns={**door.columns, "split": np.ones(27, np.int8)})
     held_out.columns["episodes"] = held_out.columns["episodes"] + 100
@@ -389,7 +389,7 @@ def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path)
 
 @pytest.fixture(scope="module")
 def theorized(tmp_path_factory) -> Path:
-    """Begin to look for the rule of the door, and write it down; return the folder of the run."""
+    """The folder of a short run on the door, with the right rules as its best rules."""
     folder = tmp_path_factory.mktemp("runs") / "door"
     cwm_cli.theorize(
         "Door-v0", env_args={"rule": "not blue"}, episodes=20, phases=1, proposals=1, run=folder
@@ -398,7 +398,7 @@ def theorized(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_run_of_rules_is_evaluated_by_part(theorized) -> None:
+def test_evaluate_reports_rules_by_part(theorized) -> None:
     found = cwm_cli.evaluate(theorized)
     assert found.scores.test.exact == found.scores.train.exact == 1.0
     assert found.ranks["test"].all.transitions == 27
@@ -411,7 +411,7 @@ def test_a_run_of_rules_is_evaluated_by_part(theorized) -> None:
     assert skill.scores.test.skill is not None
 
 
-def test_a_run_of_rules_is_planned_with_and_nothing_else_is_done_with_it(theorized) -> None:
+def test_theorize_run_supports_planning_and_rejects_other_commands(theorized) -> None:
     found = cwm_cli.plan(theorized, episodes=4)
     assert found.side.returns == [1.0] * 4
     assert found.side.report.forms == ("rules",)

@@ -1,4 +1,4 @@
-"""`cwm theorize` as a user meets it: phases that collect, weigh and propose; killed, continued."""
+"""`cwm theorize` end to end: phases, interrupted and continued runs, views and reports."""
 
 import json
 import os
@@ -77,9 +77,7 @@ def lines(folder: Path) -> list[dict]:
     return found
 
 
-def test_rules_of_the_door_are_found_and_every_phase_says_how_likely_they_make_what_is_held_out(
-    door,
-) -> None:
+def test_theorize_finds_door_rules_and_reports_held_out_likelihood_by_phase(door) -> None:
     done = door.inside(*DOOR, "--phases", "4", "--run", "r", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -116,7 +114,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.slow
-def test_a_run_that_crashes_after_every_line_goes_on_to_the_same_end(tmp_path, monkeypatch) -> None:
+def test_run_continues_to_same_result_after_crash_at_every_line(tmp_path, monkeypatch) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = theorize(**CURIOUS, run=whole)
     write, crashes = TheoryRun._write, 0
@@ -124,7 +122,7 @@ def test_a_run_that_crashes_after_every_line_goes_on_to_the_same_end(tmp_path, m
     def crash(run, *records):
         write(run, *records)
         with (broken / "journal.jsonl").open("ab") as journal:
-            journal.write(b'{"kind":"phase","numb')  # of the next line
+            journal.write(b'{"kind":"phase","numb')  # an incomplete next line
         raise Crash
 
     while True:
@@ -144,7 +142,7 @@ def test_a_run_that_crashes_after_every_line_goes_on_to_the_same_end(tmp_path, m
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_end(door) -> None:
+def test_killed_run_continues_to_same_result(door) -> None:
     asked = (*DOOR, "--phases", "5", "--proposals", "4")
     assert door.inside(*asked, "--run", "whole").returncode == 0
     slow = (*asked, "-o", "theorist.patience=0.03", "--run", "killed")
@@ -160,7 +158,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(door) -> None:
 
 
 @pytest.mark.slow
-def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
+def test_more_phases_extend_a_finished_run(tmp_path) -> None:
     asked = {"env": "Door-v0", "proposals": 2, "seed": 3}
     theorize(**asked, phases=2, run=tmp_path / "parts")
     theorize(**asked, phases=4, run=tmp_path / "parts")
@@ -168,7 +166,7 @@ def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
-def test_a_way_back_that_is_impossible_stays_so_where_a_run_goes_on(tmp_path) -> None:
+def test_impossible_reverse_proposal_survives_resume(tmp_path) -> None:
     asked = {"env": "Door-v0", "hastings": True, "options": ["theorist.from_evidence=1"]}
     theorize(**asked, proposals=20, phases=2, run=tmp_path / "r")
     assert '"backward":-Infinity' in (tmp_path / "r" / "journal.jsonl").read_text()
@@ -178,7 +176,7 @@ def test_a_way_back_that_is_impossible_stays_so_where_a_run_goes_on(tmp_path) ->
 
 
 @pytest.mark.slow
-def test_what_it_costs_stops_a_run_which_goes_on_with_more_money(door) -> None:
+def test_cost_limit_stops_run_and_higher_limit_continues_it(door) -> None:
     asked = (*DOOR, "--phases", "3", "--proposals", "2", "--json")
     poor = json.loads(door.inside(*asked, "--max-cost", "0.0035").stdout)
     assert (poor["stopped"], poor["completions"], len(poor["phases"])) == ("money", 3, 1)
@@ -196,14 +194,14 @@ REFUSED = {
     "no server": (["--api-base", "http://127.0.0.1:9"], "leave it out"),
     "unknown evidence": (["--evidence", "all"], "it takes cumulative or phase or window"),
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
-    "weighs nothing": (
+    "statistician without predictions": (
         ["--statistician", "grammar"],
-        "only weighs rules that it might have proposed",
+        "only scores its own proposals",
     ),
 }
 
 
-def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(cwm) -> None:
+def test_invalid_arguments_give_one_line_and_leave_no_run(cwm) -> None:
     wrong = {}
     for name, (given, words) in REFUSED.items():
         done = cwm.inside(*DOOR[:3], *given, "--run", "r")
@@ -241,12 +239,12 @@ def drawn(view, width: int, height: int) -> list[str]:
     return ESCAPES.sub("", console.file.getvalue()).rstrip("\n").split("\n")
 
 
-def test_a_rule_that_moved_is_seen_to_as_the_first_that_applies_decides() -> None:
+def test_moved_rule_counts_as_removed_and_added() -> None:
     moved = rule_changes("a\nb\nc", "b\nc\na")
     assert moved == [("-", "a"), ("", "b"), ("", "c"), ("+", "a")]
 
 
-def test_one_can_see_rules_and_likelihoods_change(recorded) -> None:
+def test_view_shows_changes_of_rules_and_likelihoods(recorded) -> None:
     result, view = recorded
     told = drawn(view, 110, 45)
     assert told[0].startswith("Door-v0 · metropolis · grammar, symbolic")
@@ -263,7 +261,7 @@ def test_one_can_see_rules_and_likelihoods_change(recorded) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)])
-def test_the_picture_fits_any_terminal_whatever_rules_say(recorded, width, height) -> None:
+def test_live_view_fits_any_terminal_with_any_rules(recorded, width, height) -> None:
     _, view = recorded
     phases = view.phases
     view.phases = [*phases, phases[-1].model_copy(update={"rules": HOSTILE, "number": 13})]
@@ -274,7 +272,7 @@ def test_the_picture_fits_any_terminal_whatever_rules_say(recorded, width, heigh
     assert not set("".join(told)) & set("\x1b\x07\u202e")
 
 
-def test_runs_of_theorizing_are_listed_shown_and_reported(recorded, cwm) -> None:
+def test_theorize_runs_are_listed_shown_and_reported(recorded, cwm) -> None:
     result, _ = recorded
     shown = cwm.inside("runs", "show", str(result.run)).stdout
     assert "12 phases" in shown
@@ -290,7 +288,7 @@ def test_runs_of_theorizing_are_listed_shown_and_reported(recorded, cwm) -> None
     )
 
 
-def test_lines_of_a_journal_that_cannot_be_read_are_left_out_and_said(recorded, tmp_path) -> None:
+def test_unreadable_journal_lines_are_skipped_and_reported(recorded, tmp_path) -> None:
     result, _ = recorded
     text = (result.run / "journal.jsonl").read_bytes().splitlines(keepends=True)
     kinds = [json.loads(line).get("kind", "node") for line in text]
@@ -325,13 +323,13 @@ class Notes(Observer):
         self.said.append(f"{kind}: {words}")
 
 
-def test_a_statistician_that_tells_nothing_apart_and_one_that_only_chats_are_said(door) -> None:
+def test_notes_report_uninformative_and_chat_only_statisticians(door) -> None:
     door.install("deaf", DEAF)
     deaf = door.inside(*DOOR[:5], "--phases", "2", "--statistician", "deaf", "--run", "r")
     assert deaf.returncode == 0, deaf.stderr
     told = [line for line in deaf.stderr.splitlines() if line.startswith("Warning")]
     assert len(told) == 1
-    assert "the same weight to" in told[0]
+    assert "the same score to" in told[0]
     chat = door.inside(*DOOR, "--phases", "1", "--statistician", "chat/x", "--run", "c", "--json")
     (told,) = [line for line in chat.stderr.splitlines() if line.startswith("Warning")]
     assert "chooses among the candidates" in told
@@ -340,7 +338,7 @@ def test_a_statistician_that_tells_nothing_apart_and_one_that_only_chats_are_sai
 
 
 @pytest.mark.slow
-def test_a_model_sees_wrong_predictions_and_weighs_held_out_rows_once(tmp_path, monkeypatch):
+def test_model_sees_wrong_predictions_and_scores_held_out_rows_once(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 
     def respond(body):

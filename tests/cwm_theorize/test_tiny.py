@@ -1,3 +1,5 @@
+"""The tiny language model: scores, files and training."""
+
 import json
 import os
 import sys
@@ -12,7 +14,7 @@ from cwm_cli.registry import environment
 from cwm_cli.search.contracts import GENERATE, Move, Request, ScoreRequest
 from cwm_theorize.statistician import Statistician, text_transitions
 from cwm_theorize.tiny.backend import Tiny
-from cwm_theorize.tiny.lessons import learned
+from cwm_theorize.tiny.lessons import train_for
 from cwm_theorize.tiny.model import (
     MARKS,
     TinyModel,
@@ -31,14 +33,14 @@ STATE, CHANGES = "A door is closed.", ["The door is opened.", "You hold a door."
 
 @pytest.fixture(scope="module")
 def model():
-    """A model of the right form that has learned nothing."""
+    """An untrained model of the right form."""
     rng = np.random.default_rng(0)
     shapes = shapes_of(2 + len(MARKS) + len(WORDS))
     weights = {name: rng.normal(size=shape) / 10 for name, shape in shapes.items()}
     return TinyModel(["", "<unknown>", *MARKS, *WORDS], weights, {"steps": 0})
 
 
-def test_the_shared_beginnings_of_questions_change_no_score(model):
+def test_shared_prefixes_do_not_change_scores(model):
     actions = ["You hold a red ball.", "You hold a blue key.", "You hold."]
     asked = [question_text(rules, STATE, action) for rules in RULES for action in actions]
     prompts = [model.tokens(each) for each in asked]
@@ -50,13 +52,13 @@ def test_the_shared_beginnings_of_questions_change_no_score(model):
             assert np.allclose(score, alone, rtol=0, atol=1e-4)
 
 
-def test_what_may_come_next_has_probabilities_that_add_up_to_one(model):
+def test_next_word_probabilities_add_up_to_one(model):
     prompt = model.tokens(question_text(RULES[0], STATE, "You hold a blue key."))
     scores = model.of_answers([prompt], [[[word] for word in range(len(model.words))]])[0]
     assert np.exp(scores).sum() == pytest.approx(1)
 
 
-def test_a_model_is_the_same_after_it_was_written_down(model, tmp_path):
+def test_saved_model_loads_with_equal_scores(model, tmp_path):
     file = tmp_path / "model.npz"
     model.save(file)
     again = TinyModel.load(file)
@@ -68,7 +70,7 @@ def test_a_model_is_the_same_after_it_was_written_down(model, tmp_path):
     )  # half precision
 
 
-def test_a_file_that_is_no_model_is_refused_in_one_line(model, tmp_path):
+def test_invalid_model_file_gives_one_line(model, tmp_path):
     file = tmp_path / "model.npz"
     model.save(file)
     whole = file.read_bytes()
@@ -109,7 +111,7 @@ TRUE = {
 
 
 def door(rule):
-    """The door with a rule in words, and the result for each of the 27 items."""
+    """The door with a rule in words, and the transition of each of the 27 items."""
     spec = environment("Door-v0")
     with closing(spec.make(rule=rule)) as env:
         view, rows = spec.text(env), []
@@ -121,30 +123,30 @@ def door(rule):
 
 
 @pytest.mark.parametrize("rule", TRUE)
-def test_the_model_that_ships_finds_what_follows_likely_under_the_right_rules_alone(rule):
+def test_included_model_prefers_the_right_rules(rule):
     view, transitions = door(rule)
     statistician = Statistician(view, Tiny())
-    said = {
+    scores = {
         name: statistician.log_likelihoods(text, transitions).sum() for name, text in TRUE.items()
     }
     unknown = statistician.log_likelihoods("", transitions).sum()
-    right = said.pop(rule)
+    right = scores.pop(rule)
     assert right > -3
     assert -35 < unknown < -12  # 27 sentences with two possible results each: -18.7
-    assert max(said.values()) < right - 3  # some rules differ in three items only
+    assert max(scores.values()) < right - 3  # some rules differ in three items only
 
 
-def test_the_tiny_model_only_predicts():
+def test_tiny_model_only_predicts():
     request = Request((), 0, Move(GENERATE), None)
     with pytest.raises(CwmError, match="proposes no rules"):
         Tiny().complete(request)
-    with pytest.raises(CwmError, match="only weighs predictions"):
+    with pytest.raises(CwmError, match="only scores predictions"):
         Tiny().score([ScoreRequest((), "Always, opened.", request)])
     with pytest.raises(CwmError, match="leave out --model"):
         Tiny(model="tiny")
 
 
-def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path):
+def test_unknown_vocabulary_gives_one_line(monkeypatch, tmp_path):
     view, transitions = door("always")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(type(view), "kinds", ("closed", "opened", "broken"))
@@ -152,28 +154,28 @@ def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path
         Statistician(view, Tiny()).log_likelihoods("", transitions)
 
 
-def test_without_torch_no_training_is_announced(monkeypatch, tmp_path):
+def test_missing_torch_is_reported_before_training(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("cwm_theorize.tiny.backend.SHIPPED", tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
-    told = []
+    notes = []
     with pytest.raises(CwmError, match=r"needs torch: pip install .*\[neural\]"):
-        Tiny(seed=7).prepare(environment("Door-v0"), {}, told.append)
-    assert not told
+        Tiny(seed=7).prepare(environment("Door-v0"), {}, notes.append)
+    assert not notes
 
 
 @pytest.mark.long
-def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
+def test_numpy_scores_equal_torch_scores(monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spec = environment("Door-v0")
     with closing(spec.make()) as env:
         view = spec.text(env)
-    told = []
-    model = learned(spec, {}, view, Course(steps=20, seconds=60), told.append)
+    notes = []
+    model = train_for(spec, {}, view, Course(steps=20, seconds=60), notes.append)
     assert model.about["trained"] == 20
     assert not model.about["capped"]
-    assert len(told) == 20
+    assert len(notes) == 20
     text = question_text(RULES[0], view.state(0), view.action(0, 5))
     tokens = model.tokens(f"{text} The door opens.")
     weights = {name: torch.tensor(each) for name, each in model.weights.items()}
@@ -184,14 +186,14 @@ def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
 
 
 @pytest.mark.long
-def test_training_where_no_model_knows_the_words_is_kept(monkeypatch, tmp_path):
+def test_trained_model_is_cached(monkeypatch, tmp_path):
     pytest.importorskip("torch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("cwm_theorize.tiny.backend.SHIPPED", tmp_path / "none")
-    spec, told = environment("Door-v0"), []
+    spec, notes = environment("Door-v0"), []
     for _ in range(2):
-        Tiny(steps=10, seconds=60).prepare(spec, {}, told.append)
-    assert len([each for each in told if "training one" in each]) == 1
+        Tiny(steps=10, seconds=60).prepare(spec, {}, notes.append)
+    assert len([each for each in notes if "training one" in each]) == 1
     view, transitions = door("not blue")
     weighing = Statistician(view, Tiny(steps=10, seconds=60))
     assert np.isfinite(weighing.log_likelihoods("", transitions)).all()

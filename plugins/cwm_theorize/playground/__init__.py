@@ -1,4 +1,4 @@
-"""Small worlds whose rules are to be found in words: a door, and a playground."""
+"""Small text environments with hidden rules: a door and a playground."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer the door and the playground; what they take is imported when they are asked for."""
+    """Register the door and the playground; their modules are imported on first use."""
     return {"Door-v0": _door, "PlaygroundText-v0": _playground}
 
 

@@ -1,4 +1,4 @@
-"""A door that opens to some of 27 items, by a rule that nobody is told (Levy et al., 2025)."""
+"""A door that opens for some of 27 items, by a hidden rule (Levy et al., 2025)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
 
 REVISION = "1"
-"""Raised whenever the door goes another way."""
+"""Version of the dynamics; increase it with every change."""
 
 
 class Item(NamedTuple):
-    """What can be held before the door."""
+    """An item to hold in front of the door."""
 
     size: str
     colour: str
@@ -42,7 +42,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 
 ITEMS = tuple(Item(*values) for values in product(*ATTRIBUTES.values()))
-"""The items, in the order of the actions."""
+"""All items, in the order of the actions."""
 
 RULES: Mapping[str, Callable[[Item], bool]] = {
     "not blue": lambda item: item.colour != "blue",
@@ -51,10 +51,10 @@ RULES: Mapping[str, Callable[[Item], bool]] = {
     "always": lambda item: True,
     "never": lambda item: False,
 }
-"""To which items the door opens, by the name of the rule."""
+"""The items that open the door, by the name of the rule."""
 
 RANDOM = "random"
-"""The rule that some attributes, drawn at random, have values that are drawn as well."""
+"""Rule that fixes the values of random attributes."""
 
 CLOSED, OPEN = 0, 1
 
@@ -79,10 +79,10 @@ closed."""
 
 
 class Door(gym.Env[Any, Any]):
-    """One step: an item is held before a door, which opens or stays closed.
+    """One step: the agent holds an item in front of a door, which opens or stays closed.
 
-    The `rule` is one of `RULES`, or `random`: then the door opens to the items on which a
-    number of attributes, `fixed`, have values drawn from `rule_seed`, the same in all episodes.
+    `rule` is a name in `RULES`, or `random`: then `fixed` attributes must have certain values,
+    drawn with `rule_seed` and equal in all episodes.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -101,7 +101,7 @@ class Door(gym.Env[Any, Any]):
             raise UnknownNameError("rule of the door", str(rule), (RANDOM, *RULES))
         if fixed not in range(len(ATTRIBUTES) + 1):
             raise ValueError(f"fixed is {fixed!r}: choose a number from 0 to {len(ATTRIBUTES)}")
-        opens = RULES[rule] if rule != RANDOM else drawn_rule(fixed, rule_seed)
+        opens = RULES[rule] if rule != RANDOM else draw_rule(fixed, rule_seed)
         self.opening = frozenset(item for item in ITEMS if opens(item))
         self.render_mode = render_mode
         self.observation_space = spaces.Discrete(2)
@@ -117,26 +117,26 @@ class Door(gym.Env[Any, Any]):
         return self.door, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Hold an item before the door."""
+        """Hold an item in front of the door."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no item {action!r}: choose one from 0 to {len(ITEMS) - 1}")
         self.door = OPEN if ITEMS[action] in self.opening else CLOSED
         return self.door, float(self.door), True, False, {}
 
     def restore(self, observation: Any) -> bool:
-        """Stand before a door that is closed or open."""
+        """Set the state of the door; return False for an invalid observation."""
         if not self.observation_space.contains(observation):
             return False
         self.door = int(observation)
         return True
 
     def render(self) -> str | None:
-        """Say whether the door is open."""
+        """Return the state of the door in words."""
         return None if self.render_mode is None else SEEN[self.door]
 
 
-def drawn_rule(fixed: int, seed: int) -> Callable[[Item], bool]:
-    """Draw the values that some attributes have to have."""
+def draw_rule(fixed: int, seed: int) -> Callable[[Item], bool]:
+    """Draw attributes and their required values."""
     rng = np.random.default_rng(seed)
     places = rng.choice(len(ATTRIBUTES), fixed, replace=False)
     values = list(ATTRIBUTES.values())
@@ -145,12 +145,13 @@ def drawn_rule(fixed: int, seed: int) -> Callable[[Item], bool]:
 
 
 SEEN = ("You stand before a closed door.", "You stand before an open door.")
+"""States in words; the index is the state of the door."""
 CHANGES = (Change("The door stays closed.", "closed"), Change("The door opens.", "opened"))
-"""What is seen and what followed, in words, by whether the door is open."""
+"""Changes in words; the index is the state of the door after the step."""
 
 
 class DoorWords(TextView):
-    """The door in words: the facts are the attributes of the item that is held."""
+    """The text view of the door; the facts are the attributes of the item."""
 
     kinds = tuple(change.kind for change in CHANGES)
     vocabulary = ATTRIBUTES
@@ -163,10 +164,10 @@ class DoorWords(TextView):
 
     def guide(self) -> str:
         """Describe the door and the items."""
-        return _with_attributes(GUIDE)
+        return _fill_in(GUIDE)
 
     def state(self, observation: Any) -> str:
-        """Say whether the door is open."""
+        """Return the state of the door in words."""
         return SEEN[int(observation)]
 
     def legal(self, observation: Any) -> Sequence[int]:
@@ -174,7 +175,7 @@ class DoorWords(TextView):
         return range(len(ITEMS))
 
     def action(self, observation: Any, action: int) -> str:
-        """Say what is held."""
+        """Return the action in words."""
         return f"You hold the {ITEMS[action]} before the door."
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
@@ -182,28 +183,28 @@ class DoorWords(TextView):
         return ITEMS[action]._asdict()
 
     def change(self, row: Transition) -> Change:
-        """Say whether the door opened."""
+        """Return whether the door opened."""
         return CHANGES[int(row.next_observation)]
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return both: it stays closed, it opens."""
+        """Return both changes: the door stays closed, or it opens."""
         return CHANGES
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return whether some item leaves the door closed, and whether some opens it."""
+        """Return whether any item leaves the door closed, and whether any item opens it."""
         return len(self._opening) < len(ITEMS), bool(self._opening)
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence:
-        """Return that the episode ends, with a reward if the door opened."""
+        """Return the end of the episode, with reward 1 if the door opened."""
         door = CHANGES.index(change)
         return Consequence(door, float(door), True)
 
     def features(self, observation: Any) -> np.ndarray:
-        """Return whether the door is open."""
+        """Return the state of the door."""
         return np.array([float(observation)])
 
     def solution(self, observation: Any, goal: str) -> Sequence[int]:
-        """Return the first item to which the door opens."""
+        """Return the first item that opens the door."""
         for action, item in enumerate(ITEMS):
             if item in self._opening:
                 return [action]
@@ -211,11 +212,11 @@ class DoorWords(TextView):
 
 
 def specify(name: str) -> EnvironmentSpec:
-    """Describe how to make a door, and what can be done with it."""
+    """Return the spec of the door."""
     return EnvironmentSpec(
         id=name,
         make=partial(_make, name),
-        describe=lambda env: _with_attributes(DESCRIPTION),
+        describe=lambda env: _fill_in(DESCRIPTION),
         versions=_versions,
         rewinder=lambda env: Values(env, "door"),
         restore=lambda env, observation: _door(env).restore(observation),
@@ -225,7 +226,7 @@ def specify(name: str) -> EnvironmentSpec:
 
 
 def _make(name: str, /, **env_args: Any) -> gym.Env[Any, Any]:
-    """Make a door, or say in one line why not."""
+    """Make a door; `making` turns invalid arguments into one-line errors."""
     from gymnasium.envs.registration import EnvSpec
 
     with making(name, env_args, ["rule", "fixed", "rule_seed", "render_mode"]):
@@ -240,8 +241,8 @@ def _door(env: gym.Env[Any, Any]) -> Door:
     return cast(Door, env.unwrapped)
 
 
-def _with_attributes(text: str) -> str:
-    """Fill in what there is to know of the items."""
+def _fill_in(text: str) -> str:
+    """Fill the attributes and items into a text."""
     said = {name: f"{', '.join(of[:-1])} or {of[-1]}" for name, of in ATTRIBUTES.items()}
     items = ", ".join(f"{number} {item}" for number, item in enumerate(ITEMS))
     guide = GUIDE.format(count=len(ITEMS), **said)
@@ -249,5 +250,5 @@ def _with_attributes(text: str) -> str:
 
 
 def _versions() -> Mapping[str, str]:
-    """Name what decides how the door goes, with its versions."""
+    """Return the versions that determine the dynamics."""
     return {"door": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}

@@ -1,8 +1,8 @@
-"""A playground in which things grow out of each other, by rules that nobody is told.
+"""A playground where plants and animals grow, by hidden rules.
 
-Seeds, plants, water and animals lie on the ground. Whoever is there goes to one of them, grasps
-it, and releases what it holds where something comes of it (Levy et al., 2025, after Playground by
-Colas et al., 2020). Where things lie does not matter, so that places have no coordinates.
+Seeds, plants, water and animals are on the ground. The agent goes to a thing, grasps it, and
+releases held things where they make something grow (Levy et al., 2025, after Playground by Colas et
+al., 2020). Positions have no effect, so there are no coordinates.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gymnasium import spaces
 from cwm_cli.errors import CwmError, UnknownNameError
 
 REVISION = "1"
-"""Raised whenever the playground goes another way."""
+"""Version of the dynamics; increase it with every change."""
 
-MOST_STEPS = 30
-"""Steps after which an episode is cut off; the longest goal takes 19."""
+MAX_STEPS = 30
+"""Maximum episode length; the longest goal takes 19 steps."""
 
 SPECIES = {
     "water": ("water",),
@@ -31,44 +31,45 @@ SPECIES = {
     "small": ("pig", "cow", "sheep"),
     "big": ("elephant", "giraffe", "rhinoceros"),
 }
-"""What there is, by category; plants begin as seeds and animals as babies."""
+"""Types of things by category; plants start as seeds, and animals as babies."""
 
 NOTHING = 0
 TYPES = ("nothing", *(species for of in SPECIES.values() for species in of))
 GROWN = len(TYPES)
-"""A thing is a number: that of its type, and so much more when it is grown, as water always is."""
+"""Number of types. A thing is the number of its type, plus `GROWN` if it is grown; water is
+always grown."""
 
 CATEGORIES = tuple(next((c for c, of in SPECIES.items() if name in of), "") for name in TYPES)
-"""The category of each type; nothing has none."""
+"""Category of each type; "" for nothing."""
 
 WATER = GROWN + TYPES.index("water")
 THINGS = tuple(thing for thing in range(2 * GROWN) if thing % GROWN and thing != WATER - GROWN)
-"""All things that there can be, by their numbers."""
+"""Numbers of all valid things."""
 
 GRASP, RELEASE_FIRST, RELEASE_SECOND, RELEASE_ALL = range(2 * GROWN, 2 * GROWN + 4)
-"""The actions that come after those of going to each thing, which have its number."""
+"""Actions that follow the "go to" actions; the number of a "go to" action is its thing."""
 
 HANDS = 2
-"""Things that can be held at a time."""
+"""Maximum number of held things."""
 
-DRAWN = (("plant", 3), ("small", 1), ("big", 1))
-"""What of each category is there at the start of an episode, beside as much water as seeds."""
+START_COUNTS = (("plant", 3), ("small", 1), ("big", 1))
+"""Number of things of each category at the start of an episode, besides as much water as seeds."""
 
-MOST_ALIKE = 3
-"""Things of one name that there are at most: water, and the plants, where all are alike."""
+MAX_EQUAL_THINGS = 3
+"""Maximum number of equal things: water, or plants if all three are equal."""
 
 GOALS = {
     "plant": frozenset({"plant"}),
     "small": frozenset({"small"}),
     "big": frozenset({"small", "big"}),
 }
-"""What has to be grown for a goal, by its name, the easiest first."""
+"""Categories that must be grown for each goal, easiest goal first."""
 
 _YOUNG = {"plant": "{} seed", "small": "baby {}", "big": "baby {}"}
 
 
 def name_of(thing: int) -> str:
-    """Return what a thing is called: "carrot seed", "carrot", "water", "baby pig"."""
+    """Return the name of a thing: "carrot seed", "carrot", "water", "baby pig"."""
     grown, kind = divmod(thing, GROWN)
     return TYPES[kind] if grown or not kind else _YOUNG[CATEGORIES[kind]].format(TYPES[kind])
 
@@ -81,7 +82,7 @@ ACTIONS = (
     "release the second",
     "release all",
 )
-"""What the actions are called; of those that go to nothing none is ever valid."""
+"""Names of the actions; actions that go to nothing are never valid."""
 
 
 def kind_of(thing: int) -> tuple[str, bool]:
@@ -105,10 +106,10 @@ _FIRST = {kind: _KINDS.index(kind) for kind in _KINDS}
 
 @cache
 def product(*things: int) -> int:
-    """Return what comes of things that are brought together, in any order, or nothing.
+    """Return the thing that grows from a combination of things, in any order; else nothing.
 
-    A seed and water give the plant, a plant and a baby of a small animal give that animal, and
-    two plants and a baby of a big one give that.
+    A seed and water give the plant. A plant and the baby of a small animal give this animal. Two
+    plants and the baby of a big animal give that animal.
     """
     kinds = sorted(_KINDS[thing] for thing in things)
     recipes: tuple[tuple[list[tuple[str, bool]], tuple[str, bool]], ...] = (
@@ -123,7 +124,7 @@ def product(*things: int) -> int:
 
 
 class PlaygroundState(NamedTuple):
-    """How a playground stands: what lies on the ground, in order, what is under foot, and held."""
+    """A state: things on the ground, in order; the thing under foot; held things."""
 
     ground: tuple[int, ...]
     foot: int = NOTHING
@@ -131,7 +132,7 @@ class PlaygroundState(NamedTuple):
 
     @lru_cache(maxsize=4096)  # noqa: B019 - scenes are values; each is asked several times a step
     def legal(self) -> tuple[int, ...]:
-        """Return the actions that can be carried out, in their order."""
+        """Return the valid actions in ascending order."""
         actions = sorted({*self.ground})
         foot, held = self.foot, self.held
         if foot and len(held) < HANDS:
@@ -142,7 +143,7 @@ class PlaygroundState(NamedTuple):
         return tuple(actions)
 
     def after(self, action: int) -> PlaygroundState:
-        """Return where an action leads that can be carried out."""
+        """Return the state after a valid action."""
         if action < GRASP:
             return self._replace(foot=action)
         if action == GRASP:
@@ -152,14 +153,14 @@ class PlaygroundState(NamedTuple):
         return self.growing(action, product(*self.released(action), self.foot))
 
     def released(self, action: int) -> tuple[int, ...]:
-        """Return what an action lets go."""
+        """Return the things that an action releases."""
         if action == RELEASE_ALL:
             return self.held
         slot = action - RELEASE_FIRST
         return self.held[slot : slot + 1] if slot >= 0 else ()
 
     def growing(self, action: int, grown: int) -> PlaygroundState:
-        """Return where it leads that something grows of what is released and what is under foot."""
+        """Return the state if `grown` replaces the released things and the thing under foot."""
         kept = [*self.held]
         for thing in self.released(action):
             kept.remove(thing)
@@ -167,7 +168,7 @@ class PlaygroundState(NamedTuple):
         return PlaygroundState(tuple(sorted(ground)), grown, tuple(kept))
 
     def products(self) -> Iterator[int]:
-        """Yield, each once, what can come of the things that there are."""
+        """Yield each thing that can grow from the present things, once."""
         there = sorted({*self.ground, *self.held})
         kinds = Counter(_KINDS[thing] for thing in (*self.ground, *self.held))
         enough = {
@@ -178,12 +179,12 @@ class PlaygroundState(NamedTuple):
         yield from (GROWN + thing for thing in there if enough.get(_KINDS[thing]))
 
     def reached(self, goal: str) -> bool:
-        """Whether all is grown that a goal asks for."""
+        """Return whether all categories of a goal are grown."""
         kinds = {_KINDS[thing] for thing in (*self.ground, *self.held)}
         return all((category, True) in kinds for category in GOALS[goal])
 
     def numbers(self) -> np.ndarray:
-        """Return how many of each thing lie there, what is under foot, and what is held."""
+        """Return the observation: counts of each thing, the thing under foot, and held things."""
         counts = [0] * (2 * GROWN)
         for thing in self.ground:
             counts[thing] += 1
@@ -192,17 +193,19 @@ class PlaygroundState(NamedTuple):
 
 
 def solution(scene: PlaygroundState, goal: str) -> list[int]:
-    """Return the fewest actions that reach a goal; `CwmError` where none do.
+    """Return a shortest sequence of actions to a goal.
 
-    They are looked for among scenes in which every thing is the first of its kind, because what
-    comes of things depends on their kinds alone.
+    The search replaces every thing by the first of its kind, because growth depends on kinds only.
+
+    Raises:
+        CwmError: The goal is out of reach.
     """
-    plain = _solution(_plain(scene), goal)
+    plain = _solution(_representative(scene), goal)
     if plain is None:
         raise CwmError(f"{goal!r} cannot be reached from here: the needed objects are held or gone")
     actions = []
     for action in plain:
-        if action < GRASP:  # a thing of that kind that is not the one that is stood upon
+        if action < GRASP:  # the first thing of that kind on the ground
             wanted = _KINDS[action]
             action = next(thing for thing in scene.ground if _KINDS[thing] == wanted)
         actions.append(action)
@@ -212,7 +215,7 @@ def solution(scene: PlaygroundState, goal: str) -> list[int]:
 
 @cache
 def _solution(start: PlaygroundState, goal: str) -> tuple[int, ...] | None:
-    """Search the shortest way, and of these one that seldom has both hands full."""
+    """Search for a shortest path, and among these for one that rarely has both hands full."""
     waiting: list[tuple[int, int, tuple[int, ...], PlaygroundState]] = [(0, 0, (), start)]
     seen = set[PlaygroundState]()
     while waiting:
@@ -229,8 +232,8 @@ def _solution(start: PlaygroundState, goal: str) -> tuple[int, ...] | None:
     return None
 
 
-def _plain(scene: PlaygroundState) -> PlaygroundState:
-    """Take every thing for the first of its kind."""
+def _representative(scene: PlaygroundState) -> PlaygroundState:
+    """Replace every thing by the first of its kind."""
     ground = tuple(sorted(_FIRST[_KINDS[thing]] for thing in scene.ground))
     held = tuple(_FIRST[_KINDS[thing]] for thing in scene.held)
     return PlaygroundState(ground, _FIRST[_KINDS[scene.foot]], held)
@@ -242,7 +245,7 @@ def _without(ground: tuple[int, ...], thing: int) -> tuple[int, ...]:
 
 
 def scene_of(numbers: Any) -> PlaygroundState:
-    """Return the scene that `PlaygroundState.numbers` has told."""
+    """Return the state of an observation; the inverse of `PlaygroundState.numbers`."""
     return _scene(np.asarray(numbers, np.int64).tobytes())
 
 
@@ -254,9 +257,9 @@ def _scene(numbers: bytes) -> PlaygroundState:
 
 
 class Playground(gym.Env[Any, Any]):
-    """Grow plants and animals, in a scene that is drawn anew for each episode.
+    """Grow plants and animals, from a random initial state.
 
-    The `goal` is one of `GOALS`: the step that reaches it rewards 1 and ends the episode.
+    `goal` is a name in `GOALS`: reaching it gives reward 1 and ends the episode.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 2}  # noqa: RUF012
@@ -268,7 +271,7 @@ class Playground(gym.Env[Any, Any]):
             raise UnknownNameError("goal of the playground", str(goal), GOALS)
         self.goal = goal
         self.render_mode = render_mode
-        lying = np.full(2 * GROWN, 1 + MOST_ALIKE)
+        lying = np.full(2 * GROWN, 1 + MAX_EQUAL_THINGS)
         self.observation_space = spaces.MultiDiscrete([*lying, *[2 * GROWN] * (1 + HANDS)])
         self.action_space = spaces.Discrete(len(ACTIONS))
         self.scene = PlaygroundState(())
@@ -276,19 +279,19 @@ class Playground(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Draw what there is."""
+        """Draw the things on the ground."""
         super().reset(seed=seed)
         ground = [
             TYPES.index(SPECIES[category][number])
-            for category, count in DRAWN
+            for category, count in START_COUNTS
             for number in self.np_random.permutation(len(SPECIES[category]))[:count]
         ]
-        ground += [WATER] * DRAWN[0][1]
+        ground += [WATER] * START_COUNTS[0][1]
         self.scene = PlaygroundState(tuple(sorted(ground)))
         return self.scene.numbers(), self._info()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Do what can be done; anything else changes nothing."""
+        """Apply a valid action; any other action has no effect."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
         if self.scene == PlaygroundState(()):
@@ -299,11 +302,11 @@ class Playground(gym.Env[Any, Any]):
         return self.scene.numbers(), float(done), done, False, self._info()
 
     def valid_actions(self) -> tuple[int, ...]:
-        """Return the actions that can be carried out."""
+        """Return the valid actions."""
         return self.scene.legal()
 
     def restore(self, observation: Any) -> bool:
-        """Stand at an observation; False where it is none of the playground."""
+        """Set the state to an observation; return False if it is invalid."""
         if not self.observation_space.contains(observation):
             return False
         scene = scene_of(observation)
@@ -315,15 +318,15 @@ class Playground(gym.Env[Any, Any]):
         return True
 
     def render(self) -> str | None:
-        """Say in words what there is."""
-        return None if self.render_mode is None else in_words(self.scene)
+        """Return the state in words."""
+        return None if self.render_mode is None else describe_scene(self.scene)
 
     def _info(self) -> dict[str, Any]:
         return {"valid_actions": self.valid_actions()}
 
 
-def in_words(scene: PlaygroundState) -> str:
-    """Say what lies there, what is under foot, and what is held."""
+def describe_scene(scene: PlaygroundState) -> str:
+    """Return the things on the ground, under foot and in the hands, in words."""
     lying = ", ".join(f"the {NAMES[thing]}" for thing in scene.ground) or "nothing"
     held = " and ".join(f"the {NAMES[thing]}" for thing in scene.held) or "nothing"
     under = f"the {NAMES[scene.foot]}" if scene.foot else "nothing"

@@ -1,4 +1,4 @@
-"""The playground in words, and what `cwm` has to know of it."""
+"""The playground in words, and its environment spec."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from cwm_cli.errors import CwmError
 from cwm_theorize.playground.playground import (
     ACTIONS,
     CATEGORIES,
-    DRAWN,
     GRASP,
     GROWN,
     HANDS,
-    MOST_ALIKE,
-    MOST_STEPS,
+    MAX_EQUAL_THINGS,
+    MAX_STEPS,
     NAMES,
     NOTHING,
     RELEASE_ALL,
     RELEASE_FIRST,
     REVISION,
     SPECIES,
+    START_COUNTS,
     THINGS,
     TYPES,
     Playground,
     PlaygroundState,
-    in_words,
+    describe_scene,
     scene_of,
     solution,
 )
@@ -72,7 +72,7 @@ reward 0. An episode is cut off after {most} steps, which the observation does n
 begins with {drawn} water, as many seeds of different kinds, one baby of a small animal and one of \
 a big animal."""
 
-WORDED = {
+GOAL_WORDS = {
     "plant": "grow a plant",
     "small": "grow a small animal",
     "big": "grow a small animal and a big one",
@@ -80,8 +80,9 @@ WORDED = {
 """The goals in words, by name."""
 
 STANDING, ONE, TWO = "standing", "holding 1", "holding 2"
+"""Kinds of change without growth."""
 GREW = {"plant": "plant grown", "small": "small animal grown", "big": "big animal grown"}
-"""Kinds of change."""
+"""Kinds of change with growth, by category."""
 
 VERBS = ("go to", "grasp", "release", "release all")
 KINDS = tuple(
@@ -94,15 +95,14 @@ KINDS = tuple(
     }[CATEGORIES[thing % GROWN]]
     for thing in range(2 * GROWN)
 )
-"""The kind of each thing, in a word or two."""
+"""The kind of each thing, in one or two words."""
 
 _NUMBERS = {NAMES[thing]: thing for thing in THINGS}
 _NAMED = ("nothing", *(NAMES[thing] for thing in THINGS))
-_SPECIES = TYPES[2:]
 
 
 class PlaygroundWords(TextView):
-    """The playground in words: who does what, with what, on what."""
+    """The text view of the playground; the facts are the verb and the things involved."""
 
     kinds = (STANDING, TWO, ONE, *GREW.values())
     vocabulary: Mapping[str, tuple[str, ...]] = {
@@ -122,25 +122,25 @@ class PlaygroundWords(TextView):
         ONE: {"object": _NAMED[1:]},
         **{kind: {"species": SPECIES[category]} for category, kind in GREW.items()},
     }
-    goals = tuple(WORDED.values())
+    goals = tuple(GOAL_WORDS.values())
 
     def __init__(self, goal: str) -> None:
         self._goal = goal
 
     def guide(self) -> str:
-        """Describe the playground, and nothing of what grows from what."""
-        return _described(GUIDE)
+        """Describe the playground, without the rules of growth."""
+        return _fill_in(GUIDE)
 
     def state(self, observation: Any) -> str:
-        """Say what lies there, what is under foot, and what is held."""
-        return in_words(scene_of(observation))
+        """Return the state in words."""
+        return describe_scene(scene_of(observation))
 
     def legal(self, observation: Any) -> Sequence[int]:
-        """Return the actions that can be carried out."""
+        """Return the valid actions."""
         return tuple(scene_of(observation).legal())
 
     def action(self, observation: Any, action: int) -> str:
-        """Say what is done, by the names of the things."""
+        """Return the action in words, with the names of its things."""
         if action < GRASP:
             return f"You go to the {NAMES[action]}."
         scene = scene_of(observation)
@@ -149,7 +149,7 @@ class PlaygroundWords(TextView):
         return f"You release {_listed(scene.released(action))}."
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
-        """Return who does what, with what, on what; several things released have no kind."""
+        """Return the verb and its objects; several released things have no kind."""
         scene = scene_of(observation)
         first, second = (*scene.held, NOTHING, NOTHING)[:HANDS]
         given = scene.released(action)
@@ -168,34 +168,41 @@ class PlaygroundWords(TextView):
         }
 
     def change(self, row: Transition) -> Change:
-        """Say what followed; `CwmError` where the action could not be carried out."""
+        """Return the recorded change.
+
+        Raises:
+            CwmError: The action was not valid.
+        """
         scene = scene_of(row.observation)
         if row.action not in scene.legal():
             name = ACTIONS[row.action]
-            raise CwmError(f"{name!r} is not possible in {in_words(scene)!r}")
+            raise CwmError(f"{name!r} is not possible in {describe_scene(scene)!r}")
         return _change(row.action, scene_of(row.next_observation))
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return standing on each thing, holding each one or two, and all that could grow."""
+        """Return standing on each thing, holding one or two things, and each possible growth."""
         scene = scene_of(observation)
         return _candidates(tuple(sorted((*scene.ground, *scene.held))))
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return which candidates an action that can be carried out leads to."""
+        """Return which candidates result from a valid action."""
         scene = scene_of(observation)
         there = {_change(action, scene.after(action)).text for action in scene.legal()}
         return [change.text in there for change in self.candidates(observation)]
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence | None:
-        """Return the scene that a change tells; what has grown was made of what is at hand."""
-        after = _told(scene_of(observation), action, change)
+        """Return the state after a change; None if the change is impossible in this state."""
+        after = _state_after_change(scene_of(observation), action, change)
         if after is None:
             return None
         done = after.reached(self._goal)
         return Consequence(after.numbers(), float(done), done)
 
     def features(self, observation: Any) -> np.ndarray:
-        """Count what is seen, under foot, held first and second, by type, growth and category."""
+        """Return counts of the things on the ground, under foot, held first and held second.
+
+        Counts are by type, growth and category, as a vector.
+        """
         *_, foot, first, second = np.asarray(observation).tolist()
         counts = np.zeros((2 + HANDS, *_PLACES.shape))
         counts[0] = np.asarray(observation)[: 2 * GROWN].reshape(2, GROWN).T[:, :, None] * _PLACES
@@ -207,14 +214,14 @@ class PlaygroundWords(TextView):
 
     def solution(self, observation: Any, goal: str) -> Sequence[int]:
         """Return the fewest actions that reach a goal."""
-        names = {words: name for name, words in WORDED.items()}
+        names = {words: name for name, words in GOAL_WORDS.items()}
         if goal not in names:
             raise CwmError(f"unknown goal {goal!r}: choose one of {', '.join(names)}")
         return solution(scene_of(observation), names[goal])
 
 
 def _categories() -> np.ndarray:
-    """Return (types, growth, categories): 1 at the category of each type, in both states."""
+    """Return a (types, growth, categories) array: 1 at the category of each type."""
     places = np.zeros((GROWN, 2, len(SPECIES)))
     for kind, category in enumerate(CATEGORIES):
         if category:
@@ -229,9 +236,9 @@ def _listed(things: Sequence[int]) -> str:
     return " and ".join(f"the {NAMES[thing]}" for thing in things)
 
 
-@lru_cache(maxsize=4096)  # scenes of the same things have the same, which are told apart once
+@lru_cache(maxsize=4096)  # states with equal things have equal candidates
 def _candidates(things: tuple[int, ...]) -> tuple[Change, ...]:
-    """Return standing on each of some things, holding each or two of them, and what could grow."""
+    """Return standing on each thing, holding each one or pair, and each possible growth."""
     each = sorted({*things})
     pairs = ((one, other) for one in each for other in each)
     return (
@@ -263,30 +270,32 @@ def _grown(thing: int) -> Change:
 
 
 def _change(action: int, after: PlaygroundState) -> Change:
-    """Say what has followed an action that was carried out."""
+    """Return the change after a valid action."""
     if action < GRASP:
         return _standing(after.foot)
     return _holding(after.held) if action == GRASP else _grown(after.foot)
 
 
-def _told(scene: PlaygroundState, action: int, change: Change) -> PlaygroundState | None:
-    """Return the scene that a change tells, None where it has no sense there.
+def _state_after_change(
+    scene: PlaygroundState, action: int, change: Change
+) -> PlaygroundState | None:
+    """Return the state after a change; None if the change is impossible in this state.
 
-    It goes by the words and by what the guide says of them, never by what could really follow.
+    It uses the words and the description only, not the hidden rules.
     """
     named = [_NUMBERS[name] for name in change.fields.values()]
     if change.kind == STANDING:
         return scene._replace(foot=named[0]) if named[0] in scene.ground else None
     if change.kind in (ONE, TWO):
-        return _holding_now(scene, tuple(named))
+        return _state_with_held(scene, tuple(named))
     if not (scene.released(action) and scene.foot):
         return None
     after = scene.growing(action, named[0])
-    return after if after.ground.count(named[0]) <= MOST_ALIKE else None
+    return after if after.ground.count(named[0]) <= MAX_EQUAL_THINGS else None
 
 
-def _holding_now(scene: PlaygroundState, held: tuple[int, ...]) -> PlaygroundState | None:
-    """Return the scene in which just these things are held, taken from where they lie."""
+def _state_with_held(scene: PlaygroundState, held: tuple[int, ...]) -> PlaygroundState | None:
+    """Return the state with exactly these things in the hands; None if one is missing."""
     ground, foot, taken = [*scene.ground], scene.foot, [*held]
     for thing in scene.held:
         if thing not in taken:
@@ -301,11 +310,11 @@ def _holding_now(scene: PlaygroundState, held: tuple[int, ...]) -> PlaygroundSta
 
 
 def specify(name: str) -> EnvironmentSpec:
-    """Describe how to make a playground, and what can be done with it."""
+    """Return the spec of a playground."""
     return EnvironmentSpec(
         id=name,
         make=partial(_make, name),
-        describe=lambda env: _described(DESCRIPTION, WORDED[_playground(env).goal]),
+        describe=lambda env: _fill_in(DESCRIPTION, GOAL_WORDS[_playground(env).goal]),
         versions=_versions,
         valid_actions=lambda env: _playground(env).valid_actions(),
         rewinder=lambda env: Values(env, "scene"),
@@ -316,11 +325,11 @@ def specify(name: str) -> EnvironmentSpec:
 
 
 def _make(name: str, /, **env_args: Any) -> gym.Env[Any, Any]:
-    """Make a playground, or say in one line why not."""
+    """Make a playground; `making` turns invalid arguments into one-line errors."""
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.wrappers import TimeLimit
 
-    most = env_args.pop("max_episode_steps", MOST_STEPS)
+    most = env_args.pop("max_episode_steps", MAX_STEPS)
     with making(name, env_args, ["goal", "max_episode_steps", "render_mode"]):
         env = Playground(**env_args)
         env.spec = EnvSpec(name, entry_point=partial(Playground), disable_env_checker=True)
@@ -331,8 +340,8 @@ def _playground(env: gym.Env[Any, Any]) -> Playground:
     return cast(Playground, env.unwrapped)
 
 
-def _described(text: str, goal: str = "") -> str:
-    """Fill in what there is to know of the things."""
+def _fill_in(text: str, goal: str = "") -> str:
+    """Fill the species, numbers and names of things into a text."""
     species = {category: ", ".join(of) for category, of in SPECIES.items()}
     return text.format(
         guide=GUIDE.format(**species),
@@ -342,12 +351,12 @@ def _described(text: str, goal: str = "") -> str:
         last=GRASP - 1,
         rest=", ".join(f"{GRASP + more} {verb}" for more, verb in enumerate(ACTIONS[GRASP:])),
         goal=goal,
-        most=MOST_STEPS,
-        drawn=dict(DRAWN)["plant"],
+        most=MAX_STEPS,
+        drawn=dict(START_COUNTS)["plant"],
         **species,
     )
 
 
 def _versions() -> Mapping[str, str]:
-    """Name what decides how the playground goes, with its versions."""
+    """Return the versions that determine the dynamics."""
     return {"playground": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}

@@ -1,1 +1,1 @@
-"""Tests of experimenters, and examples for the tests of `cwm_cli.testing`."""
+"""Conformance tests of experimenters, and examples for the tests of `cwm_cli.testing`."""

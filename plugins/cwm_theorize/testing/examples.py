@@ -1,4 +1,4 @@
-"""Examples of rules in words, about a cart that is pushed."""
+"""Examples of rules in words, for the recorded rows of a cart."""
 
 from collections.abc import Mapping, Sequence
 from math import log
@@ -16,11 +16,11 @@ from cwm_theorize.statistician import PredictionQuestion, Statistician
 from cwm_theorize.world_model import Theory
 
 SIDES = ("left", "right")
-"""Where a cart can be pushed to, in words."""
+"""Directions of a push, in words."""
 
 
 class CartWords(TextView):
-    """Says of a cart where it is pushed to, and whether it is faster in that direction then."""
+    """A text view of a cart: the direction of a push, and the direction of the acceleration."""
 
     kinds = ("faster",)
     vocabulary: Mapping[str, tuple[str, ...]] = {"push": SIDES}  # read only
@@ -32,7 +32,7 @@ class CartWords(TextView):
         return "A cart is pushed to the left or to the right."
 
     def state(self, observation: Any) -> str:
-        """Say how fast it is."""
+        """Return the speed in words."""
         return f"The cart moves at {observation[1]:.2f}."
 
     def legal(self, observation: Any) -> Sequence[int]:
@@ -40,44 +40,44 @@ class CartWords(TextView):
         return (0, 1)
 
     def action(self, observation: Any, action: int) -> str:
-        """Say where it is pushed to."""
+        """Return the push in words."""
         return f"You push it to the {SIDES[action]}."
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
-        """Say where it is pushed to."""
+        """Return the direction of the push."""
         return {"push": SIDES[action]}
 
     def change(self, row: Transition) -> Change:
-        """Say in which direction it is faster."""
+        """Return the direction of the acceleration."""
         return self.candidates(row)[int(row.next_observation[1] > row.observation[1])]
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return that it is faster to the left, and to the right."""
+        """Return both directions of acceleration."""
         return [Change(f"It goes faster to the {s}.", "faster", {"side": s}) for s in SIDES]
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence:
-        """Change the speed by what a push does, and nothing else."""
+        """Return the observation with its speed changed by one push."""
         after = np.array(observation)
         after[1] += 0.2 * (2 * SIDES.index(change.fields["side"]) - 1)
         return Consequence(after, 1.0, False)
 
     def features(self, observation: Any) -> np.ndarray:
-        """Return what is observed."""
+        """Return the observation."""
         return np.asarray(observation)
 
     def solution(self, observation: Any, goal: str) -> Sequence[int]:
-        """Push to the right."""
+        """Return a push to the right."""
         return (1,)
 
 
 class Pusher(Backend):
-    """Holds it to be likely that a cart goes where it is pushed, whatever the rules."""
+    """A statistician that expects acceleration in the direction of the push, under any rules."""
 
     can_score = normalises = True
     reads_messages = False
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Weigh sentences by whether they name the side of the push."""
+        """Score sentences by whether they name the direction of the push."""
         return [[log(0.9 if self._side(each) in each.text else 0.1)] for each in requests]
 
     def _side(self, request: ScoreRequest) -> str:
@@ -86,22 +86,22 @@ class Pusher(Backend):
 
 
 def statistician() -> Statistician:
-    """Return a statistician that reads the words of the cart."""
+    """Return a statistician for the words of the cart."""
     return Statistician(CartWords(), Pusher())
 
 
 def theory(material: Material) -> Theory:
-    """Return no rules, in words for the cart."""
+    """Return a world model without rules."""
     return Theory("", statistician())
 
 
 def theory_problem(material: Material) -> TheoryProblem:
-    """Return a problem that has observed the recorded train rows."""
+    """Return a problem with the recorded train rows as evidence."""
     problem = TheoryProblem(statistician())
     problem.observe(list(material.dataset.train))
     return problem
 
 
 def curious_policy(material: Material) -> CuriousPolicy:
-    """Return a policy that plays and learns little."""
+    """Return a policy with short phases."""
     return CuriousPolicy(environments=2, steps=12, epochs=2)

@@ -11,26 +11,24 @@ from cwm_cli.registry import find
 from cwm_cli.search.contracts import Backend, ScoreRequest
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every, make
-from cwm_theorize.experimenters import Experimenter, PhaseContext, gather
+from cwm_theorize.experimenters import Experimenter, PhaseContext, collect_phase
 from cwm_theorize.testing.examples import statistician
 
 
 class Terse(Backend):
-    """Finds every text the likelier the shorter it is."""
+    """A statistician that prefers short texts."""
 
     can_score = True
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Weigh texts by their lengths."""
+        """Score texts by their lengths."""
         return [[-0.1 * len(request.text)] for request in requests]
 
 
 @every("policy")
-def test_an_experimenter_goes_on_from_its_state_as_if_it_had_never_stopped(
-    name: str, material: Material
-) -> None:
+def test_experimenter_continues_from_its_saved_state(name: str, material: Material) -> None:
     if not issubclass(find("policy", name), Experimenter):
-        pytest.skip("it is told of no rules")
+        pytest.skip("not an experimenter")
     brief = replace(statistician(), backend=Terse())
     view = brief.view
     stage = Stage(replace(material.spec, text=lambda env: view), {}, 3, 8)
@@ -45,8 +43,8 @@ def test_an_experimenter_goes_on_from_its_state_as_if_it_had_never_stopped(
             if stopping and phase > 0:
                 experimenter.restore(state)
             context = PhaseContext(phase, phase / 3, "Push.", "Wait.", "", view, brief)
-            experimenter.inquire(context)
-            added = gather(stage, experimenter, 2, seed=3, first=100 * phase)
+            experimenter.begin_phase(context)
+            added = collect_phase(stage, experimenter, 2, seed=3, first=100 * phase)
             experimenter.learn(context, added)
             rows += added
         found.append([(*row.observation.tolist(), row.action, row.episode) for row in rows])

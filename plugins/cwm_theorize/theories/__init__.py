@@ -1,4 +1,4 @@
-"""Rules in words: a grammar that proposes them, their exact reading, and searches among them."""
+"""Rules in words: a grammar that proposes them, an exact reader, and search strategies."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer who reads rules exactly, and who draws them from a grammar."""
+    """Register the exact reader of rules, and the grammar that proposes them."""
     return {
         "grammar": "cwm_theorize.theories.grammar:Grammar",
         "symbolic": "cwm_theorize.theories.symbolic:Symbolic",
@@ -16,13 +16,13 @@ def cwm_backends() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
-    """Need no model where none is named: draw rules, and weigh them by reading them."""
+    """Register defaults that need no language model: the grammar and the exact reader."""
     return {"method": "metropolis", "statistician": "symbolic", "theorist": "grammar"}
 
 
 @hookimpl
 def cwm_strategies() -> Mapping[str, str]:
-    """Offer searches by likelihood."""
+    """Register search strategies that use likelihoods."""
     return {
         "metropolis": "cwm_theorize.theories.strategies:Metropolis",
         "importance": "cwm_theorize.theories.strategies:Importance",

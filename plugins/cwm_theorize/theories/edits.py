@@ -1,9 +1,9 @@
-"""Rules and edits of rules drawn by chance, and how likely each was to be drawn.
+"""Random rules and random edits of rules, with the probability of each.
 
-First rules are a few lines, each made from a transition of the evidence or from any words at all.
-Given rules are edited in one place: a line more or less, elsewhere, with other conditions or
-another conclusion. Most edits begin with a transition that the rules do not say. Several edits may
-lead to the same rules; their chance is the sum over all.
+Initial rules have a few lines, each drawn from a transition of the evidence or from arbitrary
+words. An edit changes rules in one place: it adds, removes or moves a line, or changes its
+conditions or its conclusion. Most edits start from a transition that the rules do not predict.
+Different edits may lead to the same rules; their probability is the sum over these edits.
 """
 
 from __future__ import annotations
@@ -13,36 +13,40 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cwm_theorize.theories.drawing import Examples, Words, drawn, shares
+from cwm_theorize.theories.drawing import Examples, Words, draw, normalise
 from cwm_theorize.theories.language import Comparison, Conclusion, RuleLine, Ruleset
 
-MORE = 0.6
-"""Chance of another line in first rules, so that they have two or three and can be understood."""
+NEXT_LINE_PROBABILITY = 0.6
+"""Probability of another line in initial rules, so that they have two or three lines and stay
+readable."""
 
-SILENT = 0.25
-"""Chance that an edit of what holds otherwise leaves it unsaid."""
-
-
-IDLE = 5.0
-"""How often a line that decides no example is left out, as against one that does."""
+NO_DEFAULT_PROBABILITY = 0.25
+"""Probability that an edit of the default conclusion removes it."""
 
 
-SHARP = 3
-"""The power of how well a condition tells right from wrong that it is drawn by: there are hundreds
-that tell a little."""
+UNUSED_LINE_WEIGHT = 5.0
+"""Weight for removing a line that decides no example, relative to a line that decides some."""
 
-SATED = 0.2
-"""How often edits that make rules longer are taken where these say all that was recorded, as
-against else: what is left to do then is to say it in fewer words."""
+
+SELECTIVITY_POWER = 3
+"""Power of the selectivity of a condition: hundreds of conditions have a small selectivity."""
+
+SETTLED_GROWTH_FACTOR = 0.2
+"""Factor on the weight of edits that add text, if the rules predict all recorded transitions;
+then, only shorter rules are better."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """Rules to edit, and what is drawn from.
+    """Rules to edit, and the distributions of edits.
 
-    `weights` say how often each example is the reason of an edit, and `deciding` which line
-    (examples,) decides it. Without examples both are empty. Rules are `settled` where they say all
-    examples exactly.
+    Attributes:
+        words: Draws from all expressions of the language.
+        examples: Draws from recorded transitions; None without evidence.
+        from_evidence: Probability of an edit that starts from an example.
+        weights: Probability (examples,) of starting an edit from each example.
+        deciding: Index (examples,) of the line that decides each example.
+        settled: Whether the rules predict all examples exactly.
     """
 
     rules: Ruleset
@@ -52,7 +56,7 @@ class Draft:
     weights: np.ndarray = field(init=False)
     deciding: np.ndarray = field(init=False)
     settled: bool = field(default=False, init=False)
-    _telling: dict[int, dict[Comparison, float]] = field(
+    _selective: dict[int, dict[Comparison, float]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -67,81 +71,88 @@ class Draft:
         object.__setattr__(self, "deciding", deciding)
 
     @property
-    def decided(self) -> np.ndarray:
-        """How often each example is the reason to edit the line that decides it."""
+    def decided_weights(self) -> np.ndarray:
+        """Probability (examples,) of editing the line that decides each example."""
         weights = self.weights * (self.deciding < len(self.rules.lines))
         total = weights.sum()
         return np.asarray(weights / total if total else weights)
 
     def example(self, rng: np.random.Generator, weights: np.ndarray) -> int | None:
-        """Draw the reason of an edit, None for an edit without one."""
+        """Draw the example of an edit; None for an edit without an example."""
         if not weights.any() or rng.random() >= self.from_evidence:
             return None
         return int(rng.choice(len(weights), p=weights))
 
-    def reasoned(self, weights: np.ndarray) -> float:
-        """Return the chance that an edit has a reason."""
+    def example_probability(self, weights: np.ndarray) -> float:
+        """Return the probability that an edit starts from an example."""
         return self.from_evidence if weights.any() else 0.0
 
     def conclusion(self, rng: np.random.Generator) -> Conclusion:
-        """Draw a conclusion."""
+        """Draw a conclusion, from an example or from arbitrary words."""
         row = self.example(rng, self.weights)
         if row is None or self.examples is None:
             return self.words.conclusion(rng)
         return self.examples.conclusion(row, rng)
 
-    def conclusion_chance(self, conclusion: Conclusion) -> float:
-        """Return how likely a conclusion was to be drawn."""
-        share = self.reasoned(self.weights)
-        chance = (1 - share) * self.words.conclusion_chance(conclusion)
+    def conclusion_probability(self, conclusion: Conclusion) -> float:
+        """Return the probability of drawing this conclusion."""
+        share = self.example_probability(self.weights)
+        probability = (1 - share) * self.words.conclusion_probability(conclusion)
         if share and self.examples is not None:
-            chance += share * float(self.weights @ self.examples.conclusion_chances(conclusion))
-        return chance
+            probability += share * float(
+                self.weights @ self.examples.conclusion_probabilities(conclusion)
+            )
+        return probability
 
     def line(self, rng: np.random.Generator) -> RuleLine:
-        """Draw a line."""
+        """Draw a line, from an example or from arbitrary words."""
         row = self.example(rng, self.weights)
         if row is None or self.examples is None:
             return self.words.line(rng)
         return self.examples.line(row, rng)
 
-    def line_chance(self, line: RuleLine) -> float:
-        """Return how likely a line was to be drawn."""
-        share = self.reasoned(self.weights)
-        chance = (1 - share) * self.words.line_chance(line)
+    def line_probability(self, line: RuleLine) -> float:
+        """Return the probability of drawing this line."""
+        share = self.example_probability(self.weights)
+        probability = (1 - share) * self.words.line_probability(line)
         if share and self.examples is not None:
-            chance += share * float(self.weights @ self.examples.line_chances(line))
-        return chance
+            probability += share * float(self.weights @ self.examples.line_probabilities(line))
+        return probability
 
     def with_line(self, place: int, line: RuleLine) -> Ruleset:
-        """Return the rules with another line in a place."""
+        """Return the rules with one line replaced."""
         lines = self.rules.lines
         return self.rules._replace(lines=(*lines[:place], line, *lines[place + 1 :]))
 
-    def telling(self, place: int) -> dict[Comparison, float]:
-        """Return conditions that a line might have besides its own, and the chances.
+    def selective_conditions(self, place: int) -> dict[Comparison, float]:
+        """Return additional conditions for a line, with their probabilities.
 
-        They are the likelier the more of the examples it says they keep, and the fewer of those
-        that it decides wrongly.
+        A condition is likelier if it holds in more of the examples that the line decides correctly,
+        and in fewer of the examples that the line decides wrongly.
         """
         examples = self.examples
         if examples is None:
             return {}
-        if place not in self._telling:
+        if place not in self._selective:
             rows = examples.rows[self.deciding == place]
             right = examples.table.precision(self.rules, rows)
             weights = {}
             for each, weight in _any_condition(self, place).items():
                 holds = examples.table.holding(each, rows)
                 kept = (right @ holds) / max(right.sum(), 1e-9)
-                freed = ((1 - right) @ ~holds) / max((1 - right).sum(), 1e-9)
-                # of facts with many words each is rare: what it tells has to outweigh that
-                weights[each] = weight ** (1 / SHARP) * (kept * freed) ** SHARP
-            self._telling[place] = shares(weights) if any(weights.values()) else {}
-        return self._telling[place]
+                excluded = ((1 - right) @ ~holds) / max((1 - right).sum(), 1e-9)
+                # Facts with many words have rare conditions; the selectivity must outweigh this.
+                weights[each] = (
+                    weight ** (1 / SELECTIVITY_POWER) * (kept * excluded) ** SELECTIVITY_POWER
+                )
+            self._selective[place] = normalise(weights) if any(weights.values()) else {}
+        return self._selective[place]
 
-    def differing(self, to: Ruleset) -> list[int]:
-        """Return the lines by which alone the rules may have become others."""
+    def changed_lines(self, to: Ruleset) -> list[int]:
+        """Return the lines whose change alone can turn the rules into `to`.
+
+        If the rules are equal, this is every line, because an edit may replace a line by itself.
+        """
         lines, others = self.rules.lines, to.lines
         if len(lines) != len(others) or self.rules.otherwise != to.otherwise:
             return []
@@ -152,42 +163,43 @@ class Draft:
 
 
 class RuleEdit:
-    """One way to change rules in one place: drawn by chance, with a chance that is known.
+    """A random change of rules in one place, with a known probability.
 
-    `weight` is how often it is taken, as against the others that apply. What `grows` rules is
-    seldom taken where they say everything.
+    Attributes:
+        weight: Relative frequency among the edits that apply.
+        grows: Whether the edit adds text; such edits are rare if the rules predict everything.
     """
 
     weight = 1.0
     grows = False
 
     def applies(self, draft: Draft) -> bool:
-        """Return whether there is anything to change."""
+        """Return whether this edit can change the rules."""
         return bool(draft.rules.lines)
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Return changed rules, which may be the same."""
+        """Return edited rules, which may be equal to the current ones."""
         raise NotImplementedError
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Return the chance that these rules are drawn."""
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Return the probability that this edit results in `to`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class AddLine(RuleEdit):
-    """Adds a line: one with a reason not after the line that decides that example."""
+    """Adds a line; if it comes from an example, at or before the line that decides the example."""
 
     most: int
     weight = 4.5
     grows = True
 
     def applies(self, draft: Draft) -> bool:
-        """Not where there are as many lines as there may be."""
+        """Return whether the rules have fewer than `most` lines."""
         return len(draft.rules.lines) < self.most
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the line, then its place."""
+        """Draw a line, then its position."""
         row, last = draft.example(rng, draft.weights), len(draft.rules.lines)
         if row is None or draft.examples is None:
             line = draft.words.line(rng)
@@ -196,64 +208,64 @@ class AddLine(RuleEdit):
         place, lines = int(rng.integers(last + 1)), draft.rules.lines
         return draft.rules._replace(lines=(*lines[:place], line, *lines[place:]))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the places of the line that is new, and over its reasons."""
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the positions of the new line and over examples."""
         places = _removals(to, draft.rules)
         if not places:
             return 0.0
-        line, share = to.lines[places[0]], draft.reasoned(draft.weights)
+        line, share = to.lines[places[0]], draft.example_probability(draft.weights)
         anywhere = len(places) / len(to.lines)
-        chance = (1 - share) * draft.words.line_chance(line) * anywhere
+        probability = (1 - share) * draft.words.line_probability(line) * anywhere
         if share and draft.examples is not None:
             before = (np.array(places)[:, None] <= draft.deciding).sum(axis=0)
-            chances = draft.examples.line_chances(line) * before / (draft.deciding + 1)
-            chance += share * float(draft.weights @ chances)
-        return chance
+            probabilities = draft.examples.line_probabilities(line) * before / (draft.deciding + 1)
+            probability += share * float(draft.weights @ probabilities)
+        return probability
 
 
 class DropLine(RuleEdit):
-    """Leaves a line out, so that lines that decide nothing leave as easily as they came."""
+    """Removes a line; lines that decide no example are removed more often."""
 
     weight = 3.0
 
     def applies(self, draft: Draft) -> bool:
-        """Not where nothing would be left."""
+        """Return whether rules remain after the removal."""
         return bool(draft.rules.lines) and draft.rules != Ruleset(draft.rules.lines[:1])
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the line."""
-        lines, chances = draft.rules.lines, self._chances(draft)
-        place = int(rng.choice(len(lines), p=chances))
+        """Draw the line to remove."""
+        lines, probabilities = draft.rules.lines, self._removal_probabilities(draft)
+        place = int(rng.choice(len(lines), p=probabilities))
         return draft.rules._replace(lines=(*lines[:place], *lines[place + 1 :]))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the lines without which the rules are these."""
-        return float(self._chances(draft)[_removals(draft.rules, to)].sum())
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the lines whose removal results in `to`."""
+        return float(self._removal_probabilities(draft)[_removals(draft.rules, to)].sum())
 
-    def _chances(self, draft: Draft) -> np.ndarray:
-        """Return how likely each line is left out."""
+    def _removal_probabilities(self, draft: Draft) -> np.ndarray:
+        """Return the probability of removing each line (lines,)."""
         count = len(draft.rules.lines)
         deciding = np.bincount(draft.deciding, minlength=count)[:count]
-        weights = np.where(deciding > 0, 1.0, IDLE)
+        weights = np.where(deciding > 0, 1.0, UNUSED_LINE_WEIGHT)
         return np.asarray(weights / weights.sum())
 
 
 class MoveLine(RuleEdit):
-    """Puts a line elsewhere: the first that applies decides."""
+    """Moves a line; the order matters because the first line that applies decides."""
 
     weight = 0.5
 
     def applies(self, draft: Draft) -> bool:
-        """Not where there is one line."""
+        """Return whether there are at least two lines."""
         return len(draft.rules.lines) > 1
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the line, then another place."""
+        """Draw a line, then its new position."""
         first, second = map(int, rng.choice(len(draft.rules.lines), size=2, replace=False))
         return draft.rules._replace(lines=_moved(draft.rules.lines, first, second))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Count the moves that lead there."""
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Return the fraction of moves that result in `to`."""
         lines, count = draft.rules.lines, len(draft.rules.lines)
         if to.otherwise != draft.rules.otherwise or Counter(to.lines) != Counter(lines):
             return 0.0
@@ -262,36 +274,36 @@ class MoveLine(RuleEdit):
 
 
 class SetOtherwise(RuleEdit):
-    """Says what follows where no line applies, or leaves it unsaid."""
+    """Sets or removes the default conclusion."""
 
     def applies(self, draft: Draft) -> bool:
-        """Anything may be said where nothing is."""
+        """Return True."""
         return True
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the conclusion; rules are never left empty."""
-        if draft.rules.lines and rng.random() < SILENT:
+        """Draw the conclusion; keep it if there are no lines."""
+        if draft.rules.lines and rng.random() < NO_DEFAULT_PROBABILITY:
             return draft.rules._replace(otherwise=None)
         return draft.rules._replace(otherwise=draft.conclusion(rng))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Look at what is said."""
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Return the probability of the new default conclusion."""
         if to.lines != draft.rules.lines:
             return 0.0
-        silent = SILENT if draft.rules.lines else 0.0
+        no_default = NO_DEFAULT_PROBABILITY if draft.rules.lines else 0.0
         if to.otherwise is None:
-            return silent
-        return (1 - silent) * draft.conclusion_chance(to.otherwise)
+            return no_default
+        return (1 - no_default) * draft.conclusion_probability(to.otherwise)
 
 
 class SetConclusion(RuleEdit):
-    """Gives a line another conclusion: what followed where it decided wrongly, or any."""
+    """Changes the conclusion of a line, preferably to the recorded change of a wrong prediction."""
 
     weight = 2.5
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the reason or the line, then the conclusion."""
-        row = draft.example(rng, draft.decided)
+        """Draw an example or a line, then the conclusion."""
+        row = draft.example(rng, draft.decided_weights)
         if row is None or draft.examples is None:
             place = int(rng.integers(len(draft.rules.lines)))
             conclusion = draft.words.conclusion(rng)
@@ -301,27 +313,28 @@ class SetConclusion(RuleEdit):
         line = draft.rules.lines[place]._replace(conclusion=conclusion)
         return draft.with_line(place, line)
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the lines that differ in their conclusions alone, and over the reasons."""
-        decided, chance = draft.decided, 0.0
-        share = draft.reasoned(decided)
-        for place in draft.differing(to):
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over lines that differ only in their conclusion, and over examples."""
+        decided, probability = draft.decided_weights, 0.0
+        share = draft.example_probability(decided)
+        for place in draft.changed_lines(to):
             if to.lines[place].conditions != draft.rules.lines[place].conditions:
                 continue
             conclusion = to.lines[place].conclusion
-            anything = draft.words.conclusion_chance(conclusion) / len(to.lines)
-            chance += (1 - share) * anything
+            anything = draft.words.conclusion_probability(conclusion) / len(to.lines)
+            probability += (1 - share) * anything
             if share and draft.examples is not None:
                 weights = decided * (draft.deciding == place)
-                chances = draft.examples.conclusion_chances(conclusion)
-                chance += share * float(weights @ chances)
-        return chance
+                probabilities = draft.examples.conclusion_probabilities(conclusion)
+                probability += share * float(weights @ probabilities)
+        return probability
 
 
 class AddCondition(RuleEdit):
-    """Restricts a line that decided wrongly by what tells these examples from others, or any line.
+    """Adds a condition to a line, on a fact without a condition in this line.
 
-    The condition is of a fact that the line does not speak of yet.
+    If the line decides an example wrongly, conditions that separate wrong from right examples are
+    preferred.
     """
 
     weight = 1.5
@@ -329,90 +342,92 @@ class AddCondition(RuleEdit):
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
         """Draw the line, then the condition."""
-        row = draft.example(rng, draft.decided)
+        row = draft.example(rng, draft.decided_weights)
         if row is None:
             place = int(rng.integers(len(draft.rules.lines)))
         else:
             place = int(draft.deciding[row])
-        chances = _any_condition(draft, place) if row is None else draft.telling(place)
-        if not chances:
+        probabilities = (
+            _any_condition(draft, place) if row is None else draft.selective_conditions(place)
+        )
+        if not probabilities:
             return draft.rules
         line = draft.rules.lines[place]
-        conditions = draft.words.language.ordered([*line.conditions, drawn(chances, rng)])
+        conditions = draft.words.language.ordered([*line.conditions, draw(probabilities, rng)])
         return draft.with_line(place, line._replace(conditions=conditions))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the lines that may have got the condition, with a reason and without."""
-        decided, chance = draft.decided, 0.0
-        share = draft.reasoned(decided)
-        for place in draft.differing(to):
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over lines that may have received the condition, with and without an example."""
+        decided, probability = draft.decided_weights, 0.0
+        share = draft.example_probability(decided)
+        for place in draft.changed_lines(to):
             before, after = draft.rules.lines[place], to.lines[place]
             kept, had = {*before.conditions}, {*after.conditions}
             if before.conclusion != after.conclusion or not kept <= had or len(had - kept) > 1:
                 continue
-            reasons = share * float(decided[draft.deciding == place].sum())
-            ways = [((1 - share) / len(to.lines), _any_condition(draft, place))]
-            if reasons:
-                ways.append((reasons, draft.telling(place)))
-            for weight, chances in ways:
-                if had == kept:  # where there was nothing to say
-                    chance += weight * (not chances)
+            from_example = share * float(decided[draft.deciding == place].sum())
+            sources = [((1 - share) / len(to.lines), _any_condition(draft, place))]
+            if from_example:
+                sources.append((from_example, draft.selective_conditions(place)))
+            for weight, probabilities in sources:
+                if had == kept:  # no condition was possible
+                    probability += weight * (not probabilities)
                 else:
-                    chance += sum(weight * chances.get(each, 0.0) for each in had - kept)
-        return chance
+                    probability += sum(weight * probabilities.get(each, 0.0) for each in had - kept)
+        return probability
 
 
 class DropCondition(RuleEdit):
-    """Makes a line apply more often."""
+    """Removes a condition from a line."""
 
     weight = 2.0
 
     def applies(self, draft: Draft) -> bool:
-        """Not where each line has one, which it keeps."""
+        """Return whether a line has at least two conditions."""
         return bool(_conditions(draft, least=2))
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the condition."""
+        """Draw the condition to remove."""
         found = _conditions(draft, least=2)
         place, condition = found[int(rng.integers(len(found)))]
         return draft.with_line(place, _without(draft.rules.lines[place], condition))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Count the conditions without which the rules are these."""
-        found, differing = _conditions(draft, least=2), draft.differing(to)
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Return the fraction of conditions whose removal results in `to`."""
+        found, changed = _conditions(draft, least=2), draft.changed_lines(to)
         leading = [
             _without(draft.rules.lines[place], condition) == to.lines[place]
             for place, condition in found
-            if place in differing
+            if place in changed
         ]
         return sum(leading) / len(found)
 
 
 class ChangeCondition(RuleEdit):
-    """Says something else of the fact of a condition, the contrary as often as anything."""
+    """Replaces a condition: half of the time by its negation, else by any condition on its fact."""
 
     weight = 1.5
 
     def applies(self, draft: Draft) -> bool:
-        """Where there is a condition."""
+        """Return whether there is a condition."""
         return bool(_conditions(draft))
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the condition, then what becomes of it."""
+        """Draw the condition, then its replacement."""
         found = _conditions(draft)
         place, condition = found[int(rng.integers(len(found)))]
         line = _without(draft.rules.lines[place], condition)
-        contrary = rng.random() < 0.5
+        negate = rng.random() < 0.5
         other = draft.words.comparisons[condition.fact]
-        new = _negated(condition) if contrary else drawn(other, rng)
+        new = _negated(condition) if negate else draw(other, rng)
         conditions = draft.words.language.ordered([*line.conditions, new])
         return draft.with_line(place, line._replace(conditions=conditions))
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the conditions that may have changed, and over what may become of them."""
-        found, differing, chance = _conditions(draft), draft.differing(to), 0.0
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over conditions that may have changed, and over their replacements."""
+        found, changed, probability = _conditions(draft), draft.changed_lines(to), 0.0
         for place, condition in found:
-            if place not in differing:
+            if place not in changed:
                 continue
             rest, after = _without(draft.rules.lines[place], condition), to.lines[place]
             kept, had = {*rest.conditions}, {*after.conditions}
@@ -420,63 +435,65 @@ class ChangeCondition(RuleEdit):
                 continue
             others = draft.words.comparisons[condition.fact]
             for new in had - kept or kept:
-                chance += 0.5 * others.get(new, 0.0) + 0.5 * (new == _negated(condition))
-        return chance / len(found)
+                probability += 0.5 * others.get(new, 0.0) + 0.5 * (new == _negated(condition))
+        return probability / len(found)
 
 
 @dataclass(frozen=True, eq=False)
-class Afresh(RuleEdit):
-    """Begins again, so that no rules are out of reach."""
+class StartOver(RuleEdit):
+    """Draws new initial rules."""
 
     first: FirstRules
     weight = 0.25
 
     def applies(self, draft: Draft) -> bool:
-        """Not to be left out: all rules can be reached by it."""
+        """Return True, so that all rules can be reached from any rules."""
         return True
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw first rules."""
+        """Draw initial rules."""
         return self.first.draw(rng)
 
-    def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Return their chance."""
-        return self.first.chance(to)
+    def probability(self, draft: Draft, to: Ruleset) -> float:
+        """Return the probability of `to` as initial rules."""
+        return self.first.probability(to)
 
 
 @dataclass(frozen=True)
 class FirstRules:
-    """Draws rules from nothing: lines, each with another after it by chance, and what is else."""
+    """Draws initial rules: a geometric number of lines, and a default conclusion."""
 
     draft: Draft
     most: int
 
     def draw(self, rng: np.random.Generator) -> Ruleset:
-        """Draw rules, of which there is at least one."""
+        """Draw rules that are not empty."""
         count = 0
-        while count < self.most and rng.random() < MORE:
+        while count < self.most and rng.random() < NEXT_LINE_PROBABILITY:
             count += 1
         lines = tuple(self.draft.line(rng) for _ in range(count))
-        silent = bool(lines) and rng.random() < SILENT
-        return Ruleset(lines, None if silent else self.draft.conclusion(rng))
+        no_default = bool(lines) and rng.random() < NO_DEFAULT_PROBABILITY
+        return Ruleset(lines, None if no_default else self.draft.conclusion(rng))
 
-    def chance(self, rules: Ruleset) -> float:
-        """Return the chance of rules."""
+    def probability(self, rules: Ruleset) -> float:
+        """Return the probability of drawing these rules."""
         count = len(rules.lines)
         if count > self.most or rules == Ruleset():
             return 0.0
-        chance = MORE**count * (1 - MORE if count < self.most else 1)
+        probability = NEXT_LINE_PROBABILITY**count * (
+            1 - NEXT_LINE_PROBABILITY if count < self.most else 1
+        )
         for line in rules.lines:
-            chance *= self.draft.line_chance(line)
-        silent = SILENT if count else 0.0
+            probability *= self.draft.line_probability(line)
+        no_default = NO_DEFAULT_PROBABILITY if count else 0.0
         if rules.otherwise is None:
-            return chance * silent
-        return chance * (1 - silent) * self.draft.conclusion_chance(rules.otherwise)
+            return probability * no_default
+        return probability * (1 - no_default) * self.draft.conclusion_probability(rules.otherwise)
 
 
 @dataclass(frozen=True, eq=False)
 class EditedRules:
-    """Draws an edit of rules, of those that apply."""
+    """Draws one of the edits that apply."""
 
     draft: Draft
     first: FirstRules
@@ -492,22 +509,24 @@ class EditedRules:
             AddCondition(),
             DropCondition(),
             ChangeCondition(),
-            Afresh(self.first),
+            StartOver(self.first),
         )
         weights = {
-            each: each.weight * (SATED if each.grows and self.draft.settled else 1)
+            each: each.weight * (SETTLED_GROWTH_FACTOR if each.grows and self.draft.settled else 1)
             for each in edits
             if each.applies(self.draft)
         }
-        object.__setattr__(self, "edits", shares(weights))
+        object.__setattr__(self, "edits", normalise(weights))
 
     def draw(self, rng: np.random.Generator) -> Ruleset:
-        """Draw an edit, and what it makes of the rules."""
-        return drawn(self.edits, rng).draw(self.draft, rng)
+        """Draw an edit, and apply it."""
+        return draw(self.edits, rng).draw(self.draft, rng)
 
-    def chance(self, rules: Ruleset) -> float:
-        """Return the chance that the rules become these, by whatever edit."""
-        return sum(share * each.chance(self.draft, rules) for each, share in self.edits.items())
+    def probability(self, rules: Ruleset) -> float:
+        """Return the probability of drawing these rules, summed over all edits."""
+        return sum(
+            share * each.probability(self.draft, rules) for each, share in self.edits.items()
+        )
 
 
 def _negated(condition: Comparison) -> Comparison:
@@ -515,7 +534,7 @@ def _negated(condition: Comparison) -> Comparison:
 
 
 def _removals(longer: Ruleset, shorter: Ruleset) -> list[int]:
-    """Return the lines without which the longer rules are the shorter ones."""
+    """Return the indices of lines whose removal turns the longer rules into the shorter."""
     lines = longer.lines
     if longer.otherwise != shorter.otherwise or len(lines) != len(shorter.lines) + 1:
         return []
@@ -523,13 +542,13 @@ def _removals(longer: Ruleset, shorter: Ruleset) -> list[int]:
 
 
 def _moved(lines: tuple[RuleLine, ...], old: int, new: int) -> tuple[RuleLine, ...]:
-    """Return lines with one taken out and put back so that it is the `new` one."""
+    """Return lines with the line at `old` moved to index `new`."""
     others = lines[:old] + lines[old + 1 :]
     return (*others[:new], lines[old], *others[new:])
 
 
 def _conditions(draft: Draft, least: int = 1) -> list[tuple[int, Comparison]]:
-    """Return the conditions, each with its line, of lines that have at least so many."""
+    """Return (line index, condition) for each line with at least `least` conditions."""
     return [
         (place, condition)
         for place, line in enumerate(draft.rules.lines)
@@ -543,9 +562,9 @@ def _without(line: RuleLine, condition: Comparison) -> RuleLine:
 
 
 def _any_condition(draft: Draft, place: int) -> dict[Comparison, float]:
-    """Return what a line might say of facts that it does not speak of, and the chances."""
+    """Return conditions on facts that a line does not mention, with their probabilities."""
     said = {condition.fact for condition in draft.rules.lines[place].conditions}
     comparisons = draft.words.comparisons.items()
-    return shares(
+    return normalise(
         {each: share for fact, of in comparisons if fact not in said for each, share in of.items()}
     )

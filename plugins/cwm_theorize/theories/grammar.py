@@ -1,6 +1,6 @@
-"""The backend `grammar`: a theorist that draws rules and edits of rules, each with a known chance.
+"""The backend `grammar`: a theorist that draws rules and edits with known probabilities.
 
-A Markov chain that accepts its proposals by these chances has a known equilibrium (Hastings, 1970).
+With these probabilities, a Metropolis-Hastings chain has a known equilibrium (Hastings, 1970).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from cwm_theorize.theories.edits import Draft, EditedRules, FirstRules
 from cwm_theorize.theories.language import RuleLanguage, Ruleset, language_of
 from cwm_theorize.theories.symbolic import TransitionTable
 
-MOST_KEPT = 100
-"""Rules that are kept ready to be edited: a chain returns to what it rejected proposals for."""
+MAX_CACHED_EDITS = 100
+"""Maximum number of rule sets whose edits are cached; a chain returns to its rules after
+rejections."""
 
 
 @dataclass(frozen=True)
 class Grammar(Backend):
-    """Draws rules from a grammar, and edits of rules: the theorist that needs no model.
+    """A theorist without a model: draws rules from a grammar, and edits of rules.
 
-    `model` is accepted for the sake of `--model` and must be empty.
+    `model` exists for `--model` and must be empty.
     """
 
     can_score = True
@@ -44,7 +45,7 @@ class Grammar(Backend):
     from_evidence: Annotated[float, Field(ge=0, le=1)] = 0.8
     """Fraction of draws from transitions that the rules do not predict; other draws are random
     words."""
-    _known: dict[RuleLanguage, _Known] = field(
+    _known: dict[RuleLanguage, _EvidenceCache] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -53,36 +54,37 @@ class Grammar(Backend):
             raise CwmError("the grammar uses no model: leave out --model")
 
     def complete(self, request: Request) -> Completion:
-        """Draw rules, or an edit of the rules that are to be bettered."""
-        drawing = self._drawing(request)
-        rules = drawing.draw(np.random.default_rng(request.seed))
-        weight = _log(drawing.chance(rules)) if request.weighed else None
+        """Draw rules, or an edit of the current rules."""
+        distribution = self._distribution(request)
+        rules = distribution.draw(np.random.default_rng(request.seed))
+        weight = _log(distribution.probability(rules)) if request.weighed else None
         return Completion(str(rules), log_probability=weight)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
-        """Return the logarithm of the chance of each text as the answer to its request."""
+        """Return the log-probability of each text as the answer to its request."""
         scores: list[Sequence[float]] = []
         for request in requests:
             if not isinstance(request.question, Request):
                 raise CwmError(
-                    "the grammar only weighs rules that it might have proposed: "
-                    "choose another --statistician"
+                    "the grammar only scores its own proposals: choose another --statistician"
                 )
-            drawing = self._drawing(request.question)
-            reading = drawing.draft.words.language.read(request.text)
-            scores.append([-inf if reading.problems else _log(drawing.chance(reading.rules))])
+            distribution = self._distribution(request.question)
+            reading = distribution.draft.words.language.read(request.text)
+            scores.append(
+                [-inf if reading.problems else _log(distribution.probability(reading.rules))]
+            )
         return scores
 
-    def _drawing(self, request: Request) -> FirstRules | EditedRules:
-        """Return what a request is answered from."""
+    def _distribution(self, request: Request) -> FirstRules | EditedRules:
+        """Return the distribution of answers to a request."""
         problem = request.problem
         if not isinstance(problem, TheoryProblem):
             raise CwmError("the grammar only proposes rules in words: choose a --backend")
-        known = self._first(language_of(problem.statistician.view), problem.evidence)
+        known = self._evidence_cache(language_of(problem.statistician.view), problem.evidence)
         if request.move.action == GENERATE:
             return known.first
         if request.move.program not in known.edited:
-            if len(known.edited) > MOST_KEPT:
+            if len(known.edited) > MAX_CACHED_EDITS:
                 known.edited.clear()
             draft = replace(
                 known.first.draft, rules=known.language.read(request.move.program).rules
@@ -90,23 +92,25 @@ class Grammar(Backend):
             known.edited[request.move.program] = EditedRules(draft, known.first)
         return known.edited[request.move.program]
 
-    def _first(self, language: RuleLanguage, evidence: Sequence[TextTransition]) -> _Known:
-        """Return what first rules are drawn from, and edits of rules while the evidence is this."""
+    def _evidence_cache(
+        self, language: RuleLanguage, evidence: Sequence[TextTransition]
+    ) -> _EvidenceCache:
+        """Return the distributions for the current evidence; they are cached until it changes."""
         known = self._known.get(language)
         if known is not None and known.evidence == evidence:
             return known
         words, examples = Words(language, self.conditions), None
-        table = TransitionTable(language) if known is None or known.table.full else known.table
+        table = TransitionTable(language) if known is None or known.table.is_full else known.table
         if evidence:
             examples = Examples(words, table, evidence)
         first = FirstRules(Draft(Ruleset(), words, examples, self.from_evidence), self.lines)
-        self._known[language] = _Known(language, table, list(evidence), first)
+        self._known[language] = _EvidenceCache(language, table, list(evidence), first)
         return self._known[language]
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What questions about the same evidence have in common."""
+class _EvidenceCache:
+    """Distributions that depend on the evidence only."""
 
     language: RuleLanguage
     table: TransitionTable
@@ -115,6 +119,6 @@ class _Known:
     edited: dict[str, EditedRules] = field(default_factory=dict)
 
 
-def _log(chance: float) -> float:
-    """Return a logarithm, that of nothing being minus infinity."""
-    return log(chance) if chance > 0 else -inf
+def _log(probability: float) -> float:
+    """Return the logarithm of a probability, -inf for 0."""
+    return log(probability) if probability > 0 else -inf

@@ -1,12 +1,12 @@
-"""A controlled English for rules: one on a line, and the first that applies says what follows.
+"""A controlled English for rules: one rule per line, and the first that applies decides.
 
     If verb is release and under foot is seed, then grown with product the same as seed.
     If verb is go to and target is not the same as under foot, then standing with object cow.
     Otherwise, standing.
 
-What conditions and conclusions may speak of is what a `TextView` lists: its `vocabulary`, and the
-fields of its `conclusions`. A conclusion leaves open what it does not name. Lines that cannot be
-read are reported, never guessed at.
+Conditions use the `vocabulary` of a `TextView`, and conclusions use its kinds of change and the
+fields of its `conclusions`. A field that a conclusion does not mention may have any value. Lines
+that cannot be parsed are reported and have no effect.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import NamedTuple
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.text import clean
 
-SAME = "the same as "
-"""What comes before the name of a fact where a value might stand."""
+SAME_AS = "the same as "
+"""Prefix of a fact's name that is used in place of a value."""
 
-MOST_LISTED = 40
-"""Values of a fact that somebody who writes rules is told: numbers of places may be many more."""
+MAX_LISTED_VALUES = 40
+"""Maximum number of values per fact in a prompt; positions, for example, can have many more."""
 
 _MARK = re.compile(r"^\s*(?:[-*\u2022]|\(?\d+[.)])\s+")
 _RULE = re.compile(r"^if\s+(?P<conditions>.+?),?\s+then\s+(?P<conclusion>.+?)\.?$", re.IGNORECASE)
@@ -34,20 +34,20 @@ _LAST = re.compile(
 
 
 class Reference(NamedTuple):
-    """A value that is given by naming the fact that has it."""
+    """The value of another fact."""
 
     fact: str
 
     def __str__(self) -> str:
-        return f"{SAME}{self.fact}"
+        return f"{SAME_AS}{self.fact}"
 
 
 Value = str | Reference
-"""A word, or the value of a fact."""
+"""A word, or a reference to a fact."""
 
 
 class Comparison(NamedTuple):
-    """What a condition says of a fact: that it has a value, or has not."""
+    """A condition: a fact has, or does not have, a value."""
 
     fact: str
     value: Value
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What follows: a kind of change, and those of its fields that are known, in their order."""
+    """A predicted kind of change, with the values of known fields, in the order of the view."""
 
     kind: str
     fields: tuple[tuple[str, Value], ...] = ()
@@ -69,7 +69,7 @@ class Conclusion(NamedTuple):
 
 
 class RuleLine(NamedTuple):
-    """A conclusion, and the conditions that all have to hold for it: each once, in order."""
+    """A conclusion, and its conditions, which must all hold; they are distinct and ordered."""
 
     conditions: tuple[Comparison, ...]
     conclusion: Conclusion
@@ -79,7 +79,7 @@ class RuleLine(NamedTuple):
 
 
 class Ruleset(NamedTuple):
-    """Rules: the first line that applies decides, and where none does what is `otherwise` said."""
+    """Lines and a default conclusion; the first line that applies decides."""
 
     lines: tuple[RuleLine, ...] = ()
     otherwise: Conclusion | None = None
@@ -91,24 +91,26 @@ class Ruleset(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The rules of a text, and one line on each of its lines that is none."""
+    """The rules in a text, and a message for each line that could not be parsed."""
 
     rules: Ruleset
     problems: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=16)  # an environment made anew has a view of its own
+@lru_cache(maxsize=16)  # each new environment has its own view
 def language_of(view: TextView) -> RuleLanguage:
-    """Return the language in which rules of an environment are written."""
+    """Return the language of rules for an environment."""
     return RuleLanguage(view)
 
 
 @dataclass(frozen=True, eq=False)
 class RuleLanguage:
-    """Reads rules in the words of a view; `str(rules)` writes them.
+    """Parses rules in the words of a view; `str(rules)` writes them.
 
-    `facts` and their `values`, and the `fields` of each kind of change and their values, are those
-    of the view. `shared` names, of each fact, those after it that may have a value of its own.
+    Attributes:
+        values: Values of each fact.
+        fields: For each kind of change, its fields and their values.
+        shared: For each fact, the later facts that have a value in common with it.
     """
 
     view: TextView
@@ -135,15 +137,15 @@ class RuleLanguage:
 
     @property
     def wording(self) -> str:
-        """The form and the words of rules, as a prompt states them."""
+        """The form and the vocabulary of rules, for prompts."""
 
         def listed(known: Mapping[str, Sequence[str]]) -> list[str]:
             same: dict[tuple[str, ...], list[str]] = {}
             for name, words in known.items():
                 same.setdefault(tuple(words), []).append(name)
             return [
-                f"- {'; '.join(alike)}: {', '.join(words[:MOST_LISTED])}"
-                + ", ..." * (len(words) > MOST_LISTED)
+                f"- {'; '.join(alike)}: {', '.join(words[:MAX_LISTED_VALUES])}"
+                + ", ..." * (len(words) > MAX_LISTED_VALUES)
                 for words, alike in same.items()
             ]
 
@@ -162,7 +164,7 @@ class RuleLanguage:
                 "",
                 "The first rule whose conditions all hold decides; `Otherwise` is the last rule. "
                 "A rule has one condition or several joined by `and`; a field that it leaves out "
-                f"may have any value. `{SAME}FACT` may replace a value.",
+                f"may have any value. `{SAME_AS}FACT` may replace a value.",
                 "",
                 "Facts and their values:",
                 *listed(self.values),
@@ -172,9 +174,9 @@ class RuleLanguage:
             ]
         ).removesuffix(" Their fields and values:")
 
-    @lru_cache(maxsize=4096)  # noqa: B019 - languages are few, and live as long as the process
+    @lru_cache(maxsize=4096)  # noqa: B019 - few languages exist, for the whole process
     def read(self, text: str) -> Reading:
-        """Read rules; marks and numbers before lines, and capitals, do not matter."""
+        """Parse rules; list markers, line numbers and capital letters are ignored."""
         lines: list[RuleLine] = []
         otherwise: Conclusion | None = None
         problems: list[str] = []
@@ -184,27 +186,29 @@ class RuleLanguage:
                 continue
             try:
                 if otherwise is not None:
-                    raise _Unread("it comes after the line that always applies")
+                    raise _ParseError("it comes after the line that always applies")
                 if last := _LAST.match(said):
                     otherwise = self._conclusion(last["conclusion"])
                 elif rule := _RULE.match(said):
                     conditions = self._conditions(rule["conditions"])
                     lines.append(RuleLine(conditions, self._conclusion(rule["conclusion"])))
                 else:
-                    raise _Unread("it is not of the form 'If ..., then ...' or 'Otherwise, ...'")
-            except _Unread as error:
+                    raise _ParseError(
+                        "it is not of the form 'If ..., then ...' or 'Otherwise, ...'"
+                    )
+            except _ParseError as error:
                 problems.append(f"line {number} is no rule, {error}: {clean(said, limit=80)}")
         return Reading(Ruleset(tuple(lines), otherwise), tuple(problems))
 
     def compare(self, fact: str, value: Value, holds: bool = True) -> Comparison:
-        """Make a condition; of two facts the one that the view lists first comes first."""
+        """Return a condition; if it compares two facts, they are in the order of the view."""
         facts = list(self.values)
         if isinstance(value, Reference) and facts.index(value.fact) < facts.index(fact):
             fact, value = value.fact, Reference(fact)
         return Comparison(fact, value, holds)
 
     def ordered(self, conditions: Sequence[Comparison]) -> tuple[Comparison, ...]:
-        """Return conditions each once, in the order of the view's facts."""
+        """Return conditions without duplicates, in the order of the view's facts."""
         facts = {fact: place for place, fact in enumerate(self.values)}
         return tuple(sorted(set(conditions), key=lambda each: (facts[each.fact], str(each))))
 
@@ -214,10 +218,10 @@ class RuleLanguage:
             fact, rest = self._word(rest, self.values, "fact")
             verb = re.match(r"\s+is\s+(not\s+)?", rest, re.IGNORECASE)
             if verb is None:
-                raise _Unread(f"'is' has to follow {fact!r}")
+                raise _ParseError(f"'is' has to follow {fact!r}")
             value, rest = self._value(rest[verb.end() :], self.values[fact], fact)
             if value == Reference(fact):
-                raise _Unread(f"it compares {fact!r} with itself")
+                raise _ParseError(f"it compares {fact!r} with itself")
             found.append(self.compare(fact, value, not verb[1]))
             if not rest.strip():
                 return self.ordered(found)
@@ -232,7 +236,7 @@ class RuleLanguage:
             name, rest = self._word(rest, self.fields[kind], f"field of {kind!r}")
             rest = _after(rest, r"\s+(?:is\s+)?", f"{name!r} has no value")
             if name in fields:
-                raise _Unread(f"it says {name!r} twice")
+                raise _ParseError(f"it says {name!r} twice")
             fields[name], rest = self._value(rest, self.fields[kind][name], name)
             joint = r",?\s+and\s+(?:with\s+)?|,\s+"
         return Conclusion(
@@ -240,29 +244,29 @@ class RuleLanguage:
         )
 
     def _value(self, text: str, known: Sequence[str], of: str) -> tuple[Value, str]:
-        """Take a word or a reference off the front of a text."""
-        same = re.match(SAME, text, re.IGNORECASE)
-        if same and not any(word.lower().startswith(SAME) for word in known):
+        """Split a word or a reference off the start of a text."""
+        same = re.match(SAME_AS, text, re.IGNORECASE)
+        if same and not any(word.lower().startswith(SAME_AS) for word in known):
             fact, rest = self._word(text[same.end() :], self.values, "fact")
             return Reference(fact), rest
         return self._word(text, known, f"value of {of!r}")
 
     def _word(self, text: str, known: Iterable[str], what: str) -> tuple[str, str]:
-        """Take the longest of the known words off the front of a text, with or without a 'the'."""
+        """Split the longest known word off the start of a text, with or without "the"."""
         pattern, words = _words(tuple(known))
         found = pattern.match(text)
         if found is None:
-            raise _Unread(f"it has no {what} at {clean(text.strip(), limit=30)!r}")
+            raise _ParseError(f"it has no {what} at {clean(text.strip(), limit=30)!r}")
         return words.get(found[1]) or words[found[1].lower()], text[found.end() :]
 
 
-class _Unread(Exception):
-    """Why a line is no rule."""
+class _ParseError(Exception):
+    """The reason why a line is not a rule."""
 
 
 @lru_cache(maxsize=256)
 def _words(known: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
-    """Return what finds any of the words at the front of a text, and the words as they are."""
+    """Return a pattern for any of the words, and the words by their lower-case form."""
     longest = sorted(known, key=len, reverse=True)
     either = "|".join(map(re.escape, longest)) or r"(?!)"
     pattern = re.compile(rf"\s*(?:the\s+)?({either})(?=$|[\s,])", re.IGNORECASE)
@@ -270,8 +274,8 @@ def _words(known: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
 
 
 def _after(text: str, joint: str, otherwise: str) -> str:
-    """Return what comes after a joint at the front of a text."""
+    """Return the text after a joint, such as "and", at its start."""
     found = re.match(joint, text, re.IGNORECASE)
     if found is None:
-        raise _Unread(otherwise)
+        raise _ParseError(otherwise)
     return text[found.end() :]

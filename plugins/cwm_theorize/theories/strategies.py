@@ -1,9 +1,9 @@
-"""Searches among rules in words: chains, weighted samples, the best of many (Levy et al., 2025).
+"""Search strategies for rules in words: chains, weighted samples, best of many.
 
-All of them look for rules by how likely they are once the evidence is seen: p(h) is proportional
-to exp L(h), L being the log-likelihood of the evidence and the logarithm of what rules were held
-for before it (as published that is the same for all). A problem that knows none is searched by
-the logarithm of the score instead.
+All strategies use the posterior of rules h given the evidence (Levy et al., 2025): p(h) is
+proportional to exp L(h), where L is the log-likelihood of the evidence plus the log-prior (as
+published, the prior is uniform). For a problem without likelihoods, L is the logarithm of the
+score.
 """
 
 from collections import Counter
@@ -48,11 +48,12 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "experimenter.entropy": 0.01,
     }
 )
-"""What rules were weighed by, how they were sampled, and how curiosity collected and learned."""
+"""Published options of scoring, of sampling by the theorist, and of the experimenter
+`curiosity`."""
 
 
 def likelihood_of(verdict: Verdict) -> float:
-    """Return L, which is -inf for what could not be weighed."""
+    """Return L; -inf if the candidate could not be scored."""
     if verdict.is_bug:
         return -inf
     if verdict.log_likelihood is not None:
@@ -62,31 +63,30 @@ def likelihood_of(verdict: Verdict) -> float:
 
 @dataclass
 class Particle:
-    """A chain: the node that it stands at, none at first, and how often it might have moved."""
+    """A chain: its current node (None at first), and the number of its proposals."""
 
     node: Node | None = None
     tried: int = 0
 
     @property
-    def place(self) -> int:
-        """The number of the node that it stands at."""
+    def node_id(self) -> int:
+        """The ID of the current node."""
         return ROOT if self.node is None else self.node.id
 
 
 @dataclass
 class Metropolis(Strategy):
-    """Chains that move from rules to better ones, and now and then to worse ones.
+    """Markov chains that accept better rules always, and worse rules sometimes.
 
-    Each particle begins with rules from scratch, h, and is proposed others that these inspire,
-    h'. With u drawn evenly from [0, 1), each time anew, it moves where log u < w:
+    Each particle starts with rules from scratch, h. Each proposal h' is derived from the current
+    rules. With u drawn from [0, 1) for each proposal, the particle moves if log u < w:
 
         w = L(h') - L(h)                                   as published
         w = L(h') - L(h) - log q(h'|h) + log q(h|h')       with `hastings`
 
-    Only the latter visits rules in proportion to their likelihood: q, the chance of a proposal, is
-    hardly ever the same in both directions. Particles know nothing of each other. Where more
-    proposals are in flight than there are particles, those for one that has moved meanwhile are
-    passed over.
+    Only the latter visits rules in proportion to their posterior, because the proposal probability
+    q is usually asymmetric. Particles are independent. If more proposals are in flight than there
+    are particles, a proposal from a node that its particle has left is passed over.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED}
@@ -101,71 +101,71 @@ class Metropolis(Strategy):
     """Correct for the probabilities of the proposal and its reverse; needs a theorist that knows
     them. Published: false."""
     accepted: int = field(default=0, init=False)
-    """How often a particle moved."""
+    """Number of moves of all particles."""
     _particles: list[Particle] = field(init=False, repr=False)
-    _told: dict[int, str] = field(default_factory=dict, init=False, repr=False)
+    _statuses: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Begin with particles that stand nowhere."""
         super().__post_init__()
         self._particles = [Particle() for _ in range(self.particles)]
 
     @property
     def repeats(self) -> bool:
-        """Rules that are not left inspire others again and again."""
+        """Return True: the same rules may receive several proposals."""
         return True
 
     @property
     def corrects(self) -> bool:
-        """Whether it makes up for the chances of its proposals."""
+        """Whether moves correct for proposal probabilities."""
         return self.hastings
 
     def held(self) -> Sequence[int]:
-        """Return where the particles stand."""
-        return sorted({particle.place for particle in self._particles} - {ROOT})
+        """Return the current nodes of the particles."""
+        return sorted({particle.node_id for particle in self._particles} - {ROOT})
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Have rules proposed to the particle that waits for the fewest, then that had the fewest.
+        """Select the particle with the fewest pending proposals, then with the fewest proposals.
 
-        The draws are for whoever answers; what is left to chance here follows from the answer.
+        The theorist uses the random draws; acceptance uses the seed of the answer.
         """
         awaited = Counter(move.parent for move in pending)
-        standing = Counter(particle.place for particle in self._particles)
+        standing = Counter(particle.node_id for particle in self._particles)
         node = min(
-            self._particles, key=lambda one: (awaited[one.place] / standing[one.place], one.tried)
+            self._particles,
+            key=lambda one: (awaited[one.node_id] / standing[one.node_id], one.tried),
         ).node
         if node is None:
             return Move(GENERATE)
         return Move(IMPROVE, node.id, node.program, node.verdict)
 
     def update(self, node: Node) -> None:
-        """Move a particle, or leave it where it is."""
-        at = [particle for particle in self._particles if particle.place == node.parent]
+        """Move a particle to the node, or reject the node."""
+        at = [particle for particle in self._particles if particle.node_id == node.parent]
         if not node.asked:
             if node.action in (EVIDENCE, START):
                 for particle in at:
                     particle.node = node
             return
         if not at:
-            self._told[node.id] = "passed over"
+            self._statuses[node.id] = "passed over"
             return
         particle = min(at, key=lambda one: one.tried)
         particle.tried += 1
-        moves = self._moves(particle, node)
+        moves = self._accepts(particle, node)
         if moves:
             self.accepted += particle.node is not None
             particle.node = node
-        self._told[node.id] = "accepted" if moves else "rejected"
+        self._statuses[node.id] = "accepted" if moves else "rejected"
 
     def state(self, node: int) -> str:
-        """Say what became of a proposal, and who stands there."""
-        here = [str(n) for n, one in enumerate(self._particles, 1) if one.place == node]
+        """Return the status of a proposal, or the particles at a node."""
+        here = [str(n) for n, one in enumerate(self._particles, 1) if one.node_id == node]
         if not here:
-            return self._told.get(node, "")
+            return self._statuses.get(node, "")
         return "held" if self.particles == 1 else f"held by {', '.join(here)}"
 
-    def _moves(self, particle: Particle, node: Node) -> bool:
-        """Whether a particle moves to the rules of a node."""
+    def _accepts(self, particle: Particle, node: Node) -> bool:
+        """Return whether a particle moves to the rules of a node."""
         new = likelihood_of(node.verdict)
         if particle.node is None or new == -inf:
             return new > -inf
@@ -181,25 +181,25 @@ class Metropolis(Strategy):
 
 
 class Sample(NamedTuple):
-    """Rules that were drawn: L, and what is added to it to get their log-weight."""
+    """Sampled rules: L, and the term that is added to get the log-weight."""
 
     likelihood: float
     added: float
 
     @property
     def weight(self) -> float:
-        """The logarithm of the weight."""
+        """The log-weight."""
         return self.likelihood + self.added
 
 
 @dataclass
 class Importance(Strategy):
-    """Rules drawn from scratch, weighted by how much likelier they are than they were to be drawn.
+    """Importance sampling: rules from scratch, weighted by exp L(h) / q(h).
 
-    The weight of rules h is exp L(h) / q(h), q being the chance that they were drawn. When the
-    evidence grows, `particles` of them are drawn anew by their weights, which are shared evenly
-    among these, and then multiplied by what the likelihood has changed by. What is drawn after
-    that joins them, so that at any time the weights are those of all that was ever drawn.
+    q(h) is the proposal probability of rules h. When the evidence grows, `particles` samples are
+    drawn by weight and share the total weight equally. Then each weight is multiplied by the change
+    of its likelihood. Later samples are added, so that the weights always represent all samples so
+    far.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED}
@@ -218,38 +218,38 @@ class Importance(Strategy):
 
     @property
     def repeats(self) -> bool:
-        """All rules answer the same question: they are independent."""
+        """Return True: all samples answer the same question and are independent."""
         return True
 
     @property
     def weighs_proposals(self) -> bool:
-        """It has to know how likely its proposals were."""
+        """Return True: the strategy needs the probabilities of its proposals."""
         return True
 
     @property
     def weights(self) -> dict[int, float]:
-        """The weight of each node that counts at present, 1 in total."""
-        return dict(zip(self._samples, softmax(self._logarithms()), strict=True))
+        """The normalised weight of each current node."""
+        return dict(zip(self._samples, softmax(self._log_weights()), strict=True))
 
     @property
     def effective_size(self) -> float:
-        """How many samples of equal weight would say as much: (sum w)^2 / sum w^2."""
+        """Effective sample size: (sum w)^2 / sum w^2."""
         weights = np.array(list(self.weights.values()))
         return float(1 / (weights**2).sum()) if len(weights) else 0.0
 
     def held(self) -> Sequence[int]:
-        """Return the rules that are kept when the evidence grows."""
-        return sorted(self._kept())
+        """Return the nodes that remain when the evidence grows."""
+        return sorted(self._remaining())
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Have rules drawn from scratch."""
+        """Request rules from scratch."""
         return Move(GENERATE)
 
     def update(self, node: Node) -> None:
-        """Weigh what was drawn, or, with what else is kept, by evidence that has grown."""
+        """Add a sample, or reweight a remaining sample on new evidence."""
         likelihood = likelihood_of(node.verdict)
         if node.action == EVIDENCE:
-            kept = self._kept()
+            kept = self._remaining()
             if node.parent in kept:
                 added = kept.pop(node.parent).added
                 self._samples = kept | {node.id: Sample(likelihood, added)}
@@ -263,17 +263,17 @@ class Importance(Strategy):
             self._samples[node.id], self._seed = Sample(likelihood, -node.forward), node.seed
 
     def state(self, node: int) -> str:
-        """Say how much a sample weighs."""
+        """Return the weight of a sample."""
         return f"weight {self.weights[node]:.3f}" if node in self._samples else ""
 
-    def _logarithms(self) -> np.ndarray:
+    def _log_weights(self) -> np.ndarray:
         return np.array([sample.weight for sample in self._samples.values()])
 
-    def _kept(self) -> dict[int, Sample]:
-        """Return the samples that remain: all, unless there are more than `particles`."""
+    def _remaining(self) -> dict[int, Sample]:
+        """Return the remaining samples: all, or `particles` samples after resampling."""
         if len(self._samples) <= self.particles:
             return dict(self._samples)
-        logarithms, rng = self._logarithms(), np.random.default_rng([self._seed, 1])
+        logarithms, rng = self._log_weights(), np.random.default_rng([self._seed, 1])
         ends = np.cumsum(softmax(logarithms))
         if self.resampling == "systematic":
             points = (np.arange(self.particles) + rng.random()) / self.particles
@@ -292,9 +292,9 @@ class Importance(Strategy):
 
 @dataclass
 class BestOf(Strategy):
-    """Rules drawn from scratch, the likeliest of which count: nothing is made of the others.
+    """Rules from scratch; only the best rules count.
 
-    It was published as importance sampling. There the best rules of a phase are forgotten with it.
+    Published as importance sampling. There, the best rules of a phase are forgotten after it.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -311,14 +311,14 @@ class BestOf(Strategy):
 
     @property
     def repeats(self) -> bool:
-        """All rules answer the same question: they are independent."""
+        """Return True: all rules answer the same question and are independent."""
         return True
 
     @property
     def forgets(self) -> bool:
-        """Whether the best rules of before do not compete with those to come."""
+        """Whether earlier best rules do not compete with later rules."""
         return self.forget
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Have rules drawn from scratch."""
+        """Request rules from scratch."""
         return Move(GENERATE)

@@ -1,13 +1,12 @@
-"""The backend `symbolic`: rules in the controlled language, read exactly.
+"""The backend `symbolic`: an exact reader of rules in the controlled language.
 
-Of the candidates of a transition those are *entailed* that the deciding line of the rules allows:
-all of its kind whose fields are as it says; all where no line applies. With the chance `noise`
-anything may follow:
+The line of the rules that decides a transition *entails* candidates: all of its kind whose fields
+agree with its conclusion. If no line applies, all candidates are entailed. With probability
+`noise`, any candidate follows:
 
     p(o) = (1 - noise) [o is entailed] / entailed + noise / candidates
 
-and nothing is ruled out by a line that no candidate agrees with. These are probabilities among the
-candidates. Lines that are no rules of the language say nothing.
+A line that agrees with no candidate excludes nothing. Lines that cannot be parsed have no effect.
 """
 
 from __future__ import annotations
@@ -36,23 +35,27 @@ from cwm_theorize.theories.language import (
 )
 
 ABSENT = -1
-"""The number of a value that a transition does not have."""
+"""Code of a missing value."""
 
 NO_CHANGE = 0
-"""The number of what stands where a transition has no more candidates; it is of no kind."""
+"""Code that pads the candidates of a transition; it has no kind."""
 
-MOST = 50_000
-"""Transitions that are kept as numbers: with forty candidates each, about 10 megabytes."""
+MAX_TRANSITIONS = 50_000
+"""Maximum number of transitions in a table: about 10 MB with forty candidates each."""
 
 
 class TransitionTable:
-    """Transitions as numbers, so that rules are read for many of them at once.
+    """Transitions as integer codes, to evaluate rules on many transitions in one operation.
 
-    Every value has a number of its own, and every change: its kind is in `kinds` (changes,) and
-    its fields in `fields` (changes, fields of a kind). The `facts` are (transitions, facts), the
-    `candidates` are changes (transitions, candidates), and `followed` is the change of each. A
-    transition is known by being the same object, and stays in its row; a table that is `full` is
-    to be left for another.
+    Every value and every change has a code. A transition is identified by its object and keeps its
+    row. A table that is `is_full` should be replaced by a new one.
+
+    Attributes:
+        kinds: Kind of each change (changes,).
+        fields: Field values of each change (changes, fields of a kind).
+        facts: Fact values (transitions, facts).
+        candidates: Changes (transitions, candidates).
+        followed: Recorded change of each transition (transitions,).
     """
 
     def __init__(self, language: RuleLanguage) -> None:
@@ -77,17 +80,17 @@ class TransitionTable:
         self._lock = Lock()
 
     @property
-    def full(self) -> bool:
-        """Whether it holds more than is needed again."""
-        return len(self._rows) > MOST
+    def is_full(self) -> bool:
+        """Whether the table has reached its maximum size."""
+        return len(self._rows) > MAX_TRANSITIONS
 
     def code(self, word: str) -> int:
-        """Return the number of a word: one of its own, whatever other threads ask for."""
+        """Return the code of a word; safe for concurrent use."""
         known = self.codes.get(word)
         return self.codes.setdefault(word, next(self._unused)) if known is None else known
 
     def rows(self, transitions: Sequence[TextTransition]) -> np.ndarray:
-        """Return the rows (transitions,) of the table that these stand in."""
+        """Return the rows (transitions,) of transitions, after adding missing ones."""
         with self._lock:
             new = {id(each): each for each in transitions if id(each) not in self._rows}
             if new:
@@ -95,7 +98,7 @@ class TransitionTable:
         return np.array([self._rows[id(each)][0] for each in transitions], dtype=np.int64)
 
     def columns(self, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-        """Return the places (rows,) of sentences among the candidates of transitions."""
+        """Return the index (rows,) of each sentence among the candidates of its row."""
         changes = np.array([self._texts.get(text, ABSENT) for text in texts], dtype=np.int32)
         there = self.candidates[rows] == changes[:, None]
         columns = there.argmax(axis=1)
@@ -109,8 +112,8 @@ class TransitionTable:
 
     def _add(self, transitions: Sequence[TextTransition]) -> None:
         if not all(each.candidates for each in transitions):
-            raise CwmError("rules cannot be weighed: this environment lists no possible changes")
-        candidates = [self._listed(each.candidates) for each in transitions]
+            raise CwmError("rules cannot be scored: this environment lists no possible changes")
+        candidates = [self._candidate_codes(each.candidates) for each in transitions]
         self._make_room(len(self._rows) + len(transitions), max(map(len, candidates)))
         for row, (transition, numbers) in enumerate(
             zip(transitions, candidates, strict=True), len(self._rows)
@@ -118,11 +121,11 @@ class TransitionTable:
             words = map(transition.facts.get, self.places)
             self.facts[row] = [ABSENT if word is None else self.code(word) for word in words]
             self.candidates[row, : len(numbers)] = numbers
-            self.followed[row] = self._number(transition.change)
+            self.followed[row] = self._change_code(transition.change)
             self._rows[id(transition)] = row, transition
 
     def _make_room(self, rows: int, width: int) -> None:
-        """Have so many rows at least; they double, so that each is copied twice on average."""
+        """Grow to at least `rows` rows; doubling copies each row twice on average."""
         more = max(rows, 2 * len(self.facts)) - len(self.facts) if rows > len(self.facts) else 0
         wider = max(0, width - self.candidates.shape[1])
         if more or wider:
@@ -133,14 +136,14 @@ class TransitionTable:
                 self.candidates, (below, (0, wider)), constant_values=NO_CHANGE
             )
 
-    def _listed(self, candidates: tuple[Change, ...]) -> list[int]:
-        """Return the numbers of candidates; the actions of a state have the very same ones."""
+    def _candidate_codes(self, candidates: tuple[Change, ...]) -> list[int]:
+        """Return the codes of candidates; actions of the same state share the same tuple."""
         if id(candidates) not in self._lists:
-            self._lists[id(candidates)] = [*map(self._number, candidates)], candidates
+            self._lists[id(candidates)] = [*map(self._change_code, candidates)], candidates
         return self._lists[id(candidates)][0]
 
-    def _number(self, change: Change) -> int:
-        """Return the number of a change; most are met many times."""
+    def _change_code(self, change: Change) -> int:
+        """Return the code of a change; most changes occur many times."""
         key = (change.text, change.kind, tuple(change.fields.values()))
         if key not in self._changes:
             fields = np.full((1, self.fields.shape[1]), ABSENT, dtype=np.int32)
@@ -152,7 +155,7 @@ class TransitionTable:
         return self._changes[key]
 
     def holding(self, comparison: Comparison, rows: np.ndarray) -> np.ndarray:
-        """Return in which rows (rows,) a condition holds."""
+        """Return whether a condition holds in each row (rows,)."""
         found, value = self.facts[rows, self.places[comparison.fact]], comparison.value
         same: np.ndarray
         if isinstance(value, Reference):
@@ -162,7 +165,7 @@ class TransitionTable:
         return same if comparison.holds else ~same
 
     def deciding(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
-        """Return the line (rows,) that decides: one past the last where none applies."""
+        """Return the index (rows,) of the deciding line; the number of lines if none applies."""
         deciding = np.full(len(rows), len(rules.lines))
         places, left = np.arange(len(rows)), rows
         for number, line in enumerate(rules.lines):
@@ -177,7 +180,7 @@ class TransitionTable:
         return deciding
 
     def entailed(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
-        """Return which candidates (rows, candidates) the deciding lines allow, if any at all."""
+        """Return which candidates (rows, candidates) the deciding lines entail."""
         candidates = self.candidates[rows]
         entailed: np.ndarray = candidates != NO_CHANGE
         deciding = self.deciding(rules, rows)
@@ -191,8 +194,8 @@ class TransitionTable:
     def _agreeing(
         self, conclusion: Conclusion, rows: np.ndarray, changes: np.ndarray
     ) -> np.ndarray:
-        """Return which changes (rows, changes) a conclusion allows."""
-        fields = self.fields  # another thread may just add a change, the kind of it first
+        """Return which changes (rows, changes) agree with a conclusion."""
+        fields = self.fields  # another thread may be adding a change, whose kind comes first
         agreeing: np.ndarray = self.kinds[: len(fields)] == self.code(conclusion.kind)
         slots = self.slots[conclusion.kind]
         for name, value in conclusion.fields:
@@ -206,14 +209,14 @@ class TransitionTable:
         return np.asarray(found)
 
     def precision(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
-        """Return [the change is entailed] / entailed (rows,): 1 where rules say it exactly."""
+        """Return [the recorded change is entailed] / entailed (rows,); 1 is an exact prediction."""
         entailed = self.entailed(rules, rows)
         followed = self.candidates[rows] == self.followed[rows, None]
         right = (entailed & followed).any(axis=1)
         return np.asarray(right / np.maximum(entailed.sum(axis=1), 1))
 
     def probabilities(self, rules: Ruleset, rows: np.ndarray, noise: float) -> np.ndarray:
-        """Return the probability (rows, candidates) of each candidate, 0 where there is none."""
+        """Return the probability (rows, candidates) of each candidate, 0 for padding."""
         entailed, there = self.entailed(rules, rows), self.candidates[rows] != NO_CHANGE
         entailed[~entailed.any(axis=1)] = True
         entailed &= there
@@ -223,9 +226,9 @@ class TransitionTable:
 
 @dataclass(frozen=True)
 class Symbolic(Backend):
-    """Reads rules in the controlled language exactly: the statistician that needs no model.
+    """A statistician without a model: reads rules in the controlled language exactly.
 
-    `model` is accepted for the sake of `--model` and must be empty.
+    `model` exists for `--model` and must be empty.
     """
 
     can_score = True
@@ -244,46 +247,48 @@ class Symbolic(Backend):
             raise CwmError("the symbolic statistician uses no model: leave out --model")
 
     def complete(self, request: Request) -> Completion:
-        """Refuse: it weighs rules, and proposes none."""
+        """Raise `CwmError`: this backend only scores rules."""
         raise CwmError("the symbolic statistician proposes no rules: choose a --theorist")
 
     def wording(self, view: TextView) -> str:
-        """Describe the controlled language, with the words that it has for the environment."""
+        """Return the controlled language and its vocabulary for the environment, for prompts."""
         return language_of(view).wording
 
     def unread(self, view: TextView, rules: str) -> Sequence[str]:
-        """Return why lines are no rules of the language."""
+        """Return a message for each line that is not a rule of the language."""
         return language_of(view).read(rules).problems
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
-        """Return, for each sentence, the logarithm of its probability among the candidates."""
+        """Return the log-probability of each sentence among its candidates."""
         asked = [
             each.question for each in requests if isinstance(each.question, PredictionQuestion)
         ]
         if len(asked) < len(requests):
             raise CwmError(
-                "the symbolic statistician only weighs changes under rules: choose another backend"
+                "the symbolic statistician only scores changes under rules: choose another backend"
             )
         texts = iter([each.text for each in requests])
         scores: list[Sequence[float]] = []
-        for table, rows, weights in self._weighed(asked):
+        for table, rows, weights in self._grouped_probabilities(asked):
             columns = table.columns(rows, [*islice(texts, len(rows))])
             own = weights[np.arange(len(rows)), columns]
             scores += [(value,) for value in np.log(own).tolist()]
         return scores
 
     def of_candidates(self, questions: Sequence[PredictionQuestion]) -> list[np.ndarray]:
-        """Return the logarithms of the probabilities of all candidates of each question."""
-        weights = (own for _, _, several in self._weighed(questions) for own in several)
+        """Return the log-probabilities of all candidates of each question."""
+        weights = (
+            own for _, _, several in self._grouped_probabilities(questions) for own in several
+        )
         return [
             np.log(own[: len(question.transition.candidates)])
             for own, question in zip(weights, questions, strict=True)
         ]
 
-    def _weighed(
+    def _grouped_probabilities(
         self, questions: Sequence[PredictionQuestion]
     ) -> Iterator[tuple[TransitionTable, np.ndarray, np.ndarray]]:
-        """Yield tables, rows, and what the candidates weigh, of questions by the same rules."""
+        """Yield table, rows and candidate probabilities of questions, grouped by rules."""
         for (_, rules), same in groupby(questions, key=lambda each: (id(each.view), each.rules)):
             asked = list(same)
             table, rows = self._table(asked[0].view, [each.transition for each in asked])
@@ -293,9 +298,9 @@ class Symbolic(Backend):
     def _table(
         self, view: TextView, transitions: Sequence[TextTransition]
     ) -> tuple[TransitionTable, np.ndarray]:
-        """Return a table that has these transitions, and their rows."""
+        """Return a table with these transitions, and their rows."""
         language = language_of(view)
         table = self._tables.get(language)
-        if table is None or table.full:
+        if table is None or table.is_full:
             table = self._tables[language] = TransitionTable(language)
         return table, table.rows(transitions)

@@ -1,4 +1,4 @@
-"""A tiny language model that reads rules and predicts in words, for want of a large one."""
+"""A tiny language model that reads rules and predicts changes in words."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer the `tiny` backend."""
+    """Register the `tiny` backend."""
     return {"tiny": "cwm_theorize.tiny.backend:Tiny"}

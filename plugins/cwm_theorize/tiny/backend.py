@@ -1,4 +1,4 @@
-"""The backend `tiny`: a language model small enough to be trained on the spot."""
+"""The backend `tiny`: a language model that can be trained in minutes on a CPU."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, unheard
 from cwm_theorize.statistician import PredictionQuestion
-from cwm_theorize.tiny.lessons import learned
+from cwm_theorize.tiny.lessons import train_for
 from cwm_theorize.tiny.model import TinyModel, question_text
-from cwm_theorize.tiny.training import Course, required
+from cwm_theorize.tiny.training import Course, require_torch
 
 SHIPPED = Path(__file__).parent / "weights"
-"""Models that ship, each named by the words that it reads."""
+"""Included models; each file is named after the key of its vocabulary."""
 
 
 def words_key(view: TextView) -> str:
-    """Name what can be said in a view: one model reads all environments that share it."""
+    """Return a hash of a view's vocabulary; environments with equal vocabularies share a model."""
     said = [
         list(view.kinds),
         {name: list(values) for name, values in view.vocabulary.items()},
@@ -40,12 +40,12 @@ def words_key(view: TextView) -> str:
 
 @dataclass(frozen=True)
 class Tiny(Backend):
-    """A decoder of some 350,000 weights that has learned to read rules in one environment's words.
+    """A decoder with about 350,000 weights that reads rules in the words of one environment.
 
-    It reads the rules, what is seen and what is done, and weighs the sentence that says what
-    follows, word by word; it proposes no rules. Where no weights ship for an environment's words
-    it is trained (that takes `cwm-cli[neural]`), once for the same options: by random play and
-    made-up rules, not by what really follows.
+    It reads rules, state and action, and scores the sentence of a change word by word. It does not
+    propose rules. If no included model knows the vocabulary of the environment, one is trained
+    (extra `neural`) and cached by its options. The training data are random play and generated
+    rules, never the true outcomes.
     """
 
     can_score = True
@@ -66,22 +66,22 @@ class Tiny(Backend):
     )
 
     def __post_init__(self) -> None:
-        """Refuse the name of a model."""
+        """Reject a model name."""
         if self.model:
             raise CwmError("the tiny language model has no name: leave out --model")
 
     def complete(self, request: Request) -> Completion:
-        """Refuse: it has learned to predict, not to propose."""
+        """Raise `CwmError`: the model predicts changes, and proposes no rules."""
         raise CwmError("the tiny language model proposes no rules: choose another --theorist")
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
-        """Weigh sentences word by word, all that answer one question together."""
+        """Score sentences word by word; sentences for the same question share one pass."""
         asked: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         for place, request in enumerate(requests):
             question = request.question
             if not isinstance(question, PredictionQuestion):
                 raise CwmError(
-                    "the tiny language model only weighs predictions: choose another --theorist"
+                    "the tiny language model only scores predictions: choose another --theorist"
                 )
             asked.setdefault(self._prompt(question), []).append(place)
         found: list[Sequence[float]] = [()] * len(requests)
@@ -96,10 +96,10 @@ class Tiny(Backend):
         return found
 
     def _prompt(self, question: PredictionQuestion) -> tuple[str, tuple[int, ...]]:
-        """Return what names the model that reads a question, and the question in its tokens."""
+        """Return the key of the model for a question, and the question as tokens."""
         key = self.weights or words_key(question.view)
         if key not in self._models:
-            self._models[key] = self._found(key)
+            self._models[key] = self._load(key)
         here = question.transition
         text = question_text(question.rules, here.state, here.action)
         return key, self._models[key].tokens(text)
@@ -110,7 +110,7 @@ class Tiny(Backend):
         env_args: Mapping[str, Any],
         tell: Callable[[str], None] = unheard,
     ) -> None:
-        """Learn the words of an environment where no model knows them yet."""
+        """Train a model for the vocabulary of an environment, unless one exists."""
         if self.weights or spec.text is None:
             return
         with closing(spec.make(**env_args)) as env:
@@ -118,32 +118,31 @@ class Tiny(Backend):
         key = words_key(view)
         if key in self._models or self._file(key) is not None:
             return
-        required()
-        cached = self._cached(key)
+        require_torch()
+        cached = self._cache_file(key)
         tell(f"training a tiny language model for {spec.id}, for at most {self.seconds:g} seconds")
         course = Course(self.steps, self.seconds, seed=self.seed)
-        model = learned(spec, env_args, view, course, tell)
+        model = train_for(spec, env_args, view, course, tell)
         cached.parent.mkdir(parents=True, exist_ok=True)
         model.save(cached)
 
-    def _found(self, key: str) -> TinyModel:
-        """Load the model that was named, ships, or was trained."""
+    def _load(self, key: str) -> TinyModel:
+        """Load the model from `weights`, from the included models, or from the cache."""
         file = Path(self.weights) if self.weights else self._file(key)
         if file is None:
             raise CwmError(
                 "no tiny language model was trained for this environment: `cwm theorize "
-                "--statistician tiny` "
-                "trains one"
+                "--statistician tiny` trains one"
             )
         return TinyModel.load(file)
 
     def _file(self, key: str) -> Path | None:
-        """Return where there are weights for the words of this key."""
-        files = (SHIPPED / f"{key}.npz", self._cached(key))
+        """Return the weights file for a vocabulary; None if there is none."""
+        files = (SHIPPED / f"{key}.npz", self._cache_file(key))
         return next((file for file in files if file.is_file()), None)
 
-    def _cached(self, key: str) -> Path:
-        """Return where what is trained with these options is kept."""
+    def _cache_file(self, key: str) -> Path:
+        """Return the cache file for a vocabulary and these training options."""
         import platformdirs
 
         named = f"{key}-{self.steps}-{self.seconds:g}-{self.seed}.npz"

@@ -1,8 +1,8 @@
-"""What the tiny language model learns from: rules that a theorist makes up, and what they entail.
+"""Training data of the tiny language model: generated rules and the changes they entail.
 
-Nothing of what really follows an action is in it. Situations are met by random play; the rules come
-from a theorist that is shown situations in which anything might have followed; and a statistician
-that reads rules exactly says which changes they allow.
+The data do not include the true outcomes. States come from random play. A theorist generates rules
+from transitions with arbitrary changes. A statistician that reads rules exactly determines the
+changes that the rules allow.
 """
 
 from __future__ import annotations
@@ -40,122 +40,128 @@ from cwm_theorize.tiny.model import (
 from cwm_theorize.tiny.training import Course, Lesson, train
 
 EPISODES = 400
-"""Of random play: what is rare in it, such as what one action in a thousand leads to, is met."""
+"""Episodes of random play: enough to meet states that one action in a thousand leads to."""
 
-LONGEST_EPISODE = 100
-"""Steps of an episode of random play at most."""
+MAX_EPISODE_STEPS = 100
+"""Maximum number of steps of random play per episode."""
 
-MOST_MET, MOST_ACTIONS = 4000, 32
-"""States that are kept, the rarer the rather, and actions that are looked at in each: together
-about as many transitions as the exact reader keeps at hand."""
+MAX_STATES, MAX_ACTIONS = 4000, 32
+"""Maximum number of states, rare ones preferred, and of actions in each state: together about as
+many transitions as the exact reader caches."""
 
-PLAIN = 10.0
-"""How often a made-up change is about what is there, as against any other: so is what follows in
-most worlds, and rules about it say more."""
+PRESENT_WEIGHT = 10.0
+"""Weight of a generated change whose fields are all present in the facts, relative to other
+changes: most environments have such changes, and rules about them predict more."""
 
-RULES_AT_ONCE, ASKED_OF_EACH = 8, 8
-"""Rules in a batch, each with one state, and actions that are asked about there."""
+RULES_PER_BATCH, QUESTIONS_PER_RULES = 8, 8
+"""Rules per batch, each with one state, and questions about actions in this state."""
 
-AT_HAND = 256
-"""Rules that are changed further: of fewer, those of one batch would be much like the last ones."""
+POOL_SIZE = 256
+"""Size of the pool of rules that are edited further; with fewer, consecutive batches would have
+similar rules."""
 
-STARTED, UNKNOWN_RULES = 0.3, 0.03
-"""Share of rules that are drawn anew, not by changing others; share of questions without rules."""
+NEW_RULES_FRACTION, NO_RULES_FRACTION = 0.3, 0.03
+"""Fraction of new rules, as opposed to edited ones; fraction of questions without rules."""
 
-TRIES = 20
-"""Draws of rules and a state until the rules tell actions apart there."""
+MAX_TRIES = 20
+"""Maximum number of draws of rules and a state, until the rules distinguish actions in the
+state."""
 
-ALIKE = 0.25
-"""Share of the rules that do not which are taken all the same: some say what always follows."""
+UNIFORM_RULES_FRACTION = 0.25
+"""Fraction of rules to use although they do not distinguish actions: some rules predict one
+change for all actions."""
 
-FIRST_WORDS, MOST_WORDS = 14, 60
-"""Most words of rules at the beginning, one line with one condition, and at the end."""
+START_MAX_WORDS, FINAL_MAX_WORDS = 14, 60
+"""Maximum number of words in rules at the start (one line with one condition) and at the end."""
 
-UNDERSTOOD = 0.2
-"""Nats by which an answer may be less likely than it could be for rules to have a word more."""
+UNDERSTOOD_EXCESS = 0.2
+"""Excess loss of an answer, in nats, below which the maximum number of words grows by one."""
 
-SHOWN = 12
-"""Transitions with made-up changes that the theorist is shown."""
+SHOWN_TRANSITIONS = 12
+"""Number of transitions with generated changes that the theorist sees."""
 
-SAMPLED = 1000
-"""Rules that the words are taken from, beside the words of what was met."""
+VOCABULARY_SAMPLES = 1000
+"""Number of rules that contribute words to the vocabulary, besides the words of states, actions
+and changes."""
 
-READ_BY: tuple[Role, Role] = ("theorist", "statistician")
-"""Who makes up rules, and who reads them: those that are taken where nobody is named."""
+ROLES: tuple[Role, Role] = ("theorist", "statistician")
+"""Roles whose default backends generate the rules and read them."""
 
 
-def learned(
+def train_for(
     spec: EnvironmentSpec,
     env_args: Mapping[str, Any],
     view: TextView,
     course: Course,
     tell: Callable[[str], None] = unheard,
 ) -> TinyModel:
-    """Train a model that knows the words of an environment."""
-    theorist, reader = (find("backend", default(role))() for role in READ_BY)
-    met = situations(spec, env_args, view, course.seed)
+    """Train a model for the vocabulary of an environment."""
+    theorist, reader = (find("backend", default(role))() for role in ROLES)
+    met = collect_states(spec, env_args, view, course.seed)
     lessons = Lessons(view, met, theorist, reader, course.seed)
     return train(lessons.words, lessons, course, tell)
 
 
-class MadeUp(TheoryProblem):
-    """A problem whose evidence was made up, so that rules about it tell nothing of the truth."""
+class GeneratedEvidence(TheoryProblem):
+    """A problem with generated evidence, so that rules do not depend on the environment."""
 
-    made_up: list[TextTransition]
+    generated: list[TextTransition]
 
     @property
     def evidence(self) -> list[TextTransition]:
-        """Situations in which anything may have followed."""
-        return self.made_up
+        """Transitions with generated changes."""
+        return self.generated
 
 
-def situations(
+def collect_states(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], view: TextView, seed: int
 ) -> list[list[TextTransition]]:
-    """Meet states by random play, each with its actions; what follows them is made up."""
+    """Return transitions for each state of random play, one per action, with generated changes."""
     rng = np.random.default_rng([seed, 1])
     met: dict[str, list[TextTransition]] = {}
     with closing(spec.make(**env_args)) as env:
         for episode in range(EPISODES):
             observation, _ = env.reset(seed=int(rng.integers(2**31)) if episode else seed)
-            for _ in range(LONGEST_EPISODE):
+            for _ in range(MAX_EPISODE_STEPS):
                 legal, state = view.legal(observation), view.state(observation)
                 if state not in met:
                     changes = tuple(view.candidates(observation))
-                    looked_at = rng.permutation(legal)[:MOST_ACTIONS].tolist()
+                    looked_at = rng.permutation(legal)[:MAX_ACTIONS].tolist()
                     met[state] = [
                         TextTransition(
                             state, view.action(observation, action), change, changes, facts
                         )
                         for action in looked_at
                         for facts in [view.facts(observation, action)]
-                        for change in [_made_up(changes, facts, rng)]
+                        for change in [_random_change(changes, facts, rng)]
                     ]
                 observation, _, terminated, truncated, _ = env.step(int(rng.choice(legal)))
                 if terminated or truncated:
                     break
     found = list(met.values())
-    if len(found) <= MOST_MET:
+    if len(found) <= MAX_STATES:
         return found
     facts = [{fact for each in here for fact in each.facts.items()} for here in found]
     times = Counter(fact for here in facts for fact in here)
     rarity = np.array([1 / min(times[fact] for fact in here) for here in facts])
-    kept = rng.choice(len(found), MOST_MET, replace=False, p=rarity / rarity.sum())
+    kept = rng.choice(len(found), MAX_STATES, replace=False, p=rarity / rarity.sum())
     return [found[place] for place in kept]
 
 
-def _made_up(
+def _random_change(
     changes: Sequence[Change], facts: Mapping[str, str], rng: np.random.Generator
 ) -> Change:
-    """Draw what might have followed, rather something about what is there."""
+    """Draw a change; changes whose fields are present in the facts have more weight."""
     there = {*facts.values()}
-    weights = np.array([PLAIN if {*each.fields.values()} <= there else 1.0 for each in changes])
+    weights = np.array(
+        [PRESENT_WEIGHT if {*each.fields.values()} <= there else 1.0 for each in changes]
+    )
     return changes[rng.choice(len(changes), p=weights / weights.sum())]
 
 
 @dataclass
 class Lessons:
-    """Batches of lessons: a theorist makes up rules, a reader says what they entail."""
+    """Batches of lessons: a theorist generates rules, and a reader finds the entailed changes."""
 
     view: TextView
     met: Sequence[Sequence[TextTransition]]
@@ -165,15 +171,15 @@ class Lessons:
     words: tuple[str, ...] = field(init=False)
     _rules: list[str] = field(init=False)
     _model: TinyModel = field(init=False)
-    _asked: int = field(default=0, init=False)
-    _room: int = field(default=FIRST_WORDS, init=False)
+    _requests: int = field(default=0, init=False)
+    _max_words: int = field(default=START_MAX_WORDS, init=False)
 
     def __post_init__(self) -> None:
-        """Collect the words."""
+        """Collect the vocabulary."""
         self._rng = np.random.default_rng([self.seed, 2])
-        self._problem = MadeUp(Statistician(self.view, self.reader))
-        self._rules = [""] * AT_HAND
-        said = {word for _ in range(SAMPLED) for word in words_of(self._next_rules())}
+        self._problem = GeneratedEvidence(Statistician(self.view, self.reader))
+        self._rules = [""] * POOL_SIZE
+        said = {word for _ in range(VOCABULARY_SAMPLES) for word in words_of(self._next_rules())}
         for each in [each for here in self.met for each in here]:
             said |= {*words_of(each.state), *words_of(each.action)}
         for change in {change.text for here in self.met for change in here[0].candidates}:
@@ -182,48 +188,48 @@ class Lessons:
         self._model = TinyModel(self.words, {}, {})
 
     def __call__(self, excess: float) -> list[Lesson]:
-        """Return a batch; where those before are understood rules may have a word more."""
-        if excess < UNDERSTOOD:
-            self._room = min(MOST_WORDS, self._room + 1)
-        return [self._lesson() for _ in range(RULES_AT_ONCE)]
+        """Return a batch; if the excess loss is small, longer rules are allowed."""
+        if excess < UNDERSTOOD_EXCESS:
+            self._max_words = min(FINAL_MAX_WORDS, self._max_words + 1)
+        return [self._lesson() for _ in range(RULES_PER_BATCH)]
 
     def _next_rules(self) -> str:
-        """Change one of the rules at hand, or draw new ones in their place."""
+        """Edit a set of rules in the pool, or replace it by new rules."""
         rng = self._rng
         place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
-        new = not old or rng.random() < STARTED
+        new = not old or rng.random() < NEW_RULES_FRACTION
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
-        shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN).tolist()]
-        self._problem.made_up = [here[int(rng.integers(len(here)))] for here in shown]
-        self._asked += 1
-        request = Request((), int(rng.integers(2**31)), move, self._problem, step=self._asked)
+        shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN_TRANSITIONS).tolist()]
+        self._problem.generated = [here[int(rng.integers(len(here)))] for here in shown]
+        self._requests += 1
+        request = Request((), int(rng.integers(2**31)), move, self._problem, step=self._requests)
         rules = self._problem.read(self.theorist.complete(request).text, move)
-        self._rules[place] = rules if len(words_of(rules)) <= self._room else ""
+        self._rules[place] = rules if len(words_of(rules)) <= self._max_words else ""
         return rules
 
     def _lesson(self) -> Lesson:
-        """Ask what follows actions in a state, as often of each action.
+        """Return questions about actions in a state, the same number for each action.
 
-        The exceptions of rules are not asked about more often than they occur: what holds mostly
-        is learned first, and then what does not. Where all answers are as frequent nothing short
-        of a whole rule tells them apart, and training finds no beginning.
+        Exceptions to rules are not more frequent than they are in the state, so that the model
+        first learns the usual case, then the exceptions. If all answers were equally frequent, only
+        complete rules would distinguish them, and the loss would not start to decrease.
         """
         rng, tokens = self._rng, self._model.tokens
-        tries = 0 if rng.random() < UNKNOWN_RULES else TRIES
+        tries = 0 if rng.random() < NO_RULES_FRACTION else MAX_TRIES
         for _ in range(tries):
             rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
             here = [here[n] for n in rng.permutation(len(here)).tolist()]
-            if len(words_of(rules)) <= self._room:
+            if len(words_of(rules)) <= self._max_words:
                 allowed = self._allowed(rules, here)
-                if len({*allowed}) > 1 or rng.random() < ALIKE:
+                if len({*allowed}) > 1 or rng.random() < UNIFORM_RULES_FRACTION:
                     break
         else:
             here = self.met[int(rng.integers(len(self.met)))]
             rules, allowed = "", self._allowed("", here)
         state = tokens(f"{STATE} {here[0].state}")
         asked, least = [], 0.0
-        for n in [n % len(here) for n in range(ASKED_OF_EACH)]:
+        for n in [n % len(here) for n in range(QUESTIONS_PER_RULES)]:
             answer = allowed[n][rng.integers(len(allowed[n]))]
             question = tokens(question_text(rules, here[n].state, here[n].action))
             asked.append((question[len(state) :], tokens(answer)))
@@ -231,7 +237,7 @@ class Lessons:
         return Lesson(state, asked, least)
 
     def _allowed(self, rules: str, here: Sequence[TextTransition]) -> list[tuple[str, ...]]:
-        """Return, for each action, the changes that are likeliest under rules."""
+        """Return, for each action, the likeliest changes under the rules."""
         changes = here[0].candidates
         requests = [
             ScoreRequest((), change.text, question)

@@ -1,8 +1,8 @@
-"""A small decoder that reads rules: its words, its file, and what it finds likely.
+"""A small decoder that reads rules: vocabulary, file format and log-probabilities.
 
-`read` is the whole network, written once: NumPy reads with it, torch learns with it. A text is
-read in stretches, each of which remembers the one before, so that what many texts begin with is
-read once: a state for all its actions, a question for all that may follow.
+`read` defines the network for both NumPy (inference) and torch (training). Texts are read in
+segments, and each segment uses the cached keys and values of the previous one. A common prefix is
+therefore read once: a state for all its actions, and a question for all candidate changes.
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ import numpy as np
 from cwm_cli.data.reading import UnreadableError, parse_json, read_arrays
 from cwm_cli.errors import CwmError
 
-NOTHING, UNKNOWN = 0, 1
-"""Tokens that stand for no word (the end of a shorter text in a batch) and for any other word."""
+PADDING, UNKNOWN = 0, 1
+"""Token that pads shorter texts in a batch, and token of unknown words."""
 
 RULES, STATE, ACTION, CHANGE = "<rules>", "<state>", "<action>", "<change>"
 MARKS = (STATE, ACTION, RULES, CHANGE)
-"""What each part of a question begins with; a question without rules has none of the first."""
+"""Marks at the start of each part of a question; a question without rules has no rules mark."""
 
 HEADS = 4
 LAYER = ("before_attention", "qkv", "out", "before_inner", "up", "down")
-"""The weights of each layer: gains of what is normalised, and matrices."""
+"""Weights of each layer: gains of the normalisations, and matrices."""
 
-SEEN_BEFORE = 3
-"""Words that each word is read with, so that "blue" in "colour is not blue" says all of it."""
+CONTEXT_WORDS = 3
+"""Number of previous words that are embedded with each word, so that "blue" in "colour is not
+blue" includes the negation."""
 
-LONGEST = 512
-"""Places that are told apart: what is further on in a text seems to be at the last of them."""
+MAX_POSITIONS = 512
+"""Number of position embeddings; later positions use the last one."""
 FORMAT = 1
-AT_ONCE = 8192
-"""Tokens that are read at once: their activations stay within some tens of megabytes."""
+MAX_BATCH_TOKENS = 8192
+"""Maximum number of tokens per batch: their activations need some tens of megabytes."""
 
 _WORD = re.compile(r"<\w+>|\w+|[^\w\s]")
 
 
 def question_text(rules: str, state: str, action: str) -> str:
-    """Put a question the way the model has learned to read it.
+    """Return a question in the form of the training data.
 
-    Rules come last: each word of theirs is then read with the action in mind, and so whether a
-    line applies is known where it stands.
+    The rules come last, so that the model reads each word of a rule with the action in its context,
+    and knows at the end of a line whether the line applies.
     """
     known = f"{RULES} {rules} " if rules.strip() else ""
     return f"{STATE} {state} {ACTION} {action} {known}{CHANGE}"
 
 
 def words_of(text: str) -> list[str]:
-    """Cut a text into words and signs; capital letters make no other word."""
+    """Split a text into lower-case words and signs."""
     return _WORD.findall(text.lower())
 
 
 class Memory(NamedTuple):
-    """What was read before: keys and values (m, heads, past, size) of each layer.
+    """Cached attention state: keys and values (m, heads, past, size) of each layer.
 
-    `there` (m, past) says which of it is text, `length` (m,) how much of it that is.
+    `there` (m, past) marks tokens that are not padding, and `length` (m,) is their number.
     """
 
     layers: Sequence[tuple[Any, Any]]
@@ -69,14 +70,27 @@ class Memory(NamedTuple):
 
 
 def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None = None) -> Any:
-    """Read `windows` of texts (m, c, t), c of them after each of m memories, pads at the end.
+    """Run the network on `windows` of tokens.
 
-    Returns what was understood at each token, (m, c, t, width), and each layer's keys and values,
-    (m, heads, c, t, size). `xp` is numpy or torch. Blocks normalise first, and are rectified.
+    Pre-normalised transformer blocks with ReLU.
+
+    Args:
+        xp: numpy or torch.
+        weights: Weights as in `shapes_of`.
+        tokens: Windows (m, c, t, 1 + `CONTEXT_WORDS`): c texts after each of m memories, padded at
+            the end.
+        past: Memories of the text before `tokens`.
+
+    Returns:
+        The final activations (m, c, t, width), and keys and values (m, heads, c, t, size) of each
+        layer.
     """
     many, each, long, _ = tokens.shape
     place = xp.arange(long)[None, None] + (0 if past is None else past.length[:, None, None])
-    x = weights["embedding"][tokens[..., 0]] + weights["position"][place.clip(max=LONGEST - 1)]
+    x = (
+        weights["embedding"][tokens[..., 0]]
+        + weights["position"][place.clip(max=MAX_POSITIONS - 1)]
+    )
     for n, embedding in enumerate(weights["before"], 1):
         x = x + embedding[tokens[..., n]]
     width = x.shape[-1]
@@ -91,7 +105,9 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
     own = []
     layers = zip(*(weights[name] for name in LAYER), strict=True)
     for n, (before_attention, qkv, out, before_inner, up, down) in enumerate(layers):
-        parts = (normed(xp, x, before_attention) @ qkv).reshape(many, each, long, 3, HEADS, size)
+        parts = (layer_norm(xp, x, before_attention) @ qkv).reshape(
+            many, each, long, 3, HEADS, size
+        )
         q, k, v = xp.moveaxis(parts, (3, 4), (0, 2))
         q = q * size**-0.5
         own.append((k, v))
@@ -100,20 +116,20 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
             keys, values = past.layers[n]
             flat = q.reshape(many, HEADS, each * long, size) @ xp.swapaxes(keys, -1, -2)
             weight = xp.concatenate([flat.reshape(many, HEADS, each, long, -1), weight], -1)
-        weight = shares(xp, weight + hidden)
+        weight = softmax(xp, weight + hidden)
         seen = weight[..., -long:] @ v
         if past is not None:
             flat = weight[..., :-long].reshape(many, HEADS, each * long, -1)
             seen = seen + (flat @ values).reshape(many, HEADS, each, long, size)
         x = x + xp.moveaxis(seen, 1, 3).reshape(many, each, long, width) @ out
-        inner = normed(xp, x, before_inner) @ up
+        inner = layer_norm(xp, x, before_inner) @ up
         inner = np.maximum(inner, 0) if xp is np else xp.relu(inner)
         x = x + inner @ down
-    return normed(xp, x, weights["last"]), own
+    return layer_norm(xp, x, weights["last"]), own
 
 
-def shares(xp: Any, weight: Any) -> Any:
-    """Return what adds up to 1 in the last axis, the softmax; NumPy does it in place."""
+def softmax(xp: Any, weight: Any) -> Any:
+    """Return the softmax over the last axis; in place for NumPy."""
     if xp is not np:
         return xp.softmax(weight, -1)
     weight -= weight.max(-1, keepdims=True)
@@ -122,17 +138,17 @@ def shares(xp: Any, weight: Any) -> Any:
     return weight
 
 
-def normed(xp: Any, x: Any, gain: Any) -> Any:
-    """Normalise a layer: torch does it at once, which halves the time of training."""
+def layer_norm(xp: Any, x: Any, gain: Any) -> Any:
+    """Apply layer normalisation; the fused operation of torch halves the training time."""
     if xp is not np:
         return xp.nn.functional.layer_norm(x, gain.shape, gain)
     x = x - x.mean(-1, keepdims=True)
     return x * (gain / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5))
 
 
-def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
-    """Remember texts (m, c, t) that were read after m memories, as memories of their own (m c)."""
-    there = tokens[..., 0].reshape(-1, tokens.shape[2]) != NOTHING
+def extended_memory(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
+    """Extend m memories by the texts (m, c, t) read after them; return m * c memories."""
+    there = tokens[..., 0].reshape(-1, tokens.shape[2]) != PADDING
     each = tokens.shape[1]
     layers = [
         tuple(
@@ -156,27 +172,27 @@ def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
 
 
 def windows(before: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """Return each token with those just before it, itself first, (tokens, 1 + `SEEN_BEFORE`)."""
-    behind = [NOTHING] * SEEN_BEFORE + list(before[-SEEN_BEFORE:])
-    seen = np.array([*behind[len(behind) - SEEN_BEFORE :], *tokens])
-    back = range(SEEN_BEFORE, -1, -1)
+    """Return each token with the tokens before it, newest first: (tokens, 1 + `CONTEXT_WORDS`)."""
+    behind = [PADDING] * CONTEXT_WORDS + list(before[-CONTEXT_WORDS:])
+    seen = np.array([*behind[len(behind) - CONTEXT_WORDS :], *tokens])
+    back = range(CONTEXT_WORDS, -1, -1)
     return np.stack([seen[n : n + len(tokens)] for n in back], axis=-1)
 
 
-def padded(texts: Sequence[np.ndarray]) -> np.ndarray:
-    """Put windows of texts of several lengths into one array, `NOTHING` after their ends."""
-    rows = np.full((len(texts), max(map(len, texts)), 1 + SEEN_BEFORE), NOTHING)
+def pad(texts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return windows of texts as one array, padded with `PADDING` at the end."""
+    rows = np.full((len(texts), max(map(len, texts)), 1 + CONTEXT_WORDS), PADDING)
     for row, text in zip(rows, texts, strict=True):
         row[: len(text)] = text
     return rows
 
 
 def shapes_of(words: int, width: int = 96, layers: int = 3) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of a model that knows so many words."""
+    """Return the shapes of the weights for a vocabulary of this size."""
     return {
         "embedding": (words, width),
-        "before": (SEEN_BEFORE, words, width),
-        "position": (LONGEST, width),
+        "before": (CONTEXT_WORDS, words, width),
+        "position": (MAX_POSITIONS, width),
         "before_attention": (layers, width),
         "qkv": (layers, width, 3 * width),
         "out": (layers, width, width),
@@ -206,10 +222,10 @@ def _check_weights(words: Any, weights: Mapping[str, np.ndarray]) -> None:
 
 
 class TinyModel:
-    """A decoder over whole words, read with NumPy; `about` tells how it was trained.
+    """A decoder over whole words in NumPy; `about` describes its training.
 
-    It reads in single precision, several times as fast as in double: a score is the same to about
-    five digits in whatever batch it is computed.
+    It uses single precision, which is several times as fast as double precision. Scores agree to
+    about five digits between batches.
     """
 
     def __init__(
@@ -223,7 +239,11 @@ class TinyModel:
 
     @classmethod
     def load(cls, path: str | Path) -> TinyModel:
-        """Read a model from its file."""
+        """Load a model from its file.
+
+        Raises:
+            CwmError: The file is unreadable, incomplete, or of another version.
+        """
         file = Path(path)
         try:
             arrays = read_arrays(file)
@@ -243,7 +263,7 @@ class TinyModel:
         return cls(words, arrays, about)
 
     def save(self, path: Path) -> None:
-        """Write the model down, whole or not at all; weights in half precision."""
+        """Save the model atomically, with weights in half precision."""
         partial = path.with_name(f".{path.name}.part")
         about = {**self.about, "format": FORMAT}
         halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
@@ -260,7 +280,7 @@ class TinyModel:
         return tuple(self._number.get(word, UNKNOWN) for word in words_of(text))
 
     def log_probabilities(self, tokens: Sequence[int]) -> np.ndarray:
-        """Return the log-probability of each token after those before it; of the first, 0."""
+        """Return the log-probability of each token given the tokens before it; 0 for the first."""
         if len(tokens) < 2:
             return np.zeros(len(tokens))
         return np.concatenate([[0.0], self.of_answers([tokens[:1]], [[tokens[1:]]])[0][0]])
@@ -268,10 +288,10 @@ class TinyModel:
     def of_answers(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[np.ndarray]]:
-        """Return, for each prompt, of each answer to it the log-probability of each token."""
+        """Return, for each prompt and each of its answers, the log-probability of each token."""
         found: list[list[np.ndarray]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda n: tuple(prompts[n]))
-        for these in _shares(order, prompts, answers):
+        for these in _batches(order, prompts, answers):
             texts = [tuple(prompts[n]) for n in these]
             for n, scores in zip(these, self._of(texts, [answers[n] for n in these]), strict=True):
                 found[n] = scores
@@ -280,25 +300,25 @@ class TinyModel:
     def _of(
         self, prompts: list[tuple[int, ...]], answers: Sequence[Sequence[Sequence[int]]]
     ) -> Iterable[list[np.ndarray]]:
-        """Read what all prompts begin with, then the rest of each, then the answers to each."""
+        """Read the common prefix of the prompts, then the rest of each, then the answers."""
         pairs = zip(prompts[0], prompts[-1], strict=False)  # the first and the last in order
         same = next((n for n, (one, other) in enumerate(pairs) if one != other), len(prompts[0]))
         shared = prompts[0][: min(same, min(map(len, prompts)) - 1)]
         past = None
         if shared:
             tokens = windows((), shared)[None, None]
-            past = grown(np, None, read(np, self.weights, tokens)[1], tokens)
-        rest = padded([windows(shared, prompt[len(shared) :]) for prompt in prompts])[None]
-        understood, own = read(np, self.weights, rest, past)
+            past = extended_memory(np, None, read(np, self.weights, tokens)[1], tokens)
+        rest = pad([windows(shared, prompt[len(shared) :]) for prompt in prompts])[None]
+        activations, own = read(np, self.weights, rest, past)
         last = [len(prompt) - len(shared) - 1 for prompt in prompts]
-        end = understood[0, np.arange(len(prompts)), last]
+        end = activations[0, np.arange(len(prompts)), last]
         most, long = max(map(len, answers)), max(len(text) for each in answers for text in each)
-        asked = np.full((len(prompts), most, long, 1 + SEEN_BEFORE), NOTHING)
+        asked = np.full((len(prompts), most, long, 1 + CONTEXT_WORDS), PADDING)
         for row, prompt, each in zip(asked, prompts, answers, strict=True):
-            row[: len(each), : max(map(len, each))] = padded([windows(prompt, a) for a in each])
+            row[: len(each), : max(map(len, each))] = pad([windows(prompt, a) for a in each])
         before = np.broadcast_to(end[:, None, None], (len(prompts), most, 1, end.shape[-1]))
         if long > 1:
-            memory = grown(np, past, own, rest)
+            memory = extended_memory(np, past, own, rest)
             within, _ = read(np, self.weights, asked[..., :-1, :], memory)
             before = np.concatenate([before, within], 2)
         tokens = asked[..., 0]
@@ -310,17 +330,20 @@ class TinyModel:
             yield [scores[n, i, : len(answer)] for i, answer in enumerate(each)]
 
 
-def _shares(
+def _batches(
     order: Sequence[int],
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[Sequence[int]]],
 ) -> Iterable[list[int]]:
-    """Cut prompts, in an order in which neighbours begin alike, into what is read at once."""
+    """Split prompts into batches of at most `MAX_BATCH_TOKENS` tokens.
+
+    `order` keeps prompts with common prefixes together.
+    """
     share: list[int] = []
     size = 0
     for n in order:
         cost = len(prompts[n]) + sum(map(len, answers[n]))
-        if share and size + cost > AT_ONCE:
+        if share and size + cost > MAX_BATCH_TOKENS:
             yield share
             share, size = [], 0
         share.append(n)
