@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,9 +62,9 @@ class VoteCounts:
 class Chooser(Backend):
     """Scores candidates by the votes of a backend that only completes.
 
-    With n votes on the set C of candidates, the score of a candidate with v votes is log((v + s /
-    |C|) / (n + s)), where s is the `smoothing`. An answer that names no candidate does not count as
-    a vote. Each question is asked once and its votes are reused.
+    For |C| candidates and the `smoothing` s, a candidate with v of n votes has the probability (v +
+    s / |C|) / (n + s). An answer that names no candidate does not count as a vote. Each question is
+    asked once, and its votes are reused.
     """
 
     can_score = True
@@ -93,11 +94,11 @@ class Chooser(Backend):
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return the logarithm of each candidate's smoothed share of the votes."""
         asked = [(*_sentences(request), request.text) for request in requests]
-        questions = {question.key: (question, said) for question, said, _ in asked}
+        questions = {question.key: (question, sentences) for question, sentences, _ in asked}
         self._poll([each for key, each in questions.items() if key not in self._votes.found])
         return [
-            [float(np.log(self._shares(question)[said.index(text)]))]
-            for question, said, text in asked
+            [float(np.log(self._shares(question)[sentences.index(text)]))]
+            for question, sentences, text in asked
         ]
 
     def _shares(self, question: Request) -> np.ndarray:
@@ -108,36 +109,31 @@ class Chooser(Backend):
         return shares
 
     def _poll(self, questions: Sequence[tuple[Request, list[str]]]) -> None:
-        counts = {question.key: np.zeros(len(said)) for question, said in questions}
-        for question, said in questions:
-            if len(said) == 1:
-                counts[question.key][0] = self.votes  # a single candidate needs no question
-        flying: list[Future[tuple[str, int | None]]] = []
+        """Request the votes on questions, at most `IN_FLIGHT` at a time."""
+        counts = {question.key: np.zeros(len(sentences)) for question, sentences in questions}
+        pending: deque[Future[tuple[str, int | None]]] = deque()
 
-        def take() -> None:
-            key, place = flying.pop(0).result()
+        def count_oldest() -> None:
+            key, place = pending.popleft().result()
             if place is not None:
                 counts[key][place] += 1
 
-        for ballot in self._ballots(questions):
-            flying.append(threads.submit(ballot))
-            if len(flying) >= IN_FLIGHT:
-                take()
-        while flying:
-            take()
+        for question, sentences in questions:
+            if len(sentences) == 1:
+                counts[question.key][0] = self.votes  # a single candidate needs no question
+                continue
+            for vote in range(self.votes):
+                pending.append(threads.submit(partial(self._vote, question, sentences, vote)))
+                if len(pending) >= IN_FLIGHT:
+                    count_oldest()
+        while pending:
+            count_oldest()
         self._votes.found.update(counts)
 
-    def _ballots(
-        self, questions: Sequence[tuple[Request, list[str]]]
-    ) -> Iterator[Callable[[], tuple[str, int | None]]]:
-        for question, said in questions:
-            for vote in range(self.votes if len(said) > 1 else 0):
-                yield partial(self._vote, question, said, vote)
-
-    def _vote(self, question: Request, said: list[str], vote: int) -> tuple[str, int | None]:
+    def _vote(self, question: Request, sentences: list[str], vote: int) -> tuple[str, int | None]:
         """Ask once, with the candidates shuffled because models prefer some numbers."""
-        order = np.random.default_rng([question.seed, vote]).permutation(len(said))
-        listed = "\n".join(f"{n}. {said[place]}" for n, place in enumerate(order, 1))
+        order = np.random.default_rng([question.seed, vote]).permutation(len(sentences))
+        listed = "\n".join(f"{n}. {sentences[place]}" for n, place in enumerate(order, 1))
         user = Message(role="user", content=f"{question.messages[-1].content}\n\n{CHOOSE}{listed}")
         messages = (Message(role="system", content=SYSTEM), user)
         answer = self.backend.complete(
@@ -146,8 +142,8 @@ class Chooser(Backend):
         with self._votes.lock:
             self._votes.completions += 1
             self._votes.usage = total([self._votes.usage, answer.usage])
-        named = parse_choice(answer.text, [said[place] for place in order])
-        return question.key, None if named is None else int(order[named])
+        chosen = parse_choice(answer.text, [sentences[place] for place in order])
+        return question.key, None if chosen is None else int(order[chosen])
 
 
 def parse_choice(answer: str, listed: Sequence[str]) -> int | None:
@@ -196,11 +192,11 @@ def _sentences(request: ScoreRequest) -> tuple[Request, list[str]]:
             "a model that only chooses cannot score proposals: use a --theorist whose server "
             "returns log-probabilities"
         )
-    said = list(dict.fromkeys(change.text for change in question.transition.candidates))
-    if request.text not in said:
+    sentences = list(dict.fromkeys(change.text for change in question.transition.candidates))
+    if request.text not in sentences:
         raise CwmError(
             "this environment lists no possible changes to choose from: use a "
             "--statistician with log-probabilities"
         )
     asked = Request(messages_of(question), 0, Move(GENERATE), problem=None)
-    return asked._replace(seed=int(asked.key[:7], 16)), said
+    return asked._replace(seed=int(asked.key[:7], 16)), sentences

@@ -65,7 +65,7 @@ class ParallelEnvironments(NamedTuple):
 
 @dataclass
 class Experimenter(Policy):
-    """A policy that can use the rules which are scored on its data.
+    """A policy that may use the current rules, which are scored on its data.
 
     Methods are called in this order during a run:
 
@@ -151,10 +151,8 @@ def collect_phase(
         split: 0 for train, 1 for held-out.
         earlier: Rows of earlier phases.
     """
-    parallel_environments = (
-        policy.parallel_environments if isinstance(policy, Experimenter) else None
-    )
-    if parallel_environments is None:
+    parallel = policy.parallel_environments if isinstance(policy, Experimenter) else None
+    if parallel is None:
         rows = EarlierRows(earlier)
         for place in range(first, first + episodes):
             back = rows if policy.looks_back(stage, place) else ()
@@ -164,10 +162,10 @@ def collect_phase(
         return rows[len(earlier) :]
     ended: list[tuple[int, int, list[Transition]]] = []
     with stage.anew() as own:
-        for which in range(parallel_environments.number):
+        for which in range(parallel.number):
             steps = 0
-            while steps < parallel_environments.steps:
-                own.max_steps = min(stage.max_steps, parallel_environments.steps - steps)
+            while steps < parallel.steps:
+                own.max_steps = min(stage.max_steps, parallel.steps - steps)
                 place = first + len(ended)
                 played = _episode(own, policy, EpisodeRequest(split, place, (seed, split, place)))
                 steps += len(played)

@@ -58,23 +58,23 @@ RANDOM = "random"
 
 CLOSED, OPEN = 0, 1
 
-GUIDE = """A closed door, and {count} items before it: each of them is {size}, {colour}, and a \
-{shape}. Whoever holds one of them before the door finds that it opens, or that it stays closed. \
-It depends on the item alone, always in the same way."""
+GUIDE = """A closed door and {count} items. Each item is {size}, {colour}, and a {shape}. If you \
+hold an item before the door, the door opens or stays closed. This depends on the item alone, and \
+is always the same for the same item."""
 
 DESCRIPTION = """# Door
 
 {guide}
 
 ## Observation
-A whole number: 0 the door is closed, 1 it is open. It is closed at the start.
+An integer: 0 if the door is closed, 1 if it is open. It is closed at the start.
 
 ## Actions
 The number of the item to hold: {items}. In other words, `action // 9` is its size ({size}), \
 `action // 3 % 3` its colour ({colour}) and `action % 3` its shape ({shape}), each counted from 0.
 
 ## Reward and end
-An episode terminates with its first step, which rewards 1 if the door opens and 0 if it stays \
+An episode terminates with its first step. The reward is 1 if the door opens, and 0 if it stays \
 closed."""
 
 

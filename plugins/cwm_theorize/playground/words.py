@@ -42,35 +42,36 @@ if TYPE_CHECKING:
 
     from cwm_cli.data.dataset import Transition
 
-GUIDE = """A playground. There lie seeds ({plant}), water, babies of small animals ({small}) and \
-of big animals ({big}). You can go to a thing that lies there, by its name, and stand on it; grasp \
-what you stand on, if you hold fewer than two things; release one thing that you hold, or both \
-of them, where something comes of that. What happens is one of these: you stand on a thing, you \
-hold one thing or two, in the order in which you took them, or a plant, a small or a big animal \
-has grown. What grows lies under your feet, and what it has grown from is gone."""
+GUIDE = """A playground. On the ground are seeds ({plant}), water, babies of small animals \
+({small}) and of big animals ({big}). You can go to a thing on the ground, by its name, and stand \
+on it; grasp the thing that you stand on, if you hold fewer than two things; release one held \
+thing, or both, if this makes something grow. Each action has one result: you stand on a thing; \
+you hold one thing or two, in the order of grasping; or a plant, a small animal or a big animal \
+has grown. A grown thing is under your feet, and the things from which it grew are gone."""
 
 DESCRIPTION = """# Playground
 
 {guide}
 
 ## Observation
-An array of {numbers} whole numbers.
-- The first {kinds} say how many of each thing lie there: {things}. What is held does not lie there.
-- Then comes the number of the thing under foot, and of the first and the second thing that are \
-held, 0 for nothing. What is under foot is counted among the things that lie there.
+An array of {numbers} integers.
+- The first {kinds} are the counts of each thing on the ground: {things}. Held things are not on \
+the ground.
+- Then follow the number of the thing under foot, of the first held thing and of the second; 0 \
+means nothing. The thing under foot is included in the counts.
 
 ## Actions
-0 to {last} go to the thing of that number; {rest}. Valid are going to things that lie there, \
-grasping with something under foot and a free hand, and releasing what something comes of, \
-together with what is under foot: the first or the second thing that is held, or both at once. \
-After a grasp nothing is under foot. What is held second becomes the first when that is released. \
-An action that is not valid changes nothing.
+0 to {last} go to the thing with that number; {rest}. Valid actions are: go to a thing on the \
+ground; grasp, with a thing under foot and a free hand; release the first held thing, the second, \
+or both, if something grows from the released things and the thing under foot. After a grasp, \
+nothing is under foot. If the first held thing is released, the second becomes the first. An \
+invalid action changes nothing.
 
 ## Reward and end
-The goal is to {goal}. The step that reaches it rewards 1 and terminates the episode, all others \
-reward 0. An episode is cut off after {most} steps, which the observation does not count. It \
-begins with {drawn} water, as many seeds of different kinds, one baby of a small animal and one of \
-a big animal."""
+The goal is to {goal}. The step that reaches it has reward 1 and terminates the episode; all other \
+steps have reward 0. An episode is truncated after {most} steps; the observation does not include \
+the number of steps. It begins with {drawn} water, as many seeds of different kinds, one baby of a \
+small animal and one of a big animal."""
 
 GOAL_WORDS = {
     "plant": "grow a plant",

@@ -232,7 +232,7 @@ class RuleLanguage:
         fields: dict[str, Value] = {}
         joint = r"\s+with\s+"
         while rest.strip():
-            rest = _after(rest, joint, "'with' has to come before what is known of a change")
+            rest = _after(rest, joint, "'with' has to come before the fields of a change")
             name, rest = self._word(rest, self.fields[kind], f"field of {kind!r}")
             rest = _after(rest, r"\s+(?:is\s+)?", f"{name!r} has no value")
             if name in fields:
