@@ -50,15 +50,6 @@ class TheoryConfig(BaseModel):
     """The choices that identify a run.
 
     The number of phases is not part of the configuration, so that a run can be extended.
-
-    Attributes:
-        held_out: Digest of the rows that rules are measured on, but never fitted to.
-        theorist: Backend with its model.
-        statistician: Backend with its model.
-        options: Options by owner: strategy, problem, theorist, statistician and experimenter.
-        proposals: Proposals per phase, for all particles together.
-        episodes: Episodes collected per phase.
-        max_steps: Maximum number of steps per episode.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,22 +57,32 @@ class TheoryConfig(BaseModel):
     env: str
     env_args: dict[str, Any] = {}
     held_out: str
+    """Digest of the rows that rules are measured on, but never fitted to."""
     method: str
+    """Search strategy."""
     theorist: str
+    """Backend that proposes rules, with its model."""
     statistician: str
+    """Backend that scores rules, with its model."""
     experimenter: str
+    """Policy that collects data."""
     options: dict[str, dict[str, Any]] = {}
+    """Options by owner: strategy, problem, theorist, statistician and experimenter."""
     proposals: int
+    """Proposals per phase, for all particles together."""
     episodes: int
+    """Episodes collected per phase."""
     max_steps: int
+    """Maximum number of steps per episode."""
     seed: int = 0
 
 
 class TheoryHeader(RunHeader[TheoryConfig]):
-    """The header of a run, with the environment's description in words."""
+    """The header of a run, with the environment's description."""
 
     kind: str = "theorize"
     guide: str
+    """The environment's description in words."""
 
     @property
     def openings(self) -> str:
@@ -90,41 +91,38 @@ class TheoryHeader(RunHeader[TheoryConfig]):
 
 
 class PhaseRecord(BaseModel):
-    """A line of the journal: the outcome of a phase.
-
-    Attributes:
-        number: Number of the phase, from 1.
-        rules: Best rules at its end.
-        previous: Best rules at the end of the previous phase.
-        evidence: Number of transitions that the rules were scored on.
-        train: Log-likelihood of the evidence.
-        held_out: Log-likelihood of the held-out rows by kind of change; empty if not scored.
-        proposals: Number of proposals.
-        scorings: Number of scored proposals and of rules that were scored again, in the run so far.
-        accepted: Number of accepted proposals; None if the method accepts none.
-        rows: Rows collected in the run so far.
-        found: Rows of this phase by kind of change.
-        first: For each kind that is new in this phase, the row of the run where it appeared,
-            counted from 1.
-        weighed: Usage of scoring.
-    """
+    """A line of the journal: the outcome of a phase."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["phase"] = "phase"
     number: int
+    """Number of the phase, from 1."""
     rules: str
+    """Best rules at the end of the phase."""
     previous: str
+    """Best rules at the end of the previous phase."""
     evidence: int
+    """Number of transitions that the rules were scored on."""
     train: float
+    """Log-likelihood of the evidence, in nats."""
     held_out: dict[str, float]
+    """Log-likelihood of the held-out rows by kind of change, in nats; empty if not scored."""
     proposals: int
+    """Number of proposals."""
     scorings: int
+    """Number of scored proposals and of repeated scorings, in the run so far."""
     accepted: int | None
+    """Number of accepted proposals; none if the method accepts none."""
     rows: int
+    """Rows collected in the run so far."""
     found: dict[str, int]
+    """Rows of this phase by kind of change."""
     first: dict[str, int] = {}
+    """For each kind that is new in this phase, the row of the run where it appeared, counted
+    from 1."""
     weighed: Usage = Usage()
+    """Usage of scoring in this phase."""
 
     def measures(self) -> Measures:
         """Return the numbers for experiment trackers."""
