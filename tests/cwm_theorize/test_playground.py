@@ -89,9 +89,9 @@ class TestDoor:
         blue = ITEMS.index(("small", "blue", "key"))
         assert transitions[blue].action == "You hold the small blue key before the door."
         assert transitions[blue].change.text == "The door stays closed."
-        told = view.guide() + spec.describe(env)
-        assert "rule" not in told
-        assert told == spec.text(spec.make(rule="never")).guide() + spec.describe(spec.make())
+        output = view.guide() + spec.describe(env)
+        assert "rule" not in output
+        assert output == spec.text(spec.make(rule="never")).guide() + spec.describe(spec.make())
         assert ITEMS[view.solution(0, view.goals[0])[0]] in opened(rule="not a blue key")
         never = spec.text(spec.make(rule="never"))
         assert never.reachable(0) == (True, False)
@@ -265,8 +265,8 @@ class TestPlayground:
         with pytest.raises(CwmError, match="is not possible in"):
             view.change(Transition(seen, RELEASE_ALL, seen, 0.0, False))
         grown = next(each for each in view.candidates(seen) if each.text == "The carrot has grown.")
-        told = view.consequence(seen, ACTIONS.index("release the first"), grown)
-        assert "carrot" in view.state(told.observation)  # follows the words, not the rules
+        output = view.consequence(seen, ACTIONS.index("release the first"), grown)
+        assert "carrot" in view.state(output.observation)  # follows the words, not the rules
         assert view.consequence(seen, GRASP, grown) is None
         assert PEA in scene.held
 

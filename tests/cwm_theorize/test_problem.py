@@ -287,14 +287,14 @@ def node_of(number, rules, verdict):
 
 
 def test_uninformative_statistician_gives_one_warning():
-    told = problem_of(Symbolic(), walk(0, 1))
+    problem = problem_of(Symbolic(), walk(0, 1))
     for number in range(8):
         rules = f"This is not rule {number}."
-        told.update(node_of(number, rules, told.judge(rules)))
-        assert bool(told.warning) == (number >= 4)
-    assert len(told.warning.splitlines()) == 1
-    assert "--statistician" in told.warning
-    assert told.scorings == 8
+        problem.update(node_of(number, rules, problem.judge(rules)))
+        assert bool(problem.warning) == (number >= 4)
+    assert len(problem.warning.splitlines()) == 1
+    assert "--statistician" in problem.warning
+    assert problem.scorings == 8
     fine = problem_of(Symbolic(), walk(0, 1))
     for number, rules in enumerate(["Always, walked.", *(f"Rule {n}." for n in range(8))]):
         fine.update(node_of(number, rules, fine.judge(rules)))

@@ -256,8 +256,8 @@ def test_score_compares_rules_with_no_rules_and_guessing(door) -> None:
     assert found.without_rules.all.top_published[1] == 1.0
     assert found.guessing.all.nll == pytest.approx(log(2))
     assert found.notes == ()
-    told = json.loads(json.dumps(found.as_json()))
-    assert told["ranks"]["all"]["top"]["1"] == 1.0
+    output = json.loads(json.dumps(found.as_json()))
+    assert output["ranks"]["all"]["top"]["1"] == 1.0
     [ranks, kinds] = found.grids()
     assert [line[:3] for line in ranks.cells][:2] == [
         ["rules", "transitions", "1.000"],
@@ -327,8 +327,8 @@ def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
     (tmp_path / "rules.txt").write_text(DOOR)
     asked = ["--rules", tmp_path / "rules.txt", "--dataset", tmp_path / "door.npz", "--topk", "1,2"]
     shown = cwm("score", "--env", "Door-v0", *map(str, asked), "--json")
-    told = json.loads(shown.stdout)["ranks"]["all"]
-    assert (told["rank"], told["top"]) == (1.0, {"1": 1.0, "2": 1.0})
+    output = json.loads(shown.stdout)["ranks"]["all"]
+    assert (output["rank"], output["top"]) == (1.0, {"1": 1.0, "2": 1.0})
     assert "top 2" in shown.stderr
     assert "as published" in shown.stderr
     assert ranks("10,1, 3") == [1, 3, 10]

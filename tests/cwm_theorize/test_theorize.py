@@ -205,8 +205,8 @@ def test_invalid_arguments_give_one_line_and_leave_no_run(cwm) -> None:
     wrong = {}
     for name, (given, words) in REFUSED.items():
         done = cwm.inside(*DOOR[:3], *given, "--run", "r")
-        told = done.stderr.strip().splitlines()
-        if done.returncode != 1 or len(told) != 1 or words not in told[0]:
+        output = done.stderr.strip().splitlines()
+        if done.returncode != 1 or len(output) != 1 or words not in output[0]:
             wrong[name] = done.stderr
         if (cwm.folder / "r").exists():
             wrong[name] = "it left a run"
@@ -246,18 +246,18 @@ def test_moved_rule_counts_as_removed_and_added() -> None:
 
 def test_view_shows_changes_of_rules_and_likelihoods(recorded) -> None:
     result, view = recorded
-    told = drawn(view, 110, 45)
-    assert told[0].startswith("Door-v0 · metropolis · grammar, symbolic")
-    assert sum("\u2502" in line for line in told) > 5
-    heads = {line.split("  ")[0].strip(): line for line in told}
+    output = drawn(view, 110, 45)
+    assert output[0].startswith("Door-v0 · metropolis · grammar, symbolic")
+    assert sum("\u2502" in line for line in output) > 5
+    heads = {line.split("  ")[0].strip(): line for line in output}
     assert "proposal 4 of 4; " in heads["phase"]
     assert " accepted, " in heads["phase"]
     assert heads["train"].endswith(f"{result.phases[-1].evidence} changes")
     assert "27 changes" in heads["held-out"]
     assert heads["found"].startswith("found     ")
     assert heads["spent"].startswith(f"spent     {result.scorings} scorings, ")
-    assert {line[4:] for line in told} >= set(result.rules.splitlines())
-    assert " 12/12 phases · " in told[-1]
+    assert {line[4:] for line in output} >= set(result.rules.splitlines())
+    assert " 12/12 phases · " in output[-1]
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)])
@@ -265,11 +265,11 @@ def test_live_view_fits_any_terminal_with_any_rules(recorded, width, height) -> 
     _, view = recorded
     phases = view.phases
     view.phases = [*phases, phases[-1].model_copy(update={"rules": HOSTILE, "number": 13})]
-    told = drawn(view, width, height)
+    output = drawn(view, width, height)
     view.phases = phases
-    assert len(told) <= max(height - 1, 1)
-    assert all(cell_len(line) <= width for line in told)
-    assert not set("".join(told)) & set("\x1b\x07\u202e")
+    assert len(output) <= max(height - 1, 1)
+    assert all(cell_len(line) <= width for line in output)
+    assert not set("".join(output)) & set("\x1b\x07\u202e")
 
 
 def test_theorize_runs_are_listed_shown_and_reported(recorded, cwm) -> None:
@@ -327,12 +327,12 @@ def test_notes_report_uninformative_and_chat_only_statisticians(door) -> None:
     door.install("deaf", DEAF)
     deaf = door.inside(*DOOR[:5], "--phases", "2", "--statistician", "deaf", "--run", "r")
     assert deaf.returncode == 0, deaf.stderr
-    told = [line for line in deaf.stderr.splitlines() if line.startswith("Warning")]
-    assert len(told) == 1
-    assert "the same score to" in told[0]
+    output = [line for line in deaf.stderr.splitlines() if line.startswith("Warning")]
+    assert len(output) == 1
+    assert "the same score to" in output[0]
     chat = door.inside(*DOOR, "--phases", "1", "--statistician", "chat/x", "--run", "c", "--json")
-    (told,) = [line for line in chat.stderr.splitlines() if line.startswith("Warning")]
-    assert "chooses among the candidates" in told
+    (output,) = [line for line in chat.stderr.splitlines() if line.startswith("Warning")]
+    assert "chooses among the candidates" in output
     found = json.loads(chat.stdout)
     assert found["tokens"] > 5 * 15  # the votes count as well
 

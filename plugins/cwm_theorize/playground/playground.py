@@ -130,7 +130,7 @@ class PlaygroundState(NamedTuple):
     foot: int = NOTHING
     held: tuple[int, ...] = ()
 
-    @lru_cache(maxsize=4096)  # noqa: B019 - scenes are values; each is asked several times a step
+    @lru_cache(maxsize=4096)  # noqa: B019 - used several times per step
     def legal(self) -> tuple[int, ...]:
         """Return the valid actions in ascending order."""
         actions = sorted({*self.ground})
@@ -249,7 +249,7 @@ def scene_of(numbers: Any) -> PlaygroundState:
     return _scene(np.asarray(numbers, np.int64).tobytes())
 
 
-@lru_cache(maxsize=4096)  # words ask for the same scene some ten times in a step
+@lru_cache(maxsize=4096)  # used about ten times per step
 def _scene(numbers: bytes) -> PlaygroundState:
     *counts, foot, first, second = np.frombuffer(numbers, np.int64).tolist()
     ground = tuple(thing for thing, count in enumerate(counts) for _ in range(count))

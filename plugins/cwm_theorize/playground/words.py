@@ -47,7 +47,7 @@ GUIDE = """A playground. On the ground are seeds ({plant}), water, babies of sma
 on it; grasp the thing that you stand on, if you hold fewer than two things; release one held \
 thing, or both, if this makes something grow. Each action has one result: you stand on a thing; \
 you hold one thing or two, in the order of grasping; or a plant, a small animal or a big animal \
-has grown. A grown thing is under your feet, and the things from which it grew are gone."""
+has grown. A grown thing is under your feet, and the things that it grew from are gone."""
 
 DESCRIPTION = """# Playground
 

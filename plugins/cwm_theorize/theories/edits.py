@@ -149,9 +149,9 @@ class Draft:
         return self._selective[place]
 
     def changed_lines(self, to: Ruleset) -> list[int]:
-        """Return the lines whose change alone can turn the rules into `to`.
+        """Return the indices of lines whose change alone can turn the rules into `to`.
 
-        If the rules are equal, this is every line, because an edit may replace a line by itself.
+        If the rules are equal, these are all lines, because an edit may replace a line by itself.
         """
         lines, others = self.rules.lines, to.lines
         if len(lines) != len(others) or self.rules.otherwise != to.otherwise:
@@ -277,11 +277,11 @@ class SetOtherwise(RuleEdit):
     """Sets or removes the default conclusion."""
 
     def applies(self, draft: Draft) -> bool:
-        """Return True."""
+        """Return True, because rules without a default conclusion can get one."""
         return True
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the conclusion; keep it if there are no lines."""
+        """Remove the default conclusion, or draw one; rules are never left empty."""
         if draft.rules.lines and rng.random() < NO_DEFAULT_PROBABILITY:
             return draft.rules._replace(otherwise=None)
         return draft.rules._replace(otherwise=draft.conclusion(rng))
@@ -461,7 +461,7 @@ class StartOver(RuleEdit):
 
 @dataclass(frozen=True)
 class FirstRules:
-    """Draws initial rules: a geometric number of lines, and a default conclusion."""
+    """Draws initial rules: a truncated geometric number of lines, and a default conclusion."""
 
     draft: Draft
     most: int
@@ -548,7 +548,7 @@ def _moved(lines: tuple[RuleLine, ...], old: int, new: int) -> tuple[RuleLine, .
 
 
 def _conditions(draft: Draft, least: int = 1) -> list[tuple[int, Comparison]]:
-    """Return (line index, condition) for each line with at least `least` conditions."""
+    """Return (line index, condition) pairs of lines with at least `least` conditions."""
     return [
         (place, condition)
         for place, line in enumerate(draft.rules.lines)

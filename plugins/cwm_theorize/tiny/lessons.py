@@ -103,7 +103,7 @@ def train_for(
 
 
 class GeneratedEvidence(TheoryProblem):
-    """A problem with generated evidence, so that rules do not depend on the environment."""
+    """A problem with generated evidence, which is independent of the true outcomes."""
 
     generated: list[TextTransition]
 

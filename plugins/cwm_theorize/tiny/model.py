@@ -36,7 +36,10 @@ blue" includes the negation."""
 
 MAX_POSITIONS = 512
 """Number of position embeddings; later positions use the last one."""
+
 FORMAT = 1
+"""Version of the file format."""
+
 MAX_BATCH_TOKENS = 8192
 """Maximum number of tokens per batch: their activations need some tens of megabytes."""
 
