@@ -1,4 +1,4 @@
-"""Actor and critic that learn in imagined episodes, in any kind of world model (IRIS, 2023)."""
+"""Actor-critic agent that learns in episodes imagined by a world model (IRIS, 2023)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import Confirmation, Plan, PlannedWith, PlanningSession, WorldModel
 from cwm_neural.sampling import EpisodeSampler
-from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.states import (
+    EXTRA,
+    drawing,
+    finite,
+    load_state,
+    mean_losses,
+    restoring,
+    save_state,
+    shape_of,
+)
 from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
 
 if TYPE_CHECKING:
@@ -26,23 +35,23 @@ if TYPE_CHECKING:
 
     from cwm_neural.actor_networks import ActorCriticNetwork
 
-SPREAD = (5, 95)
-"""Percentiles between which returns lie that the unit is made of: a few may be far off (Hafner et
-al., 2023)."""
+RETURN_PERCENTILES = (5, 95)
+"""The unit of values is the distance between these percentiles of the returns, which a few
+outliers do not change (Hafner et al., 2023)."""
 
-SLOWLY = 0.99
-"""How much of the unit stays with each update."""
+UNIT_DECAY = 0.99
+"""Weight of the previous unit in the moving average of units."""
 
-SHAPING = ("memory", "width", "layers", "channels")
-"""Options that a saved state has to agree with."""
+SHAPE_OPTIONS = ("memory", "width", "layers", "channels")
+"""Options that must equal those of a saved state."""
 
 
 @dataclass
 class ActorCriticTrainer(AgentTrainer):
     """REINFORCE with a learned baseline and lambda-returns, in episodes that a model imagines.
 
-    They begin at rows that were recorded, and go on for some steps. No gradient passes through
-    the world model, which may be of any kind. Micheli et al. (2023).
+    Imagined episodes begin at recorded rows and end after `horizon` steps. No gradient passes
+    through the world model, which may be of any kind. Micheli et al. (2023).
     """
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
@@ -132,13 +141,13 @@ class ActorCriticTrainer(AgentTrainer):
     """Temperature of the policy in tests: 0 takes the most likely action."""
 
     def begin(self, task: TrainingTask) -> Agent:
-        """Make an agent that has learned nothing."""
+        """Return an untrained agent."""
         self.check()
         return ActorCritic(self, task)
 
 
 class ActorCritic(Agent):
-    """A policy and its values, learned in imagined episodes."""
+    """A policy and a value function that are trained in imagined episodes."""
 
     def __init__(self, options: ActorCriticTrainer, task: TrainingTask) -> None:
         from cwm_neural.actor_networks import ActorCriticNetwork, ObservationEncoder, policy_of
@@ -156,66 +165,77 @@ class ActorCritic(Agent):
             network = ActorCriticNetwork(encoder, policy, remembers=remembers)
         self.network: ActorCriticNetwork = network.to(task.device)
         self._optimiser = torch.optim.Adam(self.network.parameters(), lr=options.rate)
-        self._done, self._owed, self._spread = 0, 0.0, 0.0
+        self._updates, self._due, self._spread = 0, 0.0, 0.0
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """How many parameters there are."""
+        """The number of parameters."""
         return {"actor-critic": sum(each.numel() for each in self.network.parameters())}
 
     def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Learn in the model from where rows begin, as long as so many new steps are worth.
+        """Train in the model, in episodes that begin at rows.
 
-        Returns the means of the losses, of the entropy, of the value at the starts, and of the
-        rewards that are imagined from there up to the horizon.
+        Args:
+            model: The world model.
+            rows: Recorded rows; the initial states are sampled from them.
+            steps: Number of new environment steps, each worth `updates` updates.
+
+        Returns:
+            The means of the losses, of the entropy, of the value at the starts, and of the
+            imagined return up to the horizon; empty if no update was due.
+
+        Raises:
+            CwmError: If there is no model.
         """
         if model is None:
             raise CwmError("actor-critic needs a world model: add --model or --world")
         self.model = model
         self.network.encoder.normalise(rows)
-        starts = Starts(rows, self._options.burn_in if self._options.memory else 0)
+        starts = StartSampler(rows, self._options.burn_in if self._options.memory else 0)
         found: list[dict[str, float]] = []
-        self._owed += steps * self._options.updates
-        while self._owed >= 1:
-            self._owed -= 1
+        self._due += steps * self._options.updates
+        while self._due >= 1:
+            self._due -= 1
             found.append(self._update(model, starts))
-            self._done += 1
-        names = found[0] if found else ()
-        return {name: float(np.mean([each[name] for each in found])) for name in names}
+            self._updates += 1
+        return mean_losses(found)
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
-        """Begin to act in episodes of a task; `greedy` draws less, or nothing."""
+        """Return a session that acts in episodes of a task.
+
+        Greedy sessions use `temperature` of the options, other sessions temperature 1.
+        """
         temperature = self._options.temperature if greedy else 1.0
         return ActingSession(self.network, self.model, seed=seed, temperature=temperature)
 
     def save(self, folder: Path) -> None:
-        """Write all of it to files in a folder that is there."""
+        """Write the networks, the optimiser and the counts to an existing folder."""
         state = {
             "network": self.network.state_dict(),
             "optimiser": self._optimiser.state_dict(),
-            "updates": [self._done, self._owed, self._spread],
+            "updates": [self._updates, self._due, self._spread],
         }
         save_state(folder, "actor-critic", self._shape, state)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        """Restore a saved state; raise `CwmError` if it has another kind or shape."""
         state = load_state(folder, "actor-critic", self._shape)
         with restoring(folder):
             self.network.load_state_dict(state["network"])
             self._optimiser.load_state_dict(state["optimiser"])
-            self._done, self._owed, self._spread = state["updates"]
+            self._updates, self._due, self._spread = state["updates"]
 
     @property
     def _shape(self) -> dict[str, Any]:
-        """What a state is of."""
-        return shape_of(self._task, **{name: getattr(self._options, name) for name in SHAPING})
+        options = {name: getattr(self._options, name) for name in SHAPE_OPTIONS}
+        return shape_of(self._task, **options)
 
-    def _update(self, model: WorldModel, starts: Starts) -> dict[str, float]:
-        """Imagine episodes, and learn from them once."""
+    def _update(self, model: WorldModel, starts: StartSampler) -> dict[str, float]:
+        """Imagine episodes, and make one gradient step."""
         import torch
 
         options, network = self._options, self.network
-        rng = np.random.default_rng([self._task.seed, self._done])
+        rng = np.random.default_rng([self._task.seed, self._updates])
         batch = starts.draw(rng, options.starts, whole=model.remembers)
         imagined = imagine(network, model, batch, rng, options.horizon)
         returns = imagined.returns(options.discount, options.trace)
@@ -228,7 +248,7 @@ class ActorCritic(Agent):
             better = better / better.std()
         actor, critic, entropy = -(logs * better).mean(), (off**2).mean(), entropies.mean()
         losses = {"actor": actor.detach(), "critic": critic.detach(), "entropy": entropy.detach()}
-        found = finite(losses | imagined.measures(), self._done)
+        found = finite(losses | imagined.measures(), self._updates)
         self._optimiser.zero_grad()
         (actor + critic - options.entropy * entropy).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)
@@ -238,16 +258,16 @@ class ActorCritic(Agent):
         return found
 
     def _measure_in(self, returns: np.ndarray) -> None:
-        """Let the unit of values follow how far returns lie apart, as long as they do."""
-        low, high = np.percentile(returns, SPREAD)
+        """Update the unit of values with a moving average of the spread of returns."""
+        low, high = np.percentile(returns, RETURN_PERCENTILES)
         if high > low:
-            kept = SLOWLY if self._spread else 0.0
+            kept = UNIT_DECAY if self._spread else 0.0
             self._spread = kept * self._spread + (1 - kept) * float(high - low)
             self.network.measure_in(self._spread)
 
 
-class Starts:
-    """Where imagined episodes begin: at rows of a dataset, with what was seen before."""
+class StartSampler:
+    """Samples initial states of imagined episodes from rows, with the steps before them."""
 
     def __init__(self, rows: Dataset, before: int) -> None:
         self.rows, self._before = rows, before
@@ -257,7 +277,7 @@ class Starts:
         self._known: dict[int, tuple[Any, Any, float]] = {}
 
     def draw(self, rng: np.random.Generator, count: int, *, whole: bool) -> StartBatch:
-        """Draw some, with the `whole` of their episodes for a model that remembers."""
+        """Sample starts; `whole` includes the whole prior episode, for models with a memory."""
         length = 1 + max(self._before, self._longest - 1 if whole else 0)
         places, mask = self._sampler.draw(rng, count, max(length, 2), anchor="end")
         histories = [
@@ -269,12 +289,12 @@ class Starts:
         )
 
     def _history(self, places: np.ndarray) -> EpisodeHistory:
-        """Return what happened at successive rows of an episode, up to what is seen at the last."""
+        """Return the history of successive rows; it ends with the last row's observation."""
         seen, done, rewards = zip(*(self._read(int(place)) for place in places), strict=True)
         return EpisodeHistory(seen, done[:-1], rewards[:-1])
 
     def _read(self, place: int) -> tuple[Any, Any, float]:
-        """Return what was seen and done at a row, and the reward."""
+        """Return the observation, action and reward of a row."""
         if place not in self._known:
             rows = self.rows
             seen = rows.observation_space.unpack("observations", rows.columns, place)
@@ -283,7 +303,11 @@ class Starts:
         return self._known[place]
 
     def _valid(self, places: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
-        """Return what is allowed: as the row before says, and of first rows what was done."""
+        """Return the mask of valid actions at the starts, None if rows have no valid actions.
+
+        The row before a start names them. The first row of an episode has no row before it, so
+        only its recorded action is known to be valid.
+        """
         rows = self.rows
         if not rows.has_valid_actions:
             return None
@@ -294,9 +318,10 @@ class Starts:
 
 
 class StartBatch(NamedTuple):
-    """Starts that were drawn: histories, and rows (n, steps) up to those where they stand.
+    """Sampled starts: histories, and rows (n, steps) that end with the start itself.
 
-    Where `mask` is False an episode had not begun. `valid` is what is allowed at the starts.
+    `mask` is False for steps before the episode began. `valid` is the mask of valid actions at
+    the starts.
     """
 
     rows: Dataset
@@ -306,7 +331,7 @@ class StartBatch(NamedTuple):
     valid: np.ndarray | None
 
     def observed(self, step: int) -> Columns:
-        """Return what was observed at a step."""
+        """Return the observations at a step."""
         return {
             name: column[self.places[:, step]]
             for name, column in self.rows.select("observations").items()
@@ -314,7 +339,7 @@ class StartBatch(NamedTuple):
 
 
 class DecidedStep(NamedTuple):
-    """What was decided at a step, in those episodes (by their places) that had not ended."""
+    """The decisions of one step, for the episodes (indices `places`) that have not ended."""
 
     places: np.ndarray
     values: Tensor
@@ -322,8 +347,8 @@ class DecidedStep(NamedTuple):
     entropies: Tensor
 
 
-class Acted(NamedTuple):
-    """What was seen, chosen and allowed at a step."""
+class ActedStep(NamedTuple):
+    """The observations, chosen actions and valid actions of one step."""
 
     seen: Columns
     chosen: Tensor
@@ -332,10 +357,10 @@ class Acted(NamedTuple):
 
 @dataclass(frozen=True)
 class ImaginedBatch:
-    """Episodes that were imagined side by side: what was decided, and what came of it.
+    """Decisions and outcomes of episodes that were imagined in parallel.
 
-    `rewards` and `terminated` are (steps, episodes), 0 and true once an episode has ended; `last`
-    (episodes,) are the values where they stopped, 0 where they had ended.
+    `rewards` and `terminated` are (steps, episodes), 0 and True after the end of an episode.
+    `last` (episodes,) are the values of the last states, 0 if an episode has ended.
     """
 
     decided: list[DecidedStep]
@@ -355,12 +380,12 @@ class ImaginedBatch:
         returns = values.copy()
         for step in reversed(range(len(self.rewards))):
             ahead = (1 - trace) * values[step + 1] + trace * returns[step + 1]
-            going = discount * ~self.terminated[step]
-            returns[step] = self.rewards[step] + going * ahead
+            running = discount * ~self.terminated[step]
+            returns[step] = self.rewards[step] + running * ahead
         return returns[:-1]
 
     def measures(self) -> dict[str, float]:
-        """Say what was expected where episodes began, and what came of it up to the horizon."""
+        """Return the mean predicted value of the starts, and the mean imagined return."""
         return {
             "value": float(self.decided[0].values.detach().mean()),
             "imagined_return": float(self.rewards.sum(axis=0).mean()),
@@ -375,71 +400,71 @@ def imagine(
     rng: np.random.Generator,
     horizon: int,
 ) -> ImaginedBatch:
-    """Let a network act in episodes that a model imagines; those that have ended are left out."""
+    """Act with a network in episodes that a model imagines, without the ended episodes."""
     import torch
 
     count = len(starts.histories)
     rewards, terminated = np.zeros((horizon, count)), np.ones((horizon, count), bool)
-    places, decided, acted = np.arange(count), list[DecidedStep](), list[Acted]()
+    places, decided, acted = np.arange(count), list[DecidedStep](), list[ActedStep]()
     episodes = model.imagine(starts.histories, starts.rows, seed=int(rng.integers(1 << 31)))
-    memory = remembered(network, model, starts)
+    memory = fill_memory(network, model, starts)
     seen, valid, policy = model.seen(starts.observed(-1)), starts.valid, network.policy
     with torch.set_grad_enabled(network.cell is not None):
-        standing = network(seen, memory)
+        heads = network(seen, memory)
         for step in range(horizon):
-            choice = policy.choose(standing.outputs, policy.noise(rng, len(places)), valid)
-            logs, entropies = policy.weigh(standing.outputs, choice.chosen, valid)
-            decided.append(DecidedStep(places, standing.values, logs, entropies))
-            acted.append(Acted(seen, choice.chosen, valid))
+            choice = policy.choose(heads.outputs, policy.noise(rng, len(places)), valid)
+            logs, entropies = policy.weigh(heads.outputs, choice.chosen, valid)
+            decided.append(DecidedStep(places, heads.values, logs, entropies))
+            acted.append(ActedStep(seen, choice.chosen, valid))
             after = episodes.step(choice.actions)
             rewards[step, places], terminated[step, places] = after.rewards, after.terminated
-            going = np.flatnonzero(~after.terminated)
-            places, seen, valid = places[going], after.observations, after.valid
-            memory = standing.memory
-            if not len(going):
+            running = np.flatnonzero(~after.terminated)
+            places, seen, valid = places[running], after.observations, after.valid
+            memory = heads.memory
+            if not len(running):
                 break
-            if len(going) < len(after.terminated):
-                episodes.keep(going)
-                seen = {name: column[going] for name, column in seen.items()}
-                valid = None if valid is None else valid[going]
-                memory = memory and tuple(each[going] for each in memory)
-            standing = network(seen, memory)
-    last, taken = np.zeros(count), len(decided)
+            if len(running) < len(after.terminated):
+                episodes.keep(running)
+                seen = {name: column[running] for name, column in seen.items()}
+                valid = None if valid is None else valid[running]
+                memory = memory and tuple(each[running] for each in memory)
+            heads = network(seen, memory)
+    last, steps_taken = np.zeros(count), len(decided)
     if len(places):
-        last[places] = standing.values.detach().cpu().numpy()
+        last[places] = heads.values.detach().cpu().numpy()
     if network.cell is None:
-        decided = judged_together(network, decided, acted)
-    return ImaginedBatch(decided, rewards[:taken], terminated[:taken], last)
+        decided = evaluate_together(network, decided, acted)
+    return ImaginedBatch(decided, rewards[:steps_taken], terminated[:steps_taken], last)
 
 
-def judged_together(
-    network: ActorCriticNetwork, decided: Sequence[DecidedStep], acted: Sequence[Acted]
+def evaluate_together(
+    network: ActorCriticNetwork, decided: Sequence[DecidedStep], acted: Sequence[ActedStep]
 ) -> list[DecidedStep]:
-    """Return all steps with gradients, in one pass: without memory none depends on another."""
+    """Return all steps with gradients, in one pass, for a network without memory."""
     import torch
 
     seen = {name: np.concatenate([each.seen[name] for each in acted]) for name in acted[0].seen}
-    every, standing = np.ones(network.policy.size, np.bool_), network(seen)
+    all_valid, heads = np.ones(network.policy.size, np.bool_), network(seen)
     masks = [
-        np.tile(every, (len(each.chosen), 1)) if each.valid is None else each.valid
+        np.tile(all_valid, (len(each.chosen), 1)) if each.valid is None else each.valid
         for each in acted
         if any(other.valid is not None for other in acted)
     ]
     logs, entropies = network.policy.weigh(
-        standing.outputs,
+        heads.outputs,
         torch.cat([each.chosen for each in acted]),
         np.concatenate(masks) if masks else None,
     )
     sizes = [len(each.places) for each in decided]
-    parts = (each.split(sizes) for each in (standing.values, logs, entropies))
+    parts = (each.split(sizes) for each in (heads.values, logs, entropies))
     return [
         DecidedStep(each.places, *part)
         for each, part in zip(decided, zip(*parts, strict=True), strict=True)
     ]
 
 
-def remembered(network: ActorCriticNetwork, model: WorldModel, starts: StartBatch) -> Any:
-    """Return what a network remembers of the steps before the starts, without a gradient."""
+def fill_memory(network: ActorCriticNetwork, model: WorldModel, starts: StartBatch) -> Any:
+    """Return the network's memory of the steps before the starts, without a gradient."""
     import torch
 
     memory = None
@@ -451,15 +476,10 @@ def remembered(network: ActorCriticNetwork, model: WorldModel, starts: StartBatc
     return memory
 
 
-def _as_it_is(observations: Columns) -> Columns:
-    """Return observations as nobody sees them otherwise."""
-    return observations
-
-
 class ActingSession(PlanningSession):
-    """Acts as a network says, in several episodes at once, each with a memory of its own.
+    """Acts with a network in several parallel episodes, each with its own memory.
 
-    What is observed it sees as its `model` does, where there is one: so it learned to act.
+    The network sees observations as the `model` encodes them, because it was trained on these.
     """
 
     def __init__(
@@ -471,26 +491,26 @@ class ActingSession(PlanningSession):
         temperature: float,
     ) -> None:
         self._network, self._seed, self._temperature = network, seed, temperature
-        self._sees = _as_it_is if model is None else model.seen
+        self._model = model
         self._memories: dict[int, tuple[Tensor, ...]] = {}
         self.report = PlannedWith("actor-critic", (), "")
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return an action for each moment; what is drawn follows from its episode and number."""
+        """Return an action for each moment; its random seed is its episode and decision."""
         import torch
 
         network, policy = self._network, self._network.policy
         space = network.encoder.space
         seen = space.pack("observations", [each.state for each in moments])
         with torch.no_grad():
-            standing = network(self._sees(seen), self._memory(moments))
-        if standing.memory is not None:
+            heads = network(self._model.seen(seen) if self._model else seen, self._memory(moments))
+        if heads.memory is not None:
             for place, moment in enumerate(moments):
-                self._memories[moment.episode] = tuple(each[place] for each in standing.memory)
+                self._memories[moment.episode] = tuple(each[place] for each in heads.memory)
         keys = [[self._seed, each.episode, each.decision] for each in moments]
         noise = [policy.noise(np.random.default_rng(key), 1) for key in keys]
         chosen = policy.choose(
-            standing.outputs,
+            heads.outputs,
             np.concatenate(noise),
             self._valid(moments),
             temperature=self._temperature,
@@ -499,13 +519,13 @@ class ActingSession(PlanningSession):
         return [Plan([action], None) for action in actions]
 
     def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
-        """Forget the episodes, which are over."""
+        """Delete the memories of the episodes, which have ended."""
         for episode in seconds:
             self._memories.pop(episode, None)
         return super().confirm(seconds)
 
     def _memory(self, moments: Sequence[Moment]) -> tuple[Tensor, ...] | None:
-        """Return what is remembered of each episode: nothing where it begins."""
+        """Return the memory of each episode: zeros at its first decision."""
         import torch
 
         if (cell := self._network.cell) is None:
@@ -518,9 +538,9 @@ class ActingSession(PlanningSession):
         return tuple(torch.stack(part) for part in zip(*each, strict=True))
 
     def _valid(self, moments: Sequence[Moment]) -> np.ndarray | None:
-        """Return what is allowed at each moment, None where all is."""
+        """Return the mask of valid actions at each moment, None if all actions are valid."""
         space = self._network.policy.space
         if all(moment.valid is None for moment in moments):
             return None
-        every = np.ones(space.count, np.bool_)
-        return np.array([every if m.valid is None else space.mask(m.valid) for m in moments])
+        all_valid = np.ones(space.count, np.bool_)
+        return np.array([all_valid if m.valid is None else space.mask(m.valid) for m in moments])

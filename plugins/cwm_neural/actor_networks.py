@@ -1,4 +1,4 @@
-"""Networks that act: what is observed as a vector, policies by kind of action, and values."""
+"""Networks of agents: encoders of observations, policies for each action space, and values."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.errors import CwmError
 
-MOST_VALUES = 64
-"""Values of a whole number that are told apart as symbols; one of more is a quantity."""
+MAX_SYMBOL_VALUES = 64
+"""Whole numbers with at most this many values are symbols; with more they are quantities."""
 
-WORDS = 256
-"""Places that words of a text are hashed to: missions have a few dozen."""
+WORD_BUCKETS = 256
+"""Number of hash buckets for the words of texts; missions have a few dozen words."""
 
-OUTLYING = 10.0
-"""Standard deviations beyond which numbers are all the same: a model may imagine any."""
+MAX_DEVIATION = 10.0
+"""Normalised numbers are clipped here, because a model may imagine values of any size."""
 
 LOG_STD = (-4.0, 1.0)
-"""Bounds of a Gaussian's log standard deviation, before what it draws is squashed."""
+"""Bounds of a Gaussian's log standard deviation, before samples are squashed."""
 
 LEVELS = 4
-"""Convolutions of a picture, each with a pooling to half its size."""
+"""Number of convolutions for images; each is followed by a pooling to half the size."""
 
 
 class ObservationEncoder(nn.Module):
-    """Turns columns of observations into vectors (n, size), each leaf by what it is.
+    """Encodes columns of observations as vectors (n, size), each leaf by its type.
 
-    Pictures go through convolutions, real numbers are normalised by the rows that were seen, whole
-    numbers of few values are symbols with an embedding for each place, texts are their words,
-    hashed. `layers` more layers follow what is put together, none in the published network.
+    Images pass convolutions. Real numbers are normalised with the mean and deviation of the rows.
+    Whole numbers with few values are symbols, with an embedding for each component and value.
+    Texts are bags of hashed words. `layers` more layers follow the concatenated vectors; the
+    published network has none.
     """
 
     def __init__(self, space: Space, *, width: int, channels: int, layers: int) -> None:
@@ -53,32 +54,32 @@ class ObservationEncoder(nn.Module):
         self.after = nn.Sequential(*after)
 
     def normalise(self, rows: Dataset) -> None:
-        """Measure numbers and symbols by those of some rows."""
+        """Set the statistics of numbers and symbols to those of rows."""
         for name, part in zip(self.names, self.parts, strict=True):
             if isinstance(part, _Numbers | _Symbols):
                 part.normalise(rows.columns[name])
 
     def forward(self, columns: Columns) -> Tensor:
-        """Return a vector for each row of some columns."""
+        """Return a vector for each row."""
         pairs = zip(self.names, self.parts, strict=True)
         return self.after(torch.cat([part(columns[name]) for name, part in pairs], dim=1))
 
 
 def _part(leaf: Leaf, width: int, channels: int) -> nn.Module:
-    """Return what turns a leaf into a vector."""
+    """Return the encoder of a leaf."""
     space = leaf.space
     if space.is_picture:
         return _Picture(space, channels)
     if space.kind == "text":
         return _Words(width)
     ranges = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
-    if space.is_float or max(ranges, default=inf) > MOST_VALUES:
+    if space.is_float or max(ranges, default=inf) > MAX_SYMBOL_VALUES:
         return _Numbers(space.size, width)
     return _Symbols(space, [int(each) for each in ranges], width)
 
 
 class _Picture(nn.Module):
-    """Convolutions of 3 x 3, each with pooling: IRIS has 32, 32, 64, 64 channels."""
+    """Convolutions of 3 x 3, each with pooling; IRIS has 32, 32, 64 and 64 channels."""
 
     def __init__(self, space: Space, channels: int) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class _Picture(nn.Module):
 
 
 class _Numbers(nn.Module):
-    """Real numbers, by how much they differ from the mean of those that were seen."""
+    """Real numbers, normalised with the mean and the standard deviation of rows."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -115,14 +116,15 @@ class _Numbers(nn.Module):
 
     def forward(self, column: np.ndarray) -> Tensor:
         numbers = torch.as_tensor(column.reshape(len(column), -1), device=self.mean.device)
-        return self.layers(((numbers - self.mean) / self.std).clamp(-OUTLYING, OUTLYING).float())
+        scaled = (numbers - self.mean) / self.std
+        return self.layers(scaled.clamp(-MAX_DEVIATION, MAX_DEVIATION).float())
 
 
 class _Symbols(nn.Module):
-    """Whole numbers of few values: the sum of an embedding for each place and value.
+    """Whole numbers with few values: the sum of an embedding for each component and value.
 
-    Less the mean of that in rows that were seen: of a board hardly anything changes, and what stays
-    as it is would be nearly all that is told.
+    The mean embedding of the rows is subtracted. Few cells of a board change, so otherwise the
+    constant cells would dominate the vector.
     """
 
     def __init__(self, space: Space, ranges: Sequence[int], width: int) -> None:
@@ -150,15 +152,17 @@ class _Symbols(nn.Module):
 
 
 class _Words(nn.Module):
-    """The words of a text, by their hashes, in no order."""
+    """A bag of the words of a text, by their hashes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.size = width
-        self.embedding = nn.EmbeddingBag(WORDS, width, mode="mean")
+        self.embedding = nn.EmbeddingBag(WORD_BUCKETS, width, mode="mean")
 
     def forward(self, column: np.ndarray) -> Tensor:
-        texts = [[crc32(word.encode()) % WORDS for word in str(text).split()] for text in column]
+        texts = [
+            [crc32(word.encode()) % WORD_BUCKETS for word in str(text).split()] for text in column
+        ]
         first = np.cumsum([0, *map(len, texts[:-1])])
         device = self.embedding.weight.device
         places = torch.tensor([place for text in texts for place in text], dtype=torch.int64)
@@ -166,24 +170,24 @@ class _Words(nn.Module):
 
 
 class ChosenActions(NamedTuple):
-    """Actions as columns, and what their probabilities are asked by."""
+    """Actions as columns, and as the tensor that `ActionPolicy.weigh` takes."""
 
     actions: Columns
     chosen: Tensor
 
 
 class ActionPolicy:
-    """What the outputs of a network (n, size) say of actions.
+    """Turns the outputs of a network (n, size) into a distribution of actions.
 
-    `noise` is drawn apart, so that what is drawn depends on nothing else. `valid` (n, actions)
-    are those that are allowed, None where all are.
+    The random numbers come from `noise`, so that samples depend on nothing else. `valid` (n,
+    actions) is the mask of valid actions, None if all are valid.
     """
 
     space: Space
     size: int
 
     def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Draw what so many choices are made by."""
+        """Draw the random numbers for `count` choices."""
         raise NotImplementedError
 
     def choose(
@@ -194,27 +198,27 @@ class ActionPolicy:
         *,
         temperature: float = 1.0,
     ) -> ChosenActions:
-        """Choose an action in each row; with temperature 0 the likeliest."""
+        """Choose an action in each row; temperature 0 chooses the most likely action."""
         raise NotImplementedError
 
     def weigh(
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,).
+        """Return the log-probabilities (n,) of the chosen actions, and the entropies (n,).
 
-        Up to what does not depend on the outputs.
+        Both are correct up to a term that does not depend on the outputs.
         """
         raise NotImplementedError
 
 
 class CategoricalPolicy(ActionPolicy):
-    """One of some actions."""
+    """Distribution over a finite set of actions."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.size = space, space.count
 
     def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Draw a Gumbel number for each action: the highest sum with its logit is a draw."""
+        """Draw Gumbel noise for each action: the largest sum with its logit is a sample."""
         return rng.gumbel(size=(count, self.size))
 
     def choose(
@@ -225,7 +229,7 @@ class CategoricalPolicy(ActionPolicy):
         *,
         temperature: float = 1.0,
     ) -> ChosenActions:
-        """Choose an action in each row; with temperature 0 the likeliest."""
+        """Choose an action in each row; temperature 0 chooses the most likely action."""
         weighed = _allowed(outputs.detach(), valid).cpu().double().numpy() + temperature * noise
         chosen = weighed.argmax(axis=1)
         return ChosenActions({"actions": chosen + int(self.space.low[0])}, torch.as_tensor(chosen))
@@ -233,21 +237,21 @@ class CategoricalPolicy(ActionPolicy):
     def weigh(
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,)."""
+        """Return the log-probabilities (n,) of the chosen actions, and the entropies (n,)."""
         logs = _allowed(outputs, valid).log_softmax(dim=1)
         entropies = -(logs.exp() * logs.clamp(min=-1e9)).sum(dim=1)
         return logs.gather(1, chosen.to(outputs.device)[:, None])[:, 0], entropies
 
 
 def _allowed(logits: Tensor, valid: np.ndarray | None) -> Tensor:
-    """Return logits that exclude what is not allowed."""
+    """Return logits with -1e9 for invalid actions."""
     if valid is None:
         return logits
     return logits.masked_fill(~torch.as_tensor(valid, device=logits.device), -1e9)
 
 
 class GaussianPolicy(ActionPolicy):
-    """Real numbers: drawn from a Gaussian, and squashed between the bounds where there are any."""
+    """Gaussian over real numbers, squashed by tanh to the bounds if both bounds are finite."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.size = space, 2 * space.size
@@ -268,7 +272,7 @@ class GaussianPolicy(ActionPolicy):
         *,
         temperature: float = 1.0,
     ) -> ChosenActions:
-        """Choose an action in each row; with temperature 0 the mean."""
+        """Choose an action in each row; temperature 0 chooses the mean."""
         mean, log_std = _gaussian(outputs.detach())
         drawn = torch.as_tensor(noise, device=mean.device).to(mean.dtype)
         chosen = mean + temperature * log_std.exp() * drawn
@@ -281,9 +285,9 @@ class GaussianPolicy(ActionPolicy):
     def weigh(
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,).
+        """Return the log-probabilities (n,) before squashing, and the entropies (n,).
 
-        Those before squashing: of the action's they differ by what depends on the action alone.
+        Squashing changes the log-probability by a term that depends on the action only.
         """
         mean, log_std = _gaussian(outputs)
         off = (chosen - mean) / log_std.exp()
@@ -298,7 +302,7 @@ def _gaussian(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def policy_of(space: Space) -> ActionPolicy:
-    """Return the policy for a kind of action; `CwmError` where there is none."""
+    """Return the policy for an action space; raise `CwmError` if there is none."""
     if space.kind == "discrete":
         return CategoricalPolicy(space)
     if space.is_float:
@@ -309,7 +313,7 @@ def policy_of(space: Space) -> ActionPolicy:
 
 
 class HeadOutputs(NamedTuple):
-    """What a network says where episodes stand: of actions, the values, and what it remembers."""
+    """Outputs of a network: parameters of the policy, values (n,), and the memory."""
 
     outputs: Tensor
     values: Tensor
@@ -317,9 +321,9 @@ class HeadOutputs(NamedTuple):
 
 
 class ActorCriticNetwork(nn.Module):
-    """A policy and a value on top of one encoder, with an LSTM cell between where it remembers.
+    """A policy head and a value head on one encoder, with an optional LSTM cell between them.
 
-    Values are in the `unit` of returns, so that losses are of about one size for any rewards.
+    Values are multiples of `unit`, so that losses have a similar scale for any rewards.
     """
 
     unit: Tensor
@@ -332,13 +336,13 @@ class ActorCriticNetwork(nn.Module):
         self.cell = nn.LSTMCell(encoder.size, remembers) if remembers else None
         size = remembers or encoder.size
         self.actor, self.critic = nn.Linear(size, policy.size), nn.Linear(size, 1)
-        for head in (self.actor, self.critic):  # it begins with no preference, and expects nothing
+        for head in (self.actor, self.critic):  # start with a uniform policy and values of 0
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
         self.register_buffer("unit", torch.ones(()))
 
     def forward(self, columns: Columns, memory: Any = None) -> HeadOutputs:
-        """Say what to do where episodes stand, with memory (None where they begin)."""
+        """Return the outputs for observations; `memory` is None at the start of episodes."""
         found = self.encoder(columns)
         if self.cell is not None:
             memory = self.cell(found, memory)
@@ -346,7 +350,7 @@ class ActorCriticNetwork(nn.Module):
         return HeadOutputs(self.actor(found), self.critic(found)[:, 0] * self.unit, memory)
 
     def measure_in(self, unit: float) -> None:
-        """Measure values in another unit; what they are stays the same."""
+        """Change the unit without a change of the values."""
         with torch.no_grad():
             factor = self.unit / unit
             self.critic.weight.mul_(factor)

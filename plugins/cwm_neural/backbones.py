@@ -1,7 +1,7 @@
-"""The networks in the middle of sequence models: embeddings in, embeddings out, and a memory.
+"""The central networks of sequence models, which map embeddings to embeddings with a memory.
 
-A `Backbone` sees each place of a sequence and those before it. It is trained on whole sequences,
-and asked one after the other with a memory: keys and values, or a recurrent state.
+Each position of a `Backbone` depends on the earlier positions. It is trained on whole sequences.
+For predictions it continues a memory: keys and values, or a recurrent state.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cwm_cli.errors import CwmError
 
 
 class Backbone(nn.Module):
-    """Maps embeddings (batch, length, width) to such that know what came before them.
+    """Maps embeddings (batch, length, width) to embeddings that depend on earlier positions.
 
-    `length` is how many positions it can see; None for one that forgets by and by instead.
-    `parallel` says that several positions cost little more time than one.
+    `length` is the maximum number of positions; None for recurrent networks. `parallel` is True
+    if several positions take little more time than one.
     """
 
     width: int
@@ -27,55 +27,55 @@ class Backbone(nn.Module):
     parallel: bool = True
 
     def begin(self, batch: int, skipped: Tensor | None = None) -> Any:
-        """Return the memory of sequences that have not begun.
+        """Return the memory of empty sequences.
 
-        `skipped` (batch,) is how many of the first positions of each are padding.
+        `skipped` (batch,) is the number of padding positions at the start of each sequence.
         """
         raise NotImplementedError
 
     def forward(self, inputs: Tensor, memory: Any = None) -> tuple[Tensor, Any]:
-        """Go on from a memory; without one sequences begin, and none is made (training).
+        """Continue from a memory; without one, sequences begin, and none is returned (training).
 
-        The memory that is returned has seen the inputs. To go back to the one that was given, and
-        on another way, leaves the other way behind.
+        The returned memory includes the inputs. It may share storage with the given one, so
+        continuing from the given memory again invalidates the returned one.
         """
         raise NotImplementedError
 
     def keep(self, memory: Any, places: Tensor) -> Any:
-        """Return the memory of some of the sequences only, in that order."""
+        """Return the memory of the sequences at some indices, in that order."""
         raise NotImplementedError
 
     def padding(self, memory: Any) -> Tensor | None:
-        """Return what `skipped` was when the memory began."""
+        """Return the `skipped` of the memory."""
         raise NotImplementedError
 
-    def rewound(self, memory: Any, length: int) -> Any:
-        """Return the memory as it was after so many positions; asked of parallel ones."""
+    def rewind(self, memory: Any, length: int) -> Any:
+        """Return the memory after `length` positions; only for parallel backbones."""
         raise NotImplementedError
 
 
 class Cache:
-    """Keys and values of what transformers have seen: (layers, batch, heads, length, size) each."""
+    """Keys and values of past positions, each (layers, batch, heads, length, size)."""
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int, skipped: Tensor | None) -> None:
         self.keys, self.values, self.filled, self.skipped = keys, values, filled, skipped
 
     def mask(self, count: int) -> Tensor | None:
-        """Return which positions the next ones may see: (batch or 1, 1, count, all so far)."""
+        """Return the mask of visible positions: (batch or 1, 1, count, all so far)."""
         columns = torch.arange(self.filled + count, device=self.keys.device)
         seen = columns <= columns[self.filled :, None]
         if self.skipped is None:
             return None if count == 1 else seen[None, None]
         real = columns >= self.skipped[:, None]
-        own = columns == columns[self.filled :, None]  # a row that sees nothing would not be finite
+        own = columns == columns[self.filled :, None]  # an empty row of the mask would give NaN
         return (seen & real[:, None] | own)[:, None]
 
 
 class Transformer(Backbone):
-    """A causal transformer that normalises first, as GPT-2 does (Radford et al., 2019).
+    """A causal transformer with pre-normalisation, as GPT-2 (Radford et al., 2019).
 
-    `dropout` is that of attention, of what joins the residual stream, and of what comes in.
-    `smooth` names how GELU is computed: GPT-2 has it by a tanh.
+    `dropout` is the rate for attention, for the residual branches, and for the inputs. `smooth` is
+    the approximation of GELU; GPT-2 uses `tanh`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Transformer(Backbone):
         return Cache(keys, values, 0, skipped)
 
     def forward(self, inputs: Tensor, memory: Cache | None = None) -> tuple[Tensor, Cache | None]:
-        """Go on from a cache, which is written behind what it is filled with."""
+        """Continue from a cache, whose storage is written behind its filled part."""
         count = inputs.shape[1]
         mask = None if memory is None else memory.mask(count)
         found = self.drop(inputs)
@@ -113,22 +113,22 @@ class Transformer(Backbone):
         return self.norm(found), memory
 
     def keep(self, memory: Cache, places: Tensor) -> Cache:
-        """Return the cache of some of the sequences only."""
+        """Return the cache of the sequences at some indices."""
         keys, values = (kept.index_select(1, places) for kept in (memory.keys, memory.values))
         skipped = None if memory.skipped is None else memory.skipped[places]
         return Cache(keys, values, memory.filled, skipped)
 
     def padding(self, memory: Cache) -> Tensor | None:
-        """Return how many positions are padding."""
+        """Return the number of padding positions."""
         return memory.skipped
 
-    def rewound(self, memory: Cache, length: int) -> Cache:
-        """Forget what is behind."""
+    def rewind(self, memory: Cache, length: int) -> Cache:
+        """Return the cache after `length` positions."""
         return Cache(memory.keys, memory.values, length, memory.skipped)
 
 
 class _Layer(nn.Module):
-    """Attention and a network of two layers, each behind a norm and beside the residual stream."""
+    """Attention and a network of two layers, each a residual branch that starts with a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float, smooth: str) -> None:
         super().__init__()
@@ -165,14 +165,14 @@ GPT2 = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36,
 
 
 def freeze(backbone: Transformer, trained: int) -> None:
-    """Keep attention and networks as they are, but in so many of the last layers; norms learn."""
+    """Train attention and networks of the last `trained` layers only; all norms train."""
     for layer in backbone.layers[: len(backbone.layers) - trained]:
         for part in (layer.asked, layer.joined, layer.wide, layer.narrow):
             part.requires_grad_(False)
 
 
 def read_gpt2(backbone: Transformer, folder: str) -> None:
-    """Take layers and the last norm over from a GPT-2 in a folder; nothing is downloaded."""
+    """Copy the layers and the last norm from a GPT-2 in a local folder; nothing is downloaded."""
     try:
         from transformers import GPT2Model
     except ImportError as error:
@@ -194,7 +194,7 @@ def read_gpt2(backbone: Transformer, folder: str) -> None:
                 layer.wide: block.mlp.c_fc,
                 layer.narrow: block.mlp.c_proj,
             }
-            for own, other in pairs.items():  # kept there as inputs by outputs
+            for own, other in pairs.items():  # GPT-2 stores weights as (inputs, outputs)
                 own.weight.copy_(other.weight.T)
                 own.bias.copy_(other.bias)
             layer.before.load_state_dict(block.ln_1.state_dict())
@@ -203,7 +203,7 @@ def read_gpt2(backbone: Transformer, folder: str) -> None:
 
 
 class RecurrentMemory(NamedTuple):
-    """A state (batch, units), how many positions it has seen, and how many of them are padding."""
+    """A state (batch, units), the number of past positions, and the padding among them."""
 
     state: Tensor
     seen: int
@@ -213,20 +213,19 @@ class RecurrentMemory(NamedTuple):
 class Circuit(Backbone):
     """A closed-form continuous-time network, wired as a neural circuit (Hasani et al., 2022).
 
-    `units` neurons, of which `width` are its outputs; `inputs` numbers come in, as many as go out
-    where nothing is said.
+    It has `units` neurons; `width` neurons are its outputs. It also has `width` inputs.
     """
 
     parallel = False
     length = None
 
-    def __init__(self, *, width: int, units: int, inputs: int = 0) -> None:
+    def __init__(self, *, width: int, units: int) -> None:
         super().__init__()
         from ncps.torch import CfC
         from ncps.wirings import AutoNCP
 
         self.width, self.units = width, units
-        self.circuit = CfC(inputs or width, AutoNCP(units, width))
+        self.circuit = CfC(width, AutoNCP(units, width))
 
     def begin(self, batch: int, skipped: Tensor | None = None) -> RecurrentMemory:
         """Return a state of zeros."""
@@ -236,7 +235,7 @@ class Circuit(Backbone):
     def forward(
         self, inputs: Tensor, memory: RecurrentMemory | None = None
     ) -> tuple[Tensor, RecurrentMemory | None]:
-        """Go on from a state; what is padding does not change it."""
+        """Continue from a state, which padding does not change."""
         if memory is None:
             return self.circuit(inputs)[0], None
         state, seen, skipped = memory
@@ -251,10 +250,10 @@ class Circuit(Backbone):
         return torch.cat(parts, 1), RecurrentMemory(state, seen + inputs.shape[1], skipped)
 
     def keep(self, memory: RecurrentMemory, places: Tensor) -> RecurrentMemory:
-        """Return the states of some of the sequences only."""
+        """Return the states of the sequences at some indices."""
         skipped = None if memory.skipped is None else memory.skipped[places]
         return RecurrentMemory(memory.state[places], memory.seen, skipped)
 
     def padding(self, memory: RecurrentMemory) -> Tensor | None:
-        """Return how many positions are padding."""
+        """Return the number of padding positions."""
         return memory.skipped

@@ -28,44 +28,46 @@ from cwm_neural.actor_networks import (
 from cwm_neural.cql_options import CqlOptions
 from cwm_neural.training.trainer import TrainingTask
 
-PARTS = {
+LOSS_NAMES = {
     "loss_qvalue": "values",
     "loss_cql": "conservatism",
     "loss_actor": "actor",
     "loss_alpha": "temperature",
 }
-"""The losses that are summed, and what they are called here."""
+"""Names of the summed losses in torchrl, and here."""
 
 
-class ShownColumns:
-    """Columns of observations that all copies of a network read rows from."""
+class SharedObservations:
+    """Columns of observations that all copies of a network share."""
 
     def __init__(self) -> None:
         self.columns: Columns = {}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ShownColumns:
-        return self  # torchrl computes with copies of networks
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedObservations:
+        return self  # torchrl copies networks
 
 
 class RowNetwork(nn.Module):
-    """Encodes rows by their places, so that losses pass observations of any kind as one number."""
+    """Encodes observations by their row index, so that torchrl passes one number for any space."""
 
-    def __init__(self, encoder: ObservationEncoder, head: nn.Module, shown: ShownColumns) -> None:
+    def __init__(
+        self, encoder: ObservationEncoder, head: nn.Module, shared: SharedObservations
+    ) -> None:
         super().__init__()
-        self.encoder, self.head, self._shown = encoder, head, shown
+        self.encoder, self.head, self._shared = encoder, head, shared
 
     def forward(self, places: Tensor, *more: Tensor) -> Any:
-        """Return what the head says of places (..., 1), and of what stands beside them."""
+        """Return the head's output for row indices (..., 1) and further inputs, e.g. actions."""
         flat = places.reshape(-1).cpu().numpy()
-        found = self.encoder({name: each[flat] for name, each in self._shown.columns.items()})
+        found = self.encoder({name: each[flat] for name, each in self._shared.columns.items()})
         found = found.reshape(*places.shape[:-1], found.shape[-1])
         return self.head(torch.cat([found, *more], dim=-1))
 
 
 class ActorNetwork(nn.Module):
-    """What a session asks: an encoder, a head, and the policy that reads what they say.
+    """The network of a session: an encoder, a head, and the policy for the head's outputs.
 
-    For one of some actions that are their values.
+    For discrete actions the outputs are the action values.
     """
 
     cell = None
@@ -76,28 +78,29 @@ class ActorNetwork(nn.Module):
         self.head = nn.Linear(encoder.size, policy.size)
 
     def forward(self, columns: Columns, memory: Any = None) -> HeadOutputs:
-        """Say what to do where episodes stand."""
+        """Return the outputs for observations, and the highest value of each row."""
         outputs = self.head(self.encoder(columns))
         return HeadOutputs(outputs, outputs.amax(dim=1), None)
 
 
 class Spread(nn.Module):
-    """Means and standard deviations, bounded as policies bound them."""
+    """Means and standard deviations, bounded like those of policies."""
 
     def forward(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both of outputs (..., 2 n)."""
+        """Split outputs (..., 2 n) into both."""
         mean, log_std = outputs.chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD).exp()
 
 
 class ConservativeLosses:
-    """The networks that learn, their losses, and what they are updated by.
+    """The trained networks, their losses, and the optimiser.
 
-    Real numbers are measured by those of the `rows`, for good: the slow values know no others.
+    The statistics of the first `rows` normalise real numbers permanently, because the target
+    networks were made with them.
     """
 
     def __init__(self, task: TrainingTask, options: CqlOptions, rows: Dataset | None) -> None:
-        self._options, self._shown, self._device = options, ShownColumns(), task.device
+        self._options, self._shared, self._device = options, SharedObservations(), task.device
         self._task, self._rows = task, rows
         policy = policy_of(task.action_space)
         self.network = ActorNetwork(self._encoder(), policy)
@@ -105,43 +108,43 @@ class ConservativeLosses:
         loss = self._discrete() if discrete else self._continuous()
         loss.make_value_estimator(gamma=options.discount)
         self._loss = loss.to(task.device)
-        self._slow = SoftUpdate(self._loss, tau=options.follow)
+        self._target = SoftUpdate(self._loss, tau=options.follow)
         self._optimiser = torch.optim.Adam(self._loss.parameters(), lr=options.rate)
 
     @property
     def size(self) -> int:
-        """How many parameters are learned."""
+        """The number of trained parameters."""
         return sum(each.numel() for each in self._loss.parameters())
 
     def update(self, rows: Dataset, places: np.ndarray) -> dict[str, Tensor]:
-        """Learn from some rows once; return the losses."""
-        self._shown.columns = {
+        """Make one gradient step on some rows, and return the losses."""
+        self._shared.columns = {
             leaf.name: np.concatenate(
                 [rows.columns[leaf.name][places], rows.columns[f"next_{leaf.name}"][places]]
             )
             for leaf in rows.observation_space.leaves("observations")
         }
         found = self._loss(self._batch(rows, places))
-        losses = {name: each for name, each in found.items() if name in PARTS}
+        losses = {name: each for name, each in found.items() if name in LOSS_NAMES}
         weight = {"loss_cql": self._options.conservatism}
         self._optimiser.zero_grad()
         sum(weight.get(name, 1.0) * each for name, each in losses.items()).backward()
         nn.utils.clip_grad_norm_(self._loss.parameters(), self._options.clip)
         self._optimiser.step()
-        self._slow.step()
-        return {PARTS[name]: each.detach() for name, each in losses.items()}
+        self._target.step()
+        return {LOSS_NAMES[name]: each.detach() for name, each in losses.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return all that decides how it goes on."""
+        """Return the complete state of the training."""
         return {"loss": dict(self._loss.state_dict()), "optimiser": self._optimiser.state_dict()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         self._loss.load_state_dict(state["loss"])
         self._optimiser.load_state_dict(state["optimiser"])
 
     def _encoder(self) -> ObservationEncoder:
-        """Return an encoder of its own."""
+        """Return a new encoder, normalised by the rows."""
         options, space = self._options, self._task.observation_space
         made = ObservationEncoder(
             space, width=options.width, channels=options.channels, layers=options.layers
@@ -151,7 +154,7 @@ class ConservativeLosses:
         return made
 
     def _batch(self, rows: Dataset, places: np.ndarray) -> TensorDict:
-        """Return rows as torchrl reads them: observations are places in what is shown."""
+        """Return rows in the format of torchrl, with indices of `_shared` as observations."""
         count, space = len(places), self._task.action_space
         columns = {name: rows.columns[name][places] for name in ("actions", "rewards")}
         over = torch.as_tensor(rows.columns["terminations"][places])[:, None]
@@ -163,18 +166,18 @@ class ConservativeLosses:
             "observation": torch.arange(count, 2 * count)[:, None],
             "reward": torch.as_tensor(columns["rewards"]).float()[:, None],
             "terminated": over,
-            "done": over,  # what a limit of time ends goes on
+            "done": over,  # after a time limit the value of the next state counts
         }
         batch = {"observation": torch.arange(count)[:, None], "action": actions, "next": after}
         return TensorDict(batch, [count], device=self._device)
 
     def _discrete(self) -> Any:
         """Return the loss of a deep Q-network."""
-        values = RowNetwork(self.network.encoder, self.network.head, self._shown)
+        values = RowNetwork(self.network.encoder, self.network.head, self._shared)
         return DiscreteCQLLoss(values, action_space="categorical")
 
     def _continuous(self) -> Any:
-        """Return the loss of an actor and two networks of values."""
+        """Return the loss of an actor and two value networks."""
         space, width = self._task.action_space, self._options.width
         if not np.isfinite([*space.low, *space.high]).all():
             raise CwmError("cql needs bounded Box actions: this environment has others")
@@ -184,7 +187,7 @@ class ConservativeLosses:
         spread = nn.Sequential(self.network.head, Spread())
         actor = ProbabilisticActor(
             TensorDictModule(
-                RowNetwork(self.network.encoder, spread, self._shown),
+                RowNetwork(self.network.encoder, spread, self._shared),
                 in_keys=["observation"],
                 out_keys=["loc", "scale"],
             ),
@@ -198,6 +201,6 @@ class ConservativeLosses:
             nn.Linear(encoder.size + space.size, width), nn.SiLU(), nn.Linear(width, 1)
         )
         values = ValueOperator(
-            RowNetwork(encoder, head, self._shown), in_keys=["observation", "action"]
+            RowNetwork(encoder, head, self._shared), in_keys=["observation", "action"]
         )
         return CQLLoss(actor, values, action_spec=Bounded(low, high), deactivate_vmap=True)

@@ -1,4 +1,4 @@
-"""Values of a space as rows of real numbers, and back: what networks take in and give out."""
+"""Encode values of a space as rows of real numbers for networks, and decode them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 
-FEW, FEW_EACH = 1024, 32
-"""Values that a whole number may have to be a symbol: alone, and as one of several components.
+MAX_VALUES, MAX_VALUES_EACH = 1024, 32
+"""Maximum number of values of a symbol: of a single number, and of one of several components.
 
-With more it is a number that is rounded: each value is a feature, and a grid has many cells.
+Whole numbers with more values are encoded as rounded real numbers. Each value of a symbol is a
+feature, and a grid has many cells.
 """
 
 
 class FeaturePart(NamedTuple):
-    """A column, and the features that stand for it: `first` to `end` of their group.
+    """A column, and its features: `first` to `end` among the numbers or among the symbols.
 
-    `values` is how many values a symbol of it may have, 0 where it holds numbers, -1 for texts.
+    `values` is the number of values of a symbol; 0 for numbers, -1 for texts.
     """
 
     name: str
@@ -31,10 +32,10 @@ class FeaturePart(NamedTuple):
 
 
 class RowFeatures:
-    """Turns columns of a space into features (rows, size): first numbers, then symbols.
+    """Encodes columns of a space as features (rows, size): first numbers, then symbols.
 
-    Real numbers stand for themselves. Whole numbers of few values are symbols: each component has
-    as many features as the leaf has values, all 0 but one. Texts have none.
+    Real numbers are features themselves. Whole numbers with few values are symbols in one-hot
+    encoding. Texts have no features.
     """
 
     def __init__(self, name: str, space: Space) -> None:
@@ -57,9 +58,9 @@ class RowFeatures:
             if part.values > 0
             for at in range(0, part.end - part.first, part.values)
         ]
-        """Where the features of each symbol begin and end."""
+        """First and last index (exclusive) of the features of each symbol."""
         self.symbols = np.repeat(np.arange(len(self.groups)), [b - a for a, b in self.groups])
-        """Of each feature of a symbol, which symbol it is of."""
+        """Index of the symbol of each symbol feature."""
         bounded = [part for part in self.parts if part.values == 0]
         self.low, self.high = (
             np.concatenate([np.zeros(0), *(getattr(part.space, side) for part in bounded)])
@@ -68,7 +69,7 @@ class RowFeatures:
         """Bounds of the numbers."""
 
     def encode(self, columns: Columns, prefix: str = "") -> np.ndarray:
-        """Return the features of columns, whose names may have a prefix: `next_`."""
+        """Return the features of columns; `prefix` of their names is e.g. `next_`."""
         count = len(columns[prefix + self.parts[0].name])
         found = np.zeros((count, self.size), np.float32)
         for part in self.parts:
@@ -85,7 +86,7 @@ class RowFeatures:
         return found
 
     def decode(self, features: np.ndarray, before: Columns) -> Columns:
-        """Return the columns that features stand for; texts are those of what was `before`."""
+        """Return the columns of features; texts are copied from the columns `before`."""
         count, found = len(features), {}
         for part in self.parts:
             shape = (count, *part.space.shape)
@@ -105,17 +106,17 @@ class RowFeatures:
 
 
 def values_of(space: Space) -> int:
-    """Return how many values a symbol of a leaf has, 0 for numbers, -1 for texts."""
+    """Return the number of values of a symbol leaf; 0 for numbers, -1 for texts."""
     if space.kind == "text":
         return -1
     if space.is_float or not space.low or not np.isfinite([*space.low, *space.high]).all():
         return 0
     most = int(max(high - low for low, high in zip(space.low, space.high, strict=True))) + 1
-    return most if most <= (FEW if space.size == 1 else FEW_EACH) else 0
+    return most if most <= (MAX_VALUES if space.size == 1 else MAX_VALUES_EACH) else 0
 
 
-def refuse_what_is_seen(space: Space, kind: str) -> None:
-    """Refuse pictures, by a line that says what takes them."""
+def refuse_images(space: Space, kind: str) -> None:
+    """Raise `CwmError` if observations contain images; the message names a model for them."""
     for leaf in space.leaves("observations"):
         shape = leaf.space.shape
         if leaf.space.dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= 16:

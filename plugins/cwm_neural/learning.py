@@ -1,4 +1,4 @@
-"""Learning online with what is trained: act by it, fit it, and keep it (`cwm learn`)."""
+"""The learning strategy `ensemble` of `cwm learn`: act with a trained model, and refit it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cwm_neural.training.trainer import Agent, Training, TrainingTask
 
 @dataclass
 class TrainedLearning(LearningStrategy):
-    """Acts by a world model that is trained on all that came of it so far."""
+    """Acts with a world model that is trained on all rows so far."""
 
     model: str = "ensemble"
-    """What is trained, as `cwm train --model` names it."""
+    """Kind of model, as for `cwm train --model`."""
     profile: str = ""
     """Preset of the ensemble. Default: its own default."""
     every: Annotated[int, Field(ge=1)] = 200
@@ -35,18 +35,18 @@ class TrainedLearning(LearningStrategy):
     """Probability of a random action after that."""
 
     def learn(self, session: LearningSession) -> None:
-        """Learn one environment after the other, each from its beginning; the last one is kept."""
+        """Learn each environment from scratch, in order; save the model of the last one."""
         for task in session.tasks:
-            training, agent = self._begun(session, task)
+            training, agent = self._begin(session, task)
             with closing(Collector(task.task, self.epsilon)) as collector:
-                self._go_on(session, training, agent, task, collector)
+                self._collect_and_fit(session, training, agent, task, collector)
             if session.over:
                 break
         options = {"preset": self.profile} if self.profile else {}
         session.trained(self.model, options, training)
 
-    def _begun(self, session: LearningSession, task: LearningTask) -> tuple[Training, Agent]:
-        """Begin a model, and who acts in it."""
+    def _begin(self, session: LearningSession, task: LearningTask) -> tuple[Training, Agent]:
+        """Return an untrained model and its agent."""
         factory = find("trainer", self.model)
         factory.check()
         if self.profile and "preset" not in {field.name for field in fields(factory)}:
@@ -62,7 +62,7 @@ class TrainedLearning(LearningStrategy):
             agent = acts().begin(wanted)
         return training, agent
 
-    def _go_on(
+    def _collect_and_fit(
         self,
         session: LearningSession,
         training: Training,
@@ -70,7 +70,7 @@ class TrainedLearning(LearningStrategy):
         task: LearningTask,
         collector: Collector,
     ) -> None:
-        """Collect steps and fit to all of them, in turn, until a budget is used up."""
+        """Alternate between collecting steps and fitting to all rows, until a budget is used up."""
         with closing(task.task.make()) as env:
             spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         rows: list[Transition] = []

@@ -1,4 +1,4 @@
-"""An ensemble that is trained, and the world model that it is."""
+"""Training of ensembles, and their world model."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from cwm_cli.worlds.model import (
     WorldModel,
 )
 from cwm_neural.ensemble_options import EnsembleOptions
-from cwm_neural.features import RowFeatures, refuse_what_is_seen
-from cwm_neural.networks import Foreseen, MemberNetworks, NoiseSource, RowBatch
+from cwm_neural.features import RowFeatures, refuse_images
+from cwm_neural.networks import MemberNetworks, Forecast, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
 from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
-AT_ONCE = 100_000
-"""Rows that are predicted at once, so that memory stays bounded."""
+MAX_ROWS = 100_000
+"""Rows per prediction call, which limits the memory."""
 
-LIKELY = 0.5
-"""A step that is likelier than this to be the last is said to be."""
+END_PROBABILITY = 0.5
+"""A step is predicted as terminal above this probability."""
 
-VAGUE = 0.05
-"""Weight, in what a plan is worth, of ends that are foreseen vaguely.
+VAGUE_WEIGHT = 0.05
+"""Weight in a plan's value of the return under softened end probabilities.
 
-Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
-"""
+If all plans, or no plans, end the episode within the horizon, this distinguishes plans that come
+closer to an end."""
 
-ENDING = 0.125
-"""Share of the rows of an update that end an episode, where any do: there are few of them, and a
-plan has to see each coming."""
+END_FRACTION = 0.125
+"""Fraction of each batch that is drawn from terminal rows, if there are any. They are rare, and a
+plan must predict each end."""
 
-TRIED = 4
-"""Actions of which the best counts in what an observation is worth: the row's, and other rows'."""
+ACTIONS_PER_STATE = 4
+"""Actions that the value target of a state maximises over: its own, and actions of other rows."""
 
-UNLIKELY, MOST = 1e-3, 8
-"""Outcomes less likely than this, and all but so many, are left out where they are told: members
-that have learned little hold everything to be possible."""
+MIN_PROBABILITY, MAX_OUTCOMES = 1e-3, 8
+"""Limits of the outcomes that are listed, because untrained members give every outcome some
+probability."""
 
 
 class EnsembleTraining(Training):
-    """Fits every member to rows that are drawn for it, with repetition."""
+    """Fits every member to its own bootstrap sample of the rows."""
 
     def __init__(self, options: EnsembleOptions, task: TrainingTask) -> None:
-        refuse_what_is_seen(task.observation_space, "an ensemble")
+        refuse_images(task.observation_space, "an ensemble")
         self._options, self._task = options, task
         seen = RowFeatures("observations", task.observation_space)
         done = RowFeatures("actions", task.action_space)
@@ -86,31 +86,31 @@ class EnsembleTraining(Training):
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """How many parameters all members have."""
+        """The number of parameters of all members."""
         learned = (each for each in self.networks.parameters() if each.requires_grad)
         return {"ensemble": sum(each.numel() for each in learned)}
 
     def adopt(self, part: str, folder: Path) -> None:
-        """Take over all members, which are one part, from what another training saved."""
+        """Copy all members, which are one part, from a saved training."""
         if part not in ("model", "ensemble"):
             raise self._no_part(part)
         state = load_state(folder, "ensemble", self._shape)
         with restoring(folder):
             self.networks.load_state_dict(state["networks"])
             self._measured = state["measured"]
-        self.model.changed()
+        self.model.reset_digest()
 
     def freeze(self, part: str) -> None:
-        """Fit the members no more."""
+        """Stop fitting the members."""
         if part not in ("model", "ensemble"):
             raise self._no_part(part)
         self._is_frozen = True
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Make as many updates as the ratio says.
+        """Fit the members to rows; each new step is worth `ratio` updates.
 
-        Units are measured again whenever there are twice as many rows: what was learned in others
-        is wrong by as much as they differ.
+        The units of features are measured again each time the number of rows has doubled, not
+        more often, because parameters that were learned in other units become wrong.
         """
         if not len(rows):
             raise CwmError("there are no rows to fit to: record some with `cwm collect`")
@@ -126,30 +126,30 @@ class EnsembleTraining(Training):
         ending = np.flatnonzero(rows.columns["terminations"])
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
-        made, values_ends = 0, self.model.values_ends
+        updates, values_ends = 0, self.model.values_ends
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
             chosen = np.take_along_axis(own, within, axis=1)
             if len(ending):
-                some = chosen[:, : max(int(ENDING * self._options.batch), 1)]
+                some = chosen[:, : max(int(END_FRACTION * self._options.batch), 1)]
                 some[:] = ending[self._rng.integers(len(ending), size=some.shape)]
             places = torch.as_tensor(chosen)
             batch, others = RowBatch(*(each[places] for each in data)), None
             if values_ends:
-                drawn = self._rng.integers(count, size=(*within.shape, TRIED - 1))
+                drawn = self._rng.integers(count, size=(*within.shape, ACTIONS_PER_STATE - 1))
                 others = data.actions[torch.as_tensor(drawn)]
             for name, loss in self._update(batch, others).items():
                 sums[name] = sums.get(name, 0.0) + loss
             self._due -= 1
-            made += 1
+            updates += 1
         self.networks.soften(data)
-        self.model.changed()
-        return {name: total / made for name, total in sums.items()}
+        self.model.reset_digest()
+        return {name: total / updates for name, total in sums.items()}
 
     def _update(self, rows: RowBatch, others: Tensor | None) -> dict[str, float]:
-        """Descend the gradient once."""
+        """Make one gradient step, and return the losses."""
         losses = self.networks.losses(rows, others)
-        told = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
+        measures = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
         total: Tensor = sum(losses.values(), self.networks.bounding())
         self._optimiser.zero_grad()
         total.backward()
@@ -157,30 +157,31 @@ class EnsembleTraining(Training):
         if others is not None:
             self.networks.follow()
         self._updates += 1
-        return told
+        return measures
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Return errors of one step: of numbers and rewards in the units of rows, of ends."""
+        """Return one-step errors: of numbers and rewards in the units of rows, and of ends."""
         if not len(rows):
             return {}
         data, nets = self.model.tensors(rows), self.networks
-        found, numbers = self.model.foreseen(data.states, data.actions), nets.seen.numbers
-        told = {
-            "reward_error": _size((found.rewards.mean(0) - data.rewards) / nets.reward_scale),
-            "end_error": float(((found.ends.mean(0) > LIKELY).float() - data.ends).abs().mean()),
+        found, numbers = self.model.predict_all(data.states, data.actions), nets.seen.numbers
+        ends = found.ends.mean(0) > END_PROBABILITY
+        measures = {
+            "reward_error": _rms((found.rewards.mean(0) - data.rewards) / nets.reward_scale),
+            "end_error": float((ends.float() - data.ends).abs().mean()),
         }
-        said = found.states.mean(0)
+        predicted = found.states.mean(0)
         if numbers:
-            away = said[:, :numbers] - data.following[:, :numbers]
-            told["number_error"] = _size(away / nets.change_scale)
+            away = predicted[:, :numbers] - data.following[:, :numbers]
+            measures["number_error"] = _rms(away / nets.change_scale)
         if nets.seen.groups:
-            pairs = [(said[:, a:b], data.following[:, a:b]) for a, b in nets.seen.groups]
+            pairs = [(predicted[:, a:b], data.following[:, a:b]) for a, b in nets.seen.groups]
             wrong = [(one.argmax(1) != other.argmax(1)).float() for one, other in pairs]
-            told["symbol_error"] = float(torch.stack(wrong).mean())
-        return told
+            measures["symbol_error"] = float(torch.stack(wrong).mean())
+        return measures
 
     def save(self, folder: Path) -> None:
-        """Write networks, optimiser and random numbers."""
+        """Write networks, optimiser and random generator."""
         state = {
             "networks": self.networks.state_dict(),
             "optimiser": self._optimiser.state_dict(),
@@ -192,7 +193,7 @@ class EnsembleTraining(Training):
         save_state(folder, "ensemble", self._shape, state)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Restore the result of `save`."""
         state = load_state(folder, "ensemble", self._shape)
         with restoring(folder):
             self.networks.load_state_dict(state["networks"])
@@ -200,7 +201,7 @@ class EnsembleTraining(Training):
             self._rng.bit_generator.state = state["rng"]
             self._updates, self._due = state["updates"], state["due"]
             self._measured = state["measured"]
-        self.model.changed()
+        self.model.reset_digest()
 
     @property
     def _shape(self) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class EnsembleTraining(Training):
 
 
 class EnsembleModel(WorldModel):
-    """What the members of an ensemble foresee: what their mean says, or one of them drawn."""
+    """The world model of an ensemble: the mean of its members, or samples of random members."""
 
     kind: ClassVar[str] = "ensemble"
 
@@ -220,7 +221,7 @@ class EnsembleModel(WorldModel):
 
     @property
     def digest(self) -> str:
-        """The hash of all weights, and of the units."""
+        """The hash of all parameters and units."""
         if not self._digest:
             state = self.networks.state_dict()
             parts = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
@@ -229,32 +230,32 @@ class EnsembleModel(WorldModel):
 
     @property
     def planners(self) -> Sequence[str]:
-        """One that tries many plans at once; where one symbol is observed there are better ones."""
+        """Planners for this model; none is named if the only observation is one symbol."""
         return ("icem",) if self.planning.deterministic else ()
 
     @property
     def planning(self) -> EnsemblePlanning:
-        """The model as planners step it."""
+        """The model in the interface of planners."""
         return EnsemblePlanning(self)
 
     @property
     def values_ends(self) -> bool:
-        """Whether plans are worth also what may come after them.
+        """Whether the value of a plan's last state is added to its return.
 
-        Where no episode ends by itself it is alike after all of them, and only adds errors.
+        Without terminal rows this value is the same after all plans, and only adds errors.
         """
         return bool(self.networks.discount) and not self.networks.endless
 
-    def changed(self) -> None:
-        """Hear that the networks are others now."""
+    def reset_digest(self) -> None:
+        """Drop the cached hash after a change of the networks."""
         self._digest = ""
 
     def describe(self) -> str:
-        """Say what it is, in a few words."""
+        """Return a short description."""
         return f"an ensemble of {self.networks.members} networks"
 
     def tensors(self, rows: Dataset) -> RowBatch:
-        """Return rows as features, on the device."""
+        """Return rows as features on the device."""
         seen, done, columns = self.networks.seen, self.networks.done, rows.columns
         arrays = (
             seen.encode(columns),
@@ -266,20 +267,20 @@ class EnsembleModel(WorldModel):
         return RowBatch(*(torch.as_tensor(each, device=self.task.device) for each in arrays))
 
     @torch.inference_mode()
-    def foreseen(self, states: Tensor, actions: Tensor) -> Foreseen:
-        """Return what is likeliest by each member, (members, rows, ...)."""
+    def predict_all(self, states: Tensor, actions: Tensor) -> Forecast:
+        """Return the most likely step of each member, (members, rows, ...)."""
         members = self.networks.members
         parts = [
             self.networks.step(here.expand(members, -1, -1), done.expand(members, -1, -1))
-            for here, done in zip(states.split(AT_ONCE), actions.split(AT_ONCE), strict=True)
+            for here, done in zip(states.split(MAX_ROWS), actions.split(MAX_ROWS), strict=True)
         ]
-        return Foreseen(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
+        return Forecast(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
 
     @torch.inference_mode()
-    def drawn(
+    def sample(
         self, states: Tensor, actions: Tensor, which: np.ndarray, noise: NoiseSource
-    ) -> Foreseen:
-        """Return what is drawn from one member of each row, (rows, ...)."""
+    ) -> Forecast:
+        """Return a sample of the member `which` of each row, (rows, ...)."""
         place = np.zeros_like(which)
         for member in range(self.networks.members):
             own = which == member
@@ -288,30 +289,36 @@ class EnsembleModel(WorldModel):
         here, done = (each.new_zeros(*shape, each.shape[1]) for each in (states, actions))
         here[which, place], done[which, place] = states, actions
         found = self.networks.step(here, done, noise)
-        return Foreseen(*(each[which, place] for each in found))
+        return Forecast(*(each[which, place] for each in found))
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Say what the members foresee in the mean, or as often as asked what one of them does."""
+        """Return the mean prediction of the members, or `draws` samples of random members."""
         data, seen = self.tensors(rows), self.networks.seen
         before = rows.select("observations")
         if draws == 1:
-            found = self.foreseen(data.states, data.actions)
-            found = Foreseen(*(each.mean(0) for each in found))
-            return Predictions(self._columns(found, seen, before, rows, found.ends > LIKELY))
+            found = self.predict_all(data.states, data.actions)
+            found = Forecast(*(each.mean(0) for each in found))
+            ends = found.ends > END_PROBABILITY
+            return Predictions(self._columns(found, seen, before, rows, ends))
         noise, rng = noise_of(seed), np.random.default_rng(seed)
         answers = []
         for _ in range(draws):
             which = rng.integers(self.networks.members, size=len(rows))
-            found = self.drawn(data.states, data.actions, which, noise)
+            found = self.sample(data.states, data.actions, which, noise)
             ends = torch.rand(len(rows), generator=noise.generator) < found.ends.cpu()
             answers.append(self._columns(found, seen, before, rows, ends))
         columns = {name: np.stack([each[name] for each in answers], 1) for name in answers[0]}
         return Predictions(columns, shape="draws")
 
     def _columns(
-        self, found: Foreseen, seen: RowFeatures, before: Columns, rows: Dataset, ends: Tensor
+        self,
+        found: Forecast,
+        seen: RowFeatures,
+        before: Columns,
+        rows: Dataset,
+        ends: Tensor,
     ) -> Columns:
-        """Return what follows as the columns of a dataset."""
+        """Return predictions as columns of a dataset."""
         after = seen.decode(found.states.cpu().numpy(), before)
         columns = {f"next_{name}": column for name, column in after.items()}
         columns["rewards"] = found.rewards.cpu().numpy().astype(np.float64)
@@ -323,16 +330,16 @@ class EnsembleModel(WorldModel):
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedEpisodes:
-        """Go on with episodes, each in one member from its first step to its last."""
+        """Return episodes that each continue in one random member."""
         return EnsembleEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
-        """Begin to plan, each plan tried in all members at once."""
+        """Return a planning session, which tries each plan in all members."""
         return TrustedSession(self.planning, planners, task.seed, form="ensemble")
 
 
 class EnsembleEpisodes(ImaginedEpisodes):
-    """Episodes that go on in a member each, which is drawn where they begin."""
+    """Imagined episodes; a random member is drawn for each episode at its start."""
 
     def __init__(
         self, model: EnsembleModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
@@ -346,32 +353,34 @@ class EnsembleEpisodes(ImaginedEpisodes):
         self._noise = noise_of(seed)
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Draw what follows in the member of each."""
+        """Sample the next step of each episode from its member."""
         nets, device = self._model.networks, self._model.task.device
         pair = nets.seen.encode(self._seen), nets.done.encode(actions)
         states, done = (torch.as_tensor(each, device=device) for each in pair)
-        found = self._model.drawn(states, done, self._which, self._noise)
+        found = self._model.sample(states, done, self._which, self._noise)
         ends = torch.rand(self.count, generator=self._noise.generator) < found.ends.cpu()
         self._seen = nets.seen.decode(found.states.cpu().numpy(), self._seen)
         rewards = found.rewards.cpu().numpy().astype(np.float64)
         return ImaginedStep(dict(self._seen), rewards, ends.numpy())
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
+        """Keep the episodes at some indices, in that order."""
         self._seen = {name: column[places] for name, column in self._seen.items()}
         self._which = self._which[places]
         self.count = len(self._which)
 
 
 class EnsemblePlanning(Model):
-    """Plans are worth the mean of what they return in all members, each of which goes on by itself.
+    """The ensemble in the interface of planners: a plan's value is its mean over all members.
 
-    What may come after their last step is added, as far as rows tell: without that a cart is steady
-    to the horizon of its plans, and out of its track soon after.
+    A member continues from its own predictions. The value of the last state is added if rows show
+    ends: otherwise a plan that keeps a cart steady up to its horizon may leave the track soon
+    after.
 
-    Where an episode may be over, what comes later counts as much as it is likely that it is not.
-    Where there is noise all plans meet the same. Where one symbol is observed all outcomes can be
-    told: only there anything is left to chance, elsewhere the members stand for it.
+    Rewards after a possible end are weighted by the probability that the episode continues. All
+    plans get the same noise. If the only observation is one symbol, all outcomes can be listed,
+    so the model is stochastic. Otherwise it is deterministic, and the members represent the
+    uncertainty.
     """
 
     def __init__(self, model: EnsembleModel) -> None:
@@ -384,43 +393,43 @@ class EnsemblePlanning(Model):
         self._observation: Any = None
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation."""
+        """Set the current observation."""
         self._observation = state
 
     def here(self) -> Any:
-        """Return the observation where it stands."""
+        """Return the current observation."""
         return self._observation
 
     def step(self, action: Any) -> Step:
-        """Take an action: what is likeliest follows, or where all outcomes are told one of them."""
+        """Take an action: the most likely step, or a random one of the listed outcomes."""
         self.counter[0] += 1
-        told = self.outcomes(action)
-        if told is None:
+        listed = self.outcomes(action)
+        if listed is None:
             before, done = self._features([self._observation], np.asarray(action)[None])
-            found = Foreseen(*(each.mean(0) for each in self._model.foreseen(before, done)))
+            found = Forecast(*(each.mean(0) for each in self._model.predict_all(before, done)))
             after = self._observed(found.states)
-            step = Step(after, float(found.rewards[0]), bool(found.ends[0] > LIKELY))
+            step = Step(after, float(found.rewards[0]), bool(found.ends[0] > END_PROBABILITY))
         else:
-            chances = np.array([each.probability for each in told])
-            step = told[self._rng.choice(len(told), p=chances / chances.sum())].step
+            chances = np.array([each.probability for each in listed])
+            step = listed[self._rng.choice(len(listed), p=chances / chances.sum())].step
         self._observation = step.observation
         return step
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what is drawn from now on follow from a key."""
+        """Seed the following random numbers."""
         super().draw_from(key)
         self._rng = np.random.default_rng(list(key))
 
     @torch.inference_mode()
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
-        """Return all that may follow, where one symbol is observed."""
+        """Return all outcomes of an action if the only observation is one symbol, else None."""
         if self.deterministic:
             return None
         before, done = self._features([self._observation], np.asarray(action)[None])
         members, size = self._nets.members, self._nets.seen.size
         chances = self._nets.chances(*(x.expand(members, 1, -1) for x in (before, done)))[0]
-        likely = chances.topk(min(MOST, len(chances))).indices
-        likely = likely[chances[likely] > min(UNLIKELY, float(chances.max()) / 2)]
+        likely = chances.topk(min(MAX_OUTCOMES, len(chances))).indices
+        likely = likely[chances[likely] > min(MIN_PROBABILITY, float(chances.max()) / 2)]
         following = torch.eye(size, device=before.device)[likely].expand(members, -1, -1)
         before, done = (each.expand(members, len(likely), -1) for each in (before, done))
         rewards, ends = (each.mean(0) for each in self._nets.worth(before, done, following))
@@ -428,13 +437,13 @@ class EnsemblePlanning(Model):
         found = []
         for place, chance in enumerate((chances[likely] / whole).tolist()):
             after = self._observed(following[0, place][None])
-            step = Step(after, float(rewards[place]), bool(ends[place] > LIKELY))
+            step = Step(after, float(rewards[place]), bool(ends[place] > END_PROBABILITY))
             found.append(PossibleStep(chance, step, after))
         return found
 
     @torch.inference_mode()
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return what plans are worth from each state: the mean over members, and over draws."""
+        """Return the values of plans from each state: the mean over members and noise samples."""
         count, each, length = plans.shape[:3]
         flat = plans.reshape(-1, *plans.shape[3:])
         before, done = self._features(states, flat)
@@ -445,7 +454,7 @@ class EnsemblePlanning(Model):
             noise = noise_of(*self.drawn_from, draw, common=True) if self._noisy else None
             here = wide
             lasting = torch.ones(2, *wide.shape[:2], device=before.device)
-            shares = lasting.new_tensor([1 - VAGUE, VAGUE])[:, None]
+            shares = lasting.new_tensor([1 - VAGUE_WEIGHT, VAGUE_WEIGHT])[:, None]
             for actions in done:
                 found = self._nets.step(here, actions.expand(members, -1, -1), noise)
                 total += (shares * (lasting * found.rewards).mean(1)).sum(0)
@@ -456,28 +465,28 @@ class EnsemblePlanning(Model):
             if self._model.values_ends:
                 total += (shares * (lasting * self._nets.values(here)).mean(1)).sum(0)
         self.counter[0] += count * each * length * max(draws, 1)
-        worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
-        return worth / max(draws, 1)
+        values: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
+        return values / max(draws, 1)
 
     def _features(self, states: Sequence[Any], actions: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return observations and actions as features, on the device."""
+        """Return observations and actions as features on the device."""
         seen = self._nets.seen.encode(self._space.pack("observations", states))
         done = self._nets.done.encode({"actions": actions})
         device = self._model.task.device
         return torch.as_tensor(seen, device=device), torch.as_tensor(done, device=device)
 
     def _observed(self, features: Tensor) -> Any:
-        """Return the observation that features (1, size) stand for."""
+        """Return the observation of features (1, size)."""
         before = self._space.pack("observations", [self._observation])
         columns = self._nets.seen.decode(features.cpu().numpy(), before)
         return self._space.unpack("observations", columns, 0)
 
 
 def noise_of(*key: int, common: bool = False) -> NoiseSource:
-    """Make noise that follows from a key."""
+    """Return a noise source that is seeded by a key."""
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
     return NoiseSource(torch.Generator().manual_seed(seed), common)
 
 
-def _size(errors: Tensor) -> float:
+def _rms(errors: Tensor) -> float:
     return float(errors.square().mean().sqrt())

@@ -1,7 +1,7 @@
-"""Neural circuit policies (Lechner et al., 2020) in place of a transformer: recurrent, and wired.
+"""Neural circuit policies (Lechner et al., 2020): recurrent networks instead of a transformer.
 
-`ncp-multi` reads one token after the other and is asked for one, as a transformer is. `ncp` reads
-a frame and its action at once, and says all tokens of the next frame at once, each by itself.
+`ncp-multi` reads and predicts one token at a time, as a transformer does. `ncp` reads a frame and
+its action in one step, and predicts all tokens of the next frame in one step, independently.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ SINGLE: Mapping[str, Mapping[str, Any]] = {
     "small": {"embedding": 32},
     "iris": {"embedding": 128},
 }
-"""Numbers that stand for a token; published: 128, of which 17 make 2,176."""
+"""Size of a token's embedding; published: 128, times 17 tokens of a frame and its action is
+2,176."""
 
 MULTI: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"units": 128, "width": 64},
     "small": {"units": 256, "width": 128},
     "iris": {"units": 512, "width": 256},
 }
-"""Neurons of the circuit, and those of them that are outputs."""
+"""Number of neurons, and of output neurons, of the circuit."""
 
 
 def _presets(own: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the profiles of what is learned, of pictures, and of a network."""
+    """Return the presets of the training, of the image tokenizer, and of a network."""
     return {name: {**LEARNING[name], **VQ_PRESETS[name], **own[name]} for name in own}
 
 
 @dataclass
 class NcpTrainer(TokenTrainer):
-    """A recurrent circuit that says all tokens of the next frame at once."""
+    """A recurrent circuit that predicts all tokens of the next frame in one step."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "ncps")
     name: ClassVar[str] = "ncp"
@@ -53,8 +54,8 @@ class NcpTrainer(TokenTrainer):
     circuits: int = 2
     """Number of circuits in sequence."""
 
-    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
-        """Make the network."""
+    def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
+        """Return an untrained network."""
         from cwm_neural.sequence import CircuitSequence
 
         return CircuitSequence(
@@ -68,7 +69,7 @@ class NcpTrainer(TokenTrainer):
 
 @dataclass
 class NcpMultiTrainer(TokenTrainer):
-    """A recurrent circuit that says one token after the other."""
+    """A recurrent circuit that predicts one token after the other."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "ncps")
     name: ClassVar[str] = "ncp-multi"
@@ -79,8 +80,8 @@ class NcpMultiTrainer(TokenTrainer):
     width: int = FROM_PRESET
     """Number of output neurons, which is also the size of a token's embedding."""
 
-    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
-        """Make the network."""
+    def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
+        """Return an untrained network."""
         from cwm_neural.backbones import Circuit
         from cwm_neural.sequence import TokenSequence
 

@@ -1,12 +1,12 @@
-"""Several probabilistic networks of the same rows, each apart from the others, in one go.
+"""Probabilistic networks of an ensemble, computed in parallel and trained independently.
 
-As Chua et al. ("Deep reinforcement learning in a handful of trials", 2018), section 4: each member
-says a Gaussian of what numbers change by, whose variance has bounds that are learned, too. Here
-means descend by squares, and variances, in layers of their own, by the likelihood given the means:
-where hardly anything is left to chance the likelihood of both is so steep that all else is lost.
-A member also says what symbols become, by cross-entropy, and then what that pays and whether it
-ends; and, where episodes end by themselves, what the best actions come to from an observation on:
-by value iteration in the member itself, from observations that were seen.
+Chua et al. ("Deep reinforcement learning in a handful of trials", 2018), section 4: each member
+predicts a Gaussian of the change of numbers; the bounds of its variance are learned as well. Here
+the means minimise the squared error, and separate layers learn the variances by the likelihood
+given the means. In nearly deterministic environments the joint likelihood of both is so steep that
+nothing else is learned. A member also predicts symbols, by cross-entropy, and then the reward and
+the end of the episode. If episodes have terminal rows, it also learns the value of observations,
+by value iteration in the member itself, at recorded observations.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from torch.nn import functional
 
 from cwm_neural.features import RowFeatures
 
-HIGHEST, LOWEST = 0.5, -10.0
-"""Logarithms of variances, of standardised changes, are between these at first, as published."""
+MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0
+"""Initial bounds of the log variance of standardised changes, as published."""
 
-BOUNDING = 0.01
-"""How strongly those bounds are drawn together, as published."""
+BOUNDS_WEIGHT = 0.01
+"""Weight of the distance of those bounds in the loss, as published."""
 
-SMALLEST = 1e-6
-"""A spread below this is that of rounding: what never changes is left at its mean."""
+MIN_SCALE = 1e-6
+"""Smaller deviations are rounding errors: then the scale is 1, and the mean is predicted."""
 
-BEYOND = 10.0
-"""Numbers go no further beyond what was seen than so many times its range: they stay finite."""
+MAX_RANGES = 10.0
+"""Predicted numbers stay within this multiple of the recorded range beyond it, so that they stay
+finite."""
 
+TARGET_RATE = 0.02
+"""Rate at which the target values follow the learned values in each update."""
 
-FOLLOWING = 0.02
-"""How much of the values that targets are made of follows those that are learned, each update."""
-
-USUAL = 2.5
-"""The logit of an end, as it is softened, where it is as far off as usual: 8 % each step."""
+MEAN_END_LOGIT = 2.5
+"""Mean absolute logit of softened ends. At minus this logit the end probability is 8 %."""
 
 
 class Layers(nn.Module):
@@ -54,7 +54,7 @@ class Layers(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(members, 1, outputs)))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Apply them, with swish between."""
+        """Apply the layers, with swish between them."""
         last = len(self.weights) - 1
         for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             values = torch.baddbmm(bias, values, weight)
@@ -62,8 +62,8 @@ class Layers(nn.Module):
         return values
 
 
-class Foreseen(NamedTuple):
-    """What members say follows: features, rewards, and how likely it is the end."""
+class Forecast(NamedTuple):
+    """Predictions of members: features, rewards, and end probabilities."""
 
     states: Tensor
     rewards: Tensor
@@ -71,17 +71,17 @@ class Foreseen(NamedTuple):
 
 
 class NoiseSource(NamedTuple):
-    """What is drawn with: a generator, and whether all rows of a member meet the same noise."""
+    """A random generator; with `common`, all rows of a member get the same noise."""
 
     generator: torch.Generator
     common: bool = False
 
     def normal(self, like: Tensor) -> Tensor:
-        """Draw from normal distributions."""
+        """Return standard normal noise."""
         return torch.randn(self._shape(like), generator=self.generator).to(like.device)
 
     def gumbel(self, like: Tensor) -> Tensor:
-        """Draw what turns the largest of some logits into a draw from their softmax."""
+        """Return Gumbel noise: the largest sum of logit and noise is a sample of the softmax."""
         even = torch.rand(self._shape(like), generator=self.generator).clamp(min=1e-9)
         return -torch.log(-torch.log(even)).to(like.device)
 
@@ -91,7 +91,7 @@ class NoiseSource(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """Rows as tensors: features of each side, of actions, rewards and ends."""
+    """Rows as tensors: features before and after the action, of the action, rewards and ends."""
 
     states: Tensor
     actions: Tensor
@@ -101,7 +101,7 @@ class RowBatch(NamedTuple):
 
 
 class MemberNetworks(nn.Module):
-    """Says of features and actions (members, rows, ...) what follows, each member for itself."""
+    """Predicts the step for features and actions (members, rows, ...), separately per member."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ class MemberNetworks(nn.Module):
         self.paying = Layers(members, [before + seen.size, *hidden, 2])
         self.discount = discount
         self.valuing = Layers(members, [seen.size, *hidden, 1])
-        nn.init.zeros_(self.valuing.weights[-1])  # what nothing is known of is worth nothing
+        nn.init.zeros_(self.valuing.weights[-1])  # initial values are 0
         self.valued = deepcopy(self.valuing).requires_grad_(False)
-        self.highest = nn.Parameter(torch.full((numbers,), HIGHEST))
-        self.lowest = nn.Parameter(torch.full((numbers,), LOWEST))
+        self.highest = nn.Parameter(torch.full((numbers,), MAX_LOG_VARIANCE))
+        self.lowest = nn.Parameter(torch.full((numbers,), MIN_LOG_VARIANCE))
         for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
@@ -138,7 +138,7 @@ class MemberNetworks(nn.Module):
         self.register_buffer("groups", torch.as_tensor(seen.symbols))
 
     def standardise(self, rows: RowBatch) -> None:
-        """Measure in what units rows are: numbers by their mean and deviation, symbols as is."""
+        """Measure the units of rows: mean and deviation of numbers; symbols stay unscaled."""
         numbers = self.seen.numbers
         both = torch.cat([rows.states, rows.following])[:, :numbers]
         changes = rows.following[:, :numbers] - rows.states[:, :numbers]
@@ -153,33 +153,34 @@ class MemberNetworks(nn.Module):
                 continue
             scale = values[:, :count].std(0, unbiased=False)
             getattr(self, f"{name}_mean")[:count] = values[:, :count].mean(0)
-            getattr(self, f"{name}_scale")[:count] = torch.where(scale > SMALLEST, scale, 1.0)
+            getattr(self, f"{name}_scale")[:count] = torch.where(scale > MIN_SCALE, scale, 1.0)
 
     def bound(self, rows: RowBatch) -> None:
-        """Take in how far numbers and rewards go, and whether episodes end by themselves."""
+        """Set the bounds of numbers and rewards, and whether rows have no end of an episode."""
         self.endless.fill_(not bool(rows.ends.any()))
         self.reward_bounds[0] = rows.rewards.amin().clamp(max=0)
         self.reward_bounds[1] = rows.rewards.amax().clamp(min=0)
         if numbers := self.seen.numbers:
             both = torch.cat([rows.states, rows.following])[:, :numbers]
             low, high = both.amin(0), both.amax(0)
-            room = BEYOND * (high - low)
+            room = MAX_RANGES * (high - low)
             self.bounds[0], self.bounds[1] = low - room, high + room
 
     @torch.no_grad()
     def soften(self, rows: RowBatch) -> None:
-        """Measure how far from an end rows usually are: the surer members are, the further."""
+        """Measure the mean distance of rows from an end; it grows as members become certain."""
         wide = (each.expand(self.members, -1, -1) for each in rows[:3])
-        self.vagueness.fill_(self._worth(*wide)[..., 1].abs().mean() / USUAL).clamp_(min=1)
+        distance = self._worth(*wide)[..., 1].abs().mean()
+        self.vagueness.fill_(distance / MEAN_END_LOGIT).clamp_(min=1)
 
     def vague(self, ends: Tensor) -> Tensor:
-        """Return how likely ends are, as if members were less sure of them."""
+        """Return end probabilities, softened as if members were less certain."""
         return torch.sigmoid(torch.logit(ends) / self.vagueness)
 
     def losses(self, rows: RowBatch, others: Tensor | None = None) -> dict[str, Tensor]:
         """Return the mean of each loss over rows (members, rows, ...).
 
-        With `others`, actions (members, rows, each, ...) that could be taken, also that of values.
+        With `others`, alternative actions (members, rows, n, ...), also the loss of values.
         """
         numbers = self.seen.numbers
         inputs = self._inputs(rows.states, rows.actions)
@@ -207,7 +208,7 @@ class MemberNetworks(nn.Module):
 
     @torch.no_grad()
     def _best(self, rows: RowBatch, others: Tensor) -> Tensor:
-        """Return what the best of some actions come to (members, rows), as members foresee it."""
+        """Return the value of the best action (members, rows), as members predict it."""
         tried = torch.cat([rows.actions[:, :, None], others], 2)
         members, count, each = tried.shape[:3]
         here = rows.states.repeat_interleave(each, 1)
@@ -218,14 +219,14 @@ class MemberNetworks(nn.Module):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Have the values that targets are made of go after those that were learned."""
+        """Move the target values towards the learned values."""
         for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
-            slow.lerp_(quick, FOLLOWING)
+            slow.lerp_(quick, TARGET_RATE)
 
     def values(self, states: Tensor) -> Tensor:
-        """Return what may come after features (members, rows, ...), discounted.
+        """Return discounted values of features (members, rows, ...).
 
-        It is no more, and no less, than the best and the worst reward for ever.
+        They are clipped to the values of receiving the lowest or highest reward forever.
         """
         return self._valued(self.valuing, states)
 
@@ -234,11 +235,11 @@ class MemberNetworks(nn.Module):
         return torch.clamp(found, *self.reward_bounds / (1 - self.discount))
 
     def bounding(self) -> Tensor:
-        """Return what draws the bounds of variances together."""
-        return BOUNDING * (self.highest - self.lowest).sum()
+        """Return the loss that keeps the bounds of variances close together."""
+        return BOUNDS_WEIGHT * (self.highest - self.lowest).sum()
 
-    def step(self, states: Tensor, actions: Tensor, noise: NoiseSource | None = None) -> Foreseen:
-        """Go on from features by actions (members, rows, ...): what is likeliest, or is drawn."""
+    def step(self, states: Tensor, actions: Tensor, noise: NoiseSource | None = None) -> Forecast:
+        """Predict a step from features and actions (members, rows, ...); sample it with `noise`."""
         numbers, inputs = self.seen.numbers, self._inputs(states, actions)
         moved = self.moving(inputs)
         change = moved[..., :numbers]
@@ -250,17 +251,17 @@ class MemberNetworks(nn.Module):
             shares = self._shares(moved[..., numbers:])
             shares = shares if noise is None else shares + noise.gumbel(shares)
             after = torch.cat([after, self._likeliest(shares)], -1)
-        return Foreseen(after, *self.worth(states, actions, after))
+        return Forecast(after, *self.worth(states, actions, after))
 
     def worth(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what steps pay, as a mean, and how likely each is the last."""
+        """Return the mean rewards and the end probabilities of steps."""
         found = self._worth(states, actions, after)
         rewards = found[..., 0] * self.reward_scale + self.reward_mean
         ends = torch.sigmoid(found[..., 1])
         return rewards, torch.zeros_like(ends) if self.endless else ends
 
     def chances(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return how likely each value of each symbol is, (rows, values), members together."""
+        """Return the probability of each value of each symbol, (rows, values): members' mean."""
         moved = self.moving(self._inputs(states, actions))
         return self._shares(moved[..., self.seen.numbers :]).exp().mean(0)
 
@@ -276,16 +277,16 @@ class MemberNetworks(nn.Module):
 
     @property
     def _worth_unit(self) -> Tensor:
-        """Return about what all rewards to come may add up to: values are measured in it."""
+        """The unit of values: about the largest possible sum of rewards."""
         return (self.reward_mean.abs() + self.reward_scale) / (1 - self.discount)
 
     def _spread(self, inputs: Tensor) -> Tensor:
-        """Return the logarithm of the variance of each change."""
+        """Return the log variance of each change."""
         spread = self.highest - functional.softplus(self.highest - self.spreading(inputs))
         return self.lowest + functional.softplus(spread - self.lowest)
 
     def _shares(self, logits: Tensor) -> Tensor:
-        """Return the logarithms of the chances of the values of each symbol."""
+        """Return the log probabilities of the values of each symbol."""
         whole = self._most(logits)
         sums = torch.zeros_like(whole).index_add_(
             -1, self.groups, (logits - whole[..., self.groups]).exp()

@@ -1,4 +1,4 @@
-"""Pictures for people: what a tokenizer makes of pictures, and episodes that a model imagines."""
+"""Pictures of a model's reconstructions and of the episodes that it imagines."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ if TYPE_CHECKING:
 RECONSTRUCTIONS, IMAGINED = "reconstructions.png", "imagined.gif"
 """The files in the folder of a run."""
 
-SHOWN, EPISODES, LONGEST = 8, 4, 30
-"""Pictures beside each other, and imagined episodes with their most steps: what fits a screen."""
+MAX_IMAGES, MAX_EPISODES, MAX_STEPS = 8, 4, 30
+"""Images in a row, imagined episodes, and steps of an episode: they fit a screen."""
 
 SIDE, GAP, GRAY = 96, 4, 90
-"""Pixels that a picture is enlarged to, those between pictures, and their gray."""
+"""Pixels to which an image is enlarged, pixels between images, and the gray of the gaps."""
 
 FPS = 6
-"""Slow enough to compare two pictures."""
+"""Frames per second, slow enough to compare two images."""
 
 
 def illustrate(model: WorldModel, rows: Dataset, folder: Path, *, frame: int) -> None:
-    """Write what a model makes of pictures, and how it imagines episodes, to a folder.
+    """Write reconstructions and imagined episodes of a model to a folder.
 
-    `frame` is how many pixels of a side the model sees.
+    Args:
+        model: The world model.
+        rows: Rows with images.
+        folder: The existing folder of the files.
+        frame: Side length in pixels to which the model scales images.
     """
     if not len(rows):
         return
-    panels = reconstructions(model, rows.columns["observations"][_spread(rows)], frame=frame)
+    places = np.unique(np.linspace(0, len(rows) - 1, MAX_IMAGES).astype(int))
+    panels = reconstructions(model, rows.columns["observations"][places], frame=frame)
     _write([np.concatenate([_row(panel) for panel in panels])], folder / RECONSTRUCTIONS)
     _write(imagined(model, rows), folder / IMAGINED)
 
@@ -43,7 +48,7 @@ def illustrate(model: WorldModel, rows: Dataset, folder: Path, *, frame: int) ->
 def reconstructions(
     model: WorldModel, pictures: np.ndarray, *, frame: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pictures (n, height, width, 3) as they are, scaled down, and reconstructed."""
+    """Return images (n, height, width, 3) three times: original, scaled down, reconstructed."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -55,14 +60,14 @@ def reconstructions(
 
 
 def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndarray]:
-    """Return frames of episodes as they were, above them as a model goes on from their beginning.
+    """Return frames with recorded episodes above imagined ones with the same start and actions.
 
-    It takes the same actions, and stands still where it ends before they do.
+    The last image is repeated after the end of an imagined episode.
     """
     numbers = rows.columns["episodes"]
     _, firsts = np.unique(numbers, return_index=True)
-    firsts = np.sort(firsts)[-EPISODES:]  # the newest, which least was learned from
-    lengths = [min(int((numbers == numbers[first]).sum()), LONGEST) for first in firsts]
+    firsts = np.sort(firsts)[-MAX_EPISODES:]  # the newest, which the model was fitted to least
+    lengths = [min(int((numbers == numbers[first]).sum()), MAX_STEPS) for first in firsts]
     space = rows.observation_space
     beginnings = [space.unpack("observations", rows.columns, first) for first in firsts]
     episodes = model.imagine([EpisodeHistory((each,)) for each in beginnings], rows, seed=seed)
@@ -78,17 +83,12 @@ def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndar
     return frames
 
 
-def _spread(rows: Dataset) -> np.ndarray:
-    """Return the places of rows to show, from all over the dataset."""
-    return np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))
-
-
 def _pair(true: np.ndarray, made: np.ndarray) -> np.ndarray:
     return np.concatenate([_row(true), _row(made)])
 
 
 def _row(pictures: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Enlarge pictures, of three colors or gray, and put them beside each other."""
+    """Enlarge images with three color channels or one, and put them side by side."""
     times = max(SIDE // max(pictures[0].shape[:2]), 1)
     colors = [0, 1, 2] if pictures[0].shape[2] >= 3 else [0, 0, 0]
     large = [each[..., colors].repeat(times, 0).repeat(times, 1) for each in pictures]
@@ -100,7 +100,7 @@ def _row(pictures: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def _write(frames: Sequence[np.ndarray], file: Path) -> None:
-    """Write one picture or several, at once or not at all."""
+    """Write an image or an animation atomically."""
     from PIL import Image
 
     partial = file.with_name(f".{file.stem}.part{file.suffix}")

@@ -1,4 +1,4 @@
-"""Segments of episodes, drawn for a batch: an episode first, and then where in it."""
+"""Random segments of episodes for batches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 
 RECENCY = (0.125, 0.125, 0.25, 0.5)
-"""How likely each quarter of the episodes is, the oldest first, where recent ones count more."""
+"""Sampling probability of each quarter of the episodes, from oldest to newest (`recent`)."""
 
 
 class Segments(NamedTuple):
-    """Places of rows in a dataset, (count, length), and which of them count: the rest is padding.
+    """Row indices (count, length) of segments, and the mask of rows that are not padding.
 
-    Padding holds the segment's own first or last row.
+    Padding repeats the first or last row of a segment.
     """
 
     rows: np.ndarray
@@ -24,9 +24,9 @@ class Segments(NamedTuple):
 
 
 class EpisodeSampler:
-    """Draws segments of the episodes of a dataset, each episode as often as another.
+    """Samples segments of the episodes of a dataset; all episodes are equally likely.
 
-    With `recent` episodes of the last quarter are drawn in half of all cases, as `RECENCY` says.
+    With `recent`, the probability of an episode depends on its quarter (`RECENCY`).
 
         sampler = EpisodeSampler(rows)
         places, mask = sampler.draw(rng, 16, 10)
@@ -57,10 +57,10 @@ class EpisodeSampler:
         *,
         anchor: Literal["start", "end"] = "start",
     ) -> Segments:
-        """Draw so many segments that begin at any row of an episode, or end at any.
+        """Sample `count` segments.
 
-        What begins at a row is padded behind where the episode is over, what ends at one is
-        padded before where it had not begun.
+        Each segment starts (or ends, with `anchor="end"`) at a random row of a random episode.
+        Segments that exceed their episode are padded.
         """
         episode = rng.choice(len(self._first), size=count, p=self._chances)
         within = rng.integers(self._length[episode])

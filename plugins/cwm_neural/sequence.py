@@ -215,7 +215,7 @@ class TokenSequence(FrameSequence):
         wrong = (after != guess)[:, :-1].any(0)
         while wrong.any():
             place = int(wrong.int().argmax())  # all tokens up to here are as one by one
-            memory = self.backbone.rewound(memory, start + 2 + place)
+            memory = self.backbone.rewind(memory, start + 2 + place)
             inputs = self._behind(after[:, place:-1], hints, place + 1)
             found, memory = self._run(inputs, start + 2 + place, memory)
             guess, chosen = after, self._chosen(found, last, place + 1, noise)

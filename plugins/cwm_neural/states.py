@@ -1,40 +1,43 @@
-"""What all that is trained here shares: torch when it is used, devices, seeds, and saved states."""
+"""Common parts of all trainings: devices, seeds, saved states and losses."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_neural.training.trainer import Diverged, TrainingTask
 
 EXTRA = "cwm-cli[neural]"
-"""What brings the packages of this plugin."""
+"""The extra that installs the packages of this plugin."""
 
 SHAPE = "shape.json"
-"""The file that says what a state is of."""
+"""Suffix of the file that describes a saved state: spaces and sizes."""
 
-TOLD = 80  # characters of what differs: a space of a board has thousands
+MAX_DIFFERENCE_CHARS = 80  # longer differences, e.g. the spaces of a board, are left out
 
 
 def save_state(folder: Path, name: str, shape: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Write tensors and plain data to `NAME.pt`, and beside it what they are of."""
+    """Write tensors and plain data to `NAME.pt`, and their shape to `NAME-shape.json`."""
     import torch
 
-    buffer = io.BytesIO()  # torch reports a full disk as an unknown error of its own
+    buffer = io.BytesIO()  # torch raises an unspecific error of its own if the disk is full
     torch.save(dict(state), buffer)
     (folder / f"{name}.pt").write_bytes(buffer.getbuffer())
     (folder / f"{name}-{SHAPE}").write_text(json.dumps(shape, sort_keys=True))
 
 
 def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what `save_state` wrote; what is of another shape, or no state at all, is refused.
+    """Return a state that `save_state` wrote, without running any code from the file.
 
-    Nothing in the file is ever run.
+    Raises:
+        CwmError: If the state has another shape, or the file is missing or damaged.
     """
     import torch
 
@@ -45,13 +48,13 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
         if differing:
             there, here = (str(each.get(differing[0])) for each in (known, shape))
             words = f"{differing[0]} is {there} in the file, but {here} here"
-            if len(words) > TOLD:  # spaces
+            if len(words) > MAX_DIFFERENCE_CHARS:
                 words = f"{differing[0]} differ"
             raise CwmError(f"{file} has a different shape ({words}): choose another state")
         found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except CwmError:
         raise
-    except Exception as error:  # whatever a damaged file makes torch raise
+    except Exception as error:  # torch raises many types for damaged files
         reason = " ".join(str(error).split())[:120]
         raise CwmError(f"{file} is not a saved state ({reason}): choose another one") from error
     return found
@@ -59,10 +62,10 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
 
 @contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Refuse in a line a state whose networks are made otherwise here, as by another version."""
+    """Raise `CwmError` if a loaded state does not fit the networks, e.g. of an older version."""
     try:
         yield
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:  # torch's
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         words = "was saved by another version, or is damaged"
         raise CwmError(
@@ -71,7 +74,7 @@ def restoring(folder: Path) -> Iterator[None]:
 
 
 def shape_of(task: TrainingTask, **more: Any) -> dict[str, Any]:
-    """Return what a state is of: the spaces, and what else has to agree."""
+    """Return the shape of a state: the spaces, and further values that must be equal."""
     return {
         "observations": task.observation_space.to_json(),
         "actions": task.action_space.to_json(),
@@ -80,7 +83,7 @@ def shape_of(task: TrainingTask, **more: Any) -> dict[str, Any]:
 
 @contextmanager
 def drawing(seed: int) -> Iterator[Any]:
-    """Draw initial weights from a seed; what was drawn elsewhere goes on undisturbed."""
+    """Seed torch in this block; the global random state is restored afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -89,9 +92,15 @@ def drawing(seed: int) -> Iterator[Any]:
 
 
 def finite(losses: Mapping[str, Any], update: int) -> dict[str, float]:
-    """Return losses as numbers; `Diverged`, naming the update, where one is none."""
+    """Return losses as numbers; raise `Diverged`, which names the update, if one is not finite."""
     found = {name: float(loss) for name, loss in losses.items()}
     for name, loss in found.items():
         if loss != loss or loss in (float("inf"), float("-inf")):
             raise Diverged(f"the loss {name} is {loss} at update {update:,}")
     return found
+
+
+def mean_losses(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each loss over updates; empty without updates."""
+    names = updates[0] if updates else ()
+    return {name: float(np.mean([losses[name] for losses in updates])) for name in names}

@@ -1,4 +1,4 @@
-"""Observations as a fixed number of tokens: what sequence models are trained on."""
+"""Observations as a fixed number of tokens, on which sequence models are trained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 NEAR = 13
-"""Places that are near one on a grid, as `around` has them."""
+"""Number of neighbours of a place on a grid, as `around` returns them."""
 
 
 class Tokenizer:
-    """Writes observations as `count` tokens below `vocabulary`, and reads them back.
+    """Encodes observations as `count` tokens below `vocabulary`, and decodes them.
 
-    Both numbers are the same from the beginning on, whatever it is fitted to: the shape of a model
-    follows from them. Columns are named `observations`, as in a dataset.
+    Both numbers are fixed before any fit, because the shape of a model depends on them. Columns
+    are named `observations`, as in a dataset.
     """
 
     count: int
@@ -29,28 +29,28 @@ class Tokenizer:
 
     @property
     def parameters(self) -> int:
-        """How many parameters it has that are trained."""
+        """The number of trained parameters."""
         return 0
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a saved state has to agree with."""
+        """Sizes that must equal those of a saved state."""
         return {"tokens": [type(self).__name__, self.count, self.vocabulary]}
 
     @property
     def possible(self) -> torch.Tensor | None:
-        """Mask (count, vocabulary) of the tokens that a place can have now; None where all."""
+        """Mask (count, vocabulary) of the tokens known for each place; None if all are possible."""
         return None
 
     @property
     def near(self) -> torch.Tensor:
-        """Places (count, n) that are near each place, itself the first; -1 where there is none."""
+        """Neighbours (count, n) of each place, first the place itself; -1 if there is none."""
         return torch.arange(self.count)[:, None]
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
-        """Fit it to the observations of rows, with so many updates; return the mean losses.
+        """Fit the tokenizer to the observations of rows, and return the mean losses.
 
-        One that is no network does without updates: it comes to know what it has not met.
+        Tokenizers without a network ignore `updates`, and add new values to their vocabulary.
         """
         raise NotImplementedError
 
@@ -59,29 +59,31 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: torch.Tensor, before: Columns | None) -> Columns:
-        """Return the observations that tokens (n, count) stand for.
+        """Return the observations of tokens (n, count).
 
-        `before` is what was seen a step earlier, for what tokens do not tell: the order of objects.
+        `before` are the previous observations, for information that tokens do not contain: the
+        order of objects.
         """
         raise NotImplementedError
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Say how well it writes observations that it was not fitted to."""
+        """Return measures of the reconstruction of held-out observations."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return all that `restore` needs: tensors and plain data."""
+        """Return the state for `restore`: tensors and plain data."""
         raise NotImplementedError
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         raise NotImplementedError
 
 
 def around(height: int, width: int) -> torch.Tensor:
-    """Return what is near each cell of a grid: places (height * width, 13), -1 where there is none.
+    """Return the neighbours of each grid cell: places (height * width, 13), -1 outside the grid.
 
-    These are the cell, its eight neighbours, and two steps in four directions: as far as pushes go.
+    These are the cell, its eight neighbours, and the cells two steps away in four directions,
+    which is the range of a push.
     """
     cells = torch.arange(height * width)
     y, x = cells[:, None] // width, cells[:, None] % width
@@ -92,20 +94,20 @@ def around(height: int, width: int) -> torch.Tensor:
 
 
 class Codes:
-    """Numbers as the nearest of at most `most` codes: themselves, while they are so few.
+    """Encodes numbers as the nearest of at most `most` codes, exactly while there are few values.
 
-    Once there are more different ones, the codes are the means of equal parts of the sorted
-    numbers, drawn up anew whenever there are twice as many numbers as the last time: what is seen
-    early says little of what will be seen.
+    If there are more different values, the codes are the means of equal parts of the sorted
+    numbers. They are recomputed each time the number of values has doubled, because early values
+    may differ from later ones.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.values = np.zeros(1)  # in the order in which they were met, or sorted
-        self._seen = 0  # numbers when codes were last drawn up; 0 while they are exact
+        self.values = np.zeros(1)  # in the order of first occurrence, or sorted
+        self._seen = 0  # count of numbers at the last computation of codes; 0 while exact
 
     def fit(self, numbers: np.ndarray) -> None:
-        """Have codes for some numbers, among which are those of earlier calls."""
+        """Update the codes for numbers, which include those of earlier calls."""
         numbers = np.nan_to_num(np.asarray(numbers, np.float64))
         if not self._seen:
             new = np.setdiff1d(numbers, self.values)
@@ -118,7 +120,7 @@ class Codes:
             self._seen = len(numbers)
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the places of the nearest codes."""
+        """Return the indices of the nearest codes."""
         order = np.argsort(self.values, kind="stable")
         ranked = self.values[order]
         middles = (ranked[1:] + ranked[:-1]) / 2
@@ -126,9 +128,9 @@ class Codes:
         return places
 
     def state(self) -> dict[str, Any]:
-        """Return all that `restore` needs."""
+        """Return the state for `restore`."""
         return {"values": self.values.tolist(), "seen": self._seen}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         self.values, self._seen = np.array(state["values"], np.float64), int(state["seen"])

@@ -1,7 +1,7 @@
-"""World models that read observations as tokens, and which network they are made with.
+"""Trainers of world models that read observations as tokens.
 
-`transformer` predicts one token after the other (Micheli et al., 2023); its shape may be that of
-GPT-2, of which parts may be frozen. `ncp` and `ncp-multi` are recurrent circuits in its place.
+`transformer` predicts one token after the other (Micheli et al., 2023). It can have the shape of a
+GPT-2, with frozen layers. `ncp` and `ncp-multi` use recurrent circuits instead.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class TokenTrainer(TokenOptions, Trainer):
     agent: ClassVar[str] = "actor-critic"
 
     def begin(self, task: TrainingTask) -> Training:
-        """Make a tokenizer and a network that have learned nothing."""
+        """Return an untrained tokenizer and network."""
         self.check()
         from cwm_neural.token_training import TokenTraining
 
-        return TokenTraining(self, task, self.made)
+        return TokenTraining(self, task, self.make_network)
 
-    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
-        """Make the network; `near` are the places near each other in a frame."""
+    def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
+        """Return an untrained network; `near` has the neighbours of each place of a frame."""
         raise NotImplementedError
 
 
@@ -72,8 +72,8 @@ class TransformerTrainer(TokenTrainer):
     unfrozen: int = -1
     """Number of last layers to train; -1: all. Norms, embeddings and heads always train."""
 
-    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
-        """Make the network."""
+    def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
+        """Return an untrained network."""
         from cwm_neural.backbones import GPT2, Transformer, freeze, read_gpt2
         from cwm_neural.sequence import TokenSequence
 

@@ -1,4 +1,4 @@
-"""Two small worlds that are seen as pictures: a ball to catch, and dots that bounce."""
+"""Two small environments with images as observations: a ball to catch, and bouncing dots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAMES = ("Catch-v0", "MovingDots-v0")
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer both; what they take is imported when one is asked for."""
+    """Add both environments, whose modules are imported on first use."""
     return {name: partial(_specify, name) for name in GAMES}
 
 

@@ -1,4 +1,4 @@
-"""The games as environments that can be made, restored and described."""
+"""Specifications of the games: constructor, description, and restoring of states."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cwm_cli.envs.simulators import Values
 from cwm_cli.envs.spec import EnvironmentSpec, making
-from cwm_neural.pictures.games import FASTEST, RED, WHITE, Catch, MovingDots, PictureGame
+from cwm_neural.pictures.games import MAX_SPEED, RED, WHITE, Catch, MovingDots, PictureGame
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
 REVISION = "1"
-"""Raised whenever a game goes another way."""
+"""Increase it if the behaviour of a game changes."""
 
 CATCH = """# {name}
 
@@ -65,13 +65,13 @@ after {most} steps, which the observation does not count."""
 
 
 class _Game(NamedTuple):
-    """What is made, what may be said of it, and how its state is saved and restored."""
+    """The constructor, options, description, action names and time limit of a game."""
 
     kind: Callable[..., PictureGame]
-    known: frozenset[str]
-    words: str
-    names: tuple[str, ...]
-    most: int | None
+    options: frozenset[str]
+    description: str
+    action_names: tuple[str, ...]
+    max_steps: int | None
 
 
 GAMES = {
@@ -89,7 +89,7 @@ GAMES = {
 
 
 def specify(name: str) -> EnvironmentSpec:
-    """Describe how to make an environment, and what can be done with it."""
+    """Return the specification of an environment."""
     game = GAMES[name]
     return EnvironmentSpec(
         id=name,
@@ -98,18 +98,18 @@ def specify(name: str) -> EnvironmentSpec:
         versions=_versions,
         rewinder=lambda env: Values(env, "state"),
         restore=_restore if game.kind is Catch else None,
-        action_names=lambda env: game.names,
+        action_names=lambda env: game.action_names,
     )
 
 
 def _make(name: str, /, **env_args: Any) -> gym.Env[Any, Any]:
-    """Make an environment, or say in one line why not."""
+    """Return a new environment; raise an error of one line for wrong arguments."""
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.wrappers import TimeLimit
 
     game = GAMES[name]
-    with making(name, env_args, {"render_mode", *game.known}):
-        most = env_args.pop("max_episode_steps", game.most)
+    with making(name, env_args, {"render_mode", *game.options}):
+        most = env_args.pop("max_episode_steps", game.max_steps)
         env = game.kind(**env_args)
         env.spec = EnvSpec(name, entry_point=game.kind, disable_env_checker=True)
         return env if most is None else TimeLimit(env, most)
@@ -120,9 +120,9 @@ def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
 
 
 def _describe(name: str, env: gym.Env[Any, Any]) -> str:
-    """Say how the game is played, in its own numbers."""
+    """Return the description of the game with its parameters."""
     game, limit = cast(Any, env.unwrapped), env.spec and env.spec.max_episode_steps
-    return GAMES[name].words.format(
+    return GAMES[name].description.format(
         name=name,
         game=game,
         shape=game.observation_space.shape,
@@ -130,11 +130,11 @@ def _describe(name: str, env: gym.Env[Any, Any]) -> str:
         white=f"white {WHITE}",
         last=getattr(game, "columns", 0) - 1,
         bottom=getattr(game, "rows", 0) - 1,
-        fastest=FASTEST,
+        fastest=MAX_SPEED,
         most=limit,
     )
 
 
 def _versions() -> Mapping[str, str]:
-    """Name what decides how a game goes, with its versions."""
+    """Return the versions of everything that determines the behaviour of a game."""
     return {"pictures": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}

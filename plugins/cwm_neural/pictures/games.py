@@ -1,7 +1,7 @@
-"""Catch and moving dots: all rules are a few lines of arithmetic, all that is seen is pixels.
+"""The games Catch and moving dots: rules of a few lines, and images as observations.
 
-What is true in them is known exactly, so that a picture that a model predicts can be told from the
-right one pixel by pixel.
+The exact rules are known, so that predicted images can be compared with the true ones pixel by
+pixel.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import numpy as np
 from gymnasium import spaces
 
 BLACK, WHITE, RED = (0, 0, 0), (255, 255, 255), (230, 40, 40)
-"""The colors of the ground, of the ball and the other dots, and of what is moved."""
+"""Colors of the background, of the ball and the other dots, and of the controlled object."""
 
 ZOOM = 8
-"""How many times larger than it is observed a picture is drawn for people."""
+"""Scale factor of rendered images."""
 
-SMALLEST, LARGEST = 16, 128
-"""Pixels of a picture's side: below it would be taken for a board, above nothing is gained."""
+MIN_SIDE, MAX_SIDE = 16, 128
+"""Pixels of an image's side. Smaller images would be treated as boards; larger ones show no
+more."""
 
 
 class PictureGame(gym.Env[Any, Any]):
-    """A game whose observation is its picture, bytes of (height, width, 3).
+    """A game whose observation is an image: bytes (height, width, 3).
 
-    A game draws itself with `picture`, and a state is a few attributes that are replaced, never
-    changed in place.
+    Subclasses draw it in `picture`. Their state is a few attributes that are replaced, never
+    modified in place.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
@@ -34,19 +35,19 @@ class PictureGame(gym.Env[Any, Any]):
     def __init__(self, height: int, width: int, actions: int, render_mode: str | None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"unknown render mode {render_mode!r}: choose 'rgb_array'")
-        if not SMALLEST <= min(height, width) <= max(height, width) <= LARGEST:
-            limits = f"{SMALLEST} to {LARGEST} pixels high and wide"
+        if not MIN_SIDE <= min(height, width) <= max(height, width) <= MAX_SIDE:
+            limits = f"{MIN_SIDE} to {MAX_SIDE} pixels high and wide"
             raise ValueError(f"a picture of {height} x {width} pixels does not fit: {limits}")
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
         self.action_space = spaces.Discrete(actions)
 
     def picture(self) -> np.ndarray:
-        """Draw where the game stands."""
+        """Return the image of the current state."""
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Draw it larger, for people."""
+        """Return the image, enlarged by `ZOOM`."""
         if self.render_mode is None:
             return None
         return self.picture().repeat(ZOOM, 0).repeat(ZOOM, 1)
@@ -69,16 +70,18 @@ class CatchState(NamedTuple):
 
 
 class Catch(PictureGame):
-    """A ball falls by a cell a step, and a paddle in the last row has to be where it lands.
+    """A ball falls by one cell per step; the paddle in the last row must be below it at the end.
 
-    The board has `rows` and `columns` of cells, each a square of `tile` pixels.
+    The board has `rows` x `columns` cells, which are squares of `tile` pixels.
     """
 
     def __init__(
         self, *, rows: int = 8, columns: int = 8, tile: int = 4, render_mode: str | None = None
     ) -> None:
         if not 2 <= columns <= rows:
-            raise ValueError(f"of {rows} x {columns} cells some balls cannot be caught")
+            raise ValueError(
+                "some balls cannot be caught: choose at least 2 columns, and as many rows"
+            )
         super().__init__(rows * tile, columns * tile, 3, render_mode)
         self.rows, self.columns, self.tile = rows, columns, tile
         self.state: CatchState | None = None
@@ -86,14 +89,14 @@ class Catch(PictureGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin with a ball in the first row, it and the paddle anywhere."""
+        """Start with the ball in the first row; the columns of ball and paddle are random."""
         super().reset(seed=seed)
         ball, paddle = self.np_random.integers(self.columns, size=2).tolist()
         self.state = CatchState(ball, 0, paddle)
         return self.picture(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, then let the ball fall; in the last row it is caught or missed."""
+        """Move the paddle, then the ball; in the last row it is caught or missed."""
         move = self._checked(action) - 1
         if self.state is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
@@ -105,7 +108,7 @@ class Catch(PictureGame):
         return self.picture(), reward, over, False, {}
 
     def picture(self) -> np.ndarray:
-        """Draw the paddle, and the ball over it."""
+        """Return the image of the paddle, with the ball over it."""
         drawn, tile = self._blank(), self.tile
         if self.state is not None:
             ball, row, paddle = self.state
@@ -114,7 +117,7 @@ class Catch(PictureGame):
         return drawn
 
     def restore(self, observation: Any) -> bool:
-        """Stand where a picture shows; False where it is none of the game."""
+        """Set the state from an image; return False if it is no image of this game."""
         if not self.observation_space.contains(observation):
             return False
         cells = observation[:: self.tile, :: self.tile]
@@ -131,72 +134,73 @@ Pair = tuple[int, int]
 
 
 class DotState(NamedTuple):
-    """Places (dots, 2) of upper left corners and velocities (dots, 2), x before y, in pixels."""
+    """Upper left corners (dots, 2) and velocities (dots, 2), x before y, in pixels."""
 
     places: tuple[Pair, ...]
     velocities: tuple[Pair, ...]
 
 
-FASTEST = 2
-"""Pixels a step of a dot in each direction at most, so that it is seen to move and not to jump."""
+MAX_SPEED = 2
+"""Maximum pixels per step of a dot in each direction, so that consecutive images overlap."""
 
 NUDGES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
-"""What an action adds to the velocity of the red dot."""
+"""The change of the red dot's velocity for each action."""
 
 
 class MovingDots(PictureGame):
-    """Dots fly straight on and bounce off the sides; the red one can be nudged to touch another.
+    """Dots move straight and bounce off the sides; actions accelerate the red dot.
 
-    There are so many `dots` of `dot` x `dot` pixels in a picture of `size` x `size`. How fast they
-    are is not seen: one picture does not tell the next.
+    There are `dots` dots of `dot` x `dot` pixels in an image of `size` x `size`. An image does not
+    show velocities, so it does not determine the next image.
     """
 
     def __init__(
         self, *, size: int = 32, dots: int = 2, dot: int = 4, render_mode: str | None = None
     ) -> None:
         super().__init__(size, size, len(NUDGES), render_mode)
-        if dots < 1 or not 1 <= dot <= size - FASTEST:
-            raise ValueError(f"there are no {dots} dots of {dot} pixels in {size}")
+        if dots < 1 or not 1 <= dot <= size - MAX_SPEED:
+            limits = f"choose at least one dot of 1 to {size - MAX_SPEED} pixels"
+            raise ValueError(f"{dots} dots of {dot} pixels: {limits}")
         self.dots, self.dot, self.far = dots, dot, size - dot
         self.state: DotState | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin with dots anywhere, each with some velocity."""
+        """Start with random places and velocities."""
         super().reset(seed=seed)
         places = self.np_random.integers(self.far + 1, size=(self.dots, 2)).tolist()
-        speeds = self.np_random.integers(-FASTEST, FASTEST + 1, size=(self.dots, 2)).tolist()
+        speeds = self.np_random.integers(-MAX_SPEED, MAX_SPEED + 1, size=(self.dots, 2)).tolist()
         self.state = DotState(*(tuple((x, y) for x, y in part) for part in (places, speeds)))
         return self.picture(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Nudge the red dot, let all of them fly; what it then touches pays 1."""
+        """Accelerate the red dot and move all dots; the reward is 1 if it overlaps another."""
         nudge = NUDGES[self._checked(action)]
         if self.state is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
         (own, *places), ((right, down), *velocities) = self.state
-        nudged = _kept(right + nudge[0]), _kept(down + nudge[1])
-        flown = [
-            [self._flown(*axis) for axis in zip(place, velocity, strict=True)]
+        nudged = _clip(right + nudge[0]), _clip(down + nudge[1])
+        moved = [
+            [self._move(*axis) for axis in zip(place, velocity, strict=True)]
             for place, velocity in zip((own, *places), (nudged, *velocities), strict=True)
         ]
         self.state = DotState(
-            tuple((x, y) for (x, _), (y, _) in flown), tuple((u, v) for (_, u), (_, v) in flown)
+            tuple((x, y) for (x, _), (y, _) in moved), tuple((u, v) for (_, u), (_, v) in moved)
         )
         (x, y), *others = self.state.places
         touched = any(abs(a - x) < self.dot and abs(b - y) < self.dot for a, b in others)
         return self.picture(), float(touched), False, False, {}
 
-    def _flown(self, at: int, speed: int) -> Pair:
-        """Return where a dot is in one direction a step later, and how fast."""
+    def _move(self, at: int, speed: int) -> Pair:
+        """Return the coordinate and the speed in one direction after a step."""
         there = at + speed
         if there < 0:
             return -there, -speed
         return (2 * self.far - there, -speed) if there > self.far else (there, speed)
 
     def picture(self) -> np.ndarray:
-        """Draw the other dots, and the red one over them."""
+        """Return the image of the dots, with the red one on top."""
         drawn = self._blank()
         if self.state is not None:
             first, *others = self.state.places
@@ -205,5 +209,5 @@ class MovingDots(PictureGame):
         return drawn
 
 
-def _kept(speed: int) -> int:
-    return min(max(speed, -FASTEST), FASTEST)
+def _clip(speed: int) -> int:
+    return min(max(speed, -MAX_SPEED), MAX_SPEED)

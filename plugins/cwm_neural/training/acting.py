@@ -1,6 +1,6 @@
-"""What acts while is trained: episodes that are collected, and agents that have nothing to learn.
+"""Collection of episodes, and agents and models that learn nothing.
 
-These are `cwm train --agent planner`, `--agent random`; `--model dummy` is the true environment.
+These are `cwm train --agent planner`, `--agent random` and `--model dummy`, the true environment.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Untrained(Agent):
-    """Acts as it always will: there is nothing to fit, and nothing to keep."""
+    """An agent without parameters and without a saved state."""
 
     def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Take note of the model."""
+        """Set the model."""
         self.model = model
         return {}
 
@@ -47,7 +47,7 @@ class Untrained(Agent):
 
 @dataclass
 class PlannerTrainer(AgentTrainer):
-    """Plans every action in the world model as it is."""
+    """Plans every action in the current world model."""
 
     learns = False
     plans = True
@@ -56,7 +56,7 @@ class PlannerTrainer(AgentTrainer):
     """Planner, as for `cwm plan --planner`; the planner's own options can be set as well."""
 
     def begin(self, task: TrainingTask) -> Agent:
-        """Check that some planner serves these spaces; which one is the model's matter, too."""
+        """Check that a planner supports the spaces; `open` chooses among the model's planners."""
         spaces = task.observation_space, task.action_space
         choose_planners(self.planner, self.chosen, spaces, {}, names("planner"))
         return PlanningAgent(
@@ -65,13 +65,13 @@ class PlannerTrainer(AgentTrainer):
 
 
 class PlanningAgent(Untrained):
-    """Plans in a world model, with the first that can of the planners chosen for it."""
+    """Plans in a world model, with the first chosen planner that supports the model."""
 
     def __init__(self, choose: Callable[[Sequence[str]], list[Planning]]) -> None:
         self._choose = choose
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
-        """Begin to plan; `seed` is that of the planners."""
+        """Return a session of the planner, with `seed` as its random seed."""
         if self.model is None:
             raise CwmError("planning needs a world model: add --model or --world")
         planned = self.model.planned
@@ -80,43 +80,43 @@ class PlanningAgent(Untrained):
 
 @dataclass
 class RandomTrainer(AgentTrainer):
-    """Acts at random: the rows that a world model is trained on know no purpose then."""
+    """Acts at random, so that the collected rows depend on no policy."""
 
     needs_model = False
     learns = False
 
     def begin(self, task: TrainingTask) -> Agent:
-        """Have it act."""
+        """Return a random agent."""
         return RandomAgent()
 
 
 class RandomAgent(Untrained):
-    """Draws every action."""
+    """Takes random actions."""
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
-        """Begin to draw."""
+        """Return a session with random actions."""
         return RandomSession(task, seed)
 
 
 @dataclass
 class DummyTrainer(Trainer):
-    """The true environment in the place of a world model: the best that any could do."""
+    """Uses the true environment as the world model: an upper bound for any model."""
 
     def begin(self, task: TrainingTask) -> Training:
-        """Take the environment as it is."""
+        """Return a training whose model is the environment."""
         if not task.env:
             raise CwmError("the dummy model is the environment itself: add --env ID")
         return DummyTraining(EnvironmentModel(environment(task.env), task.env_args))
 
 
 class DummyTraining(Training):
-    """Learns nothing: the model is the environment."""
+    """A training without parameters: the model is the environment."""
 
     def __init__(self, model: EnvironmentModel) -> None:
         self.model = model
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Do nothing."""
+        """Return no losses."""
         return {}
 
     def save(self, folder: Path) -> None:
@@ -127,10 +127,10 @@ class DummyTraining(Training):
 
 
 class Collector:
-    """Plays episodes one after the other, and may stop in the middle of one and go on.
+    """Plays consecutive episodes, in portions that may end in the middle of an episode.
 
-    What an episode is follows from the seed of the task and its number, and so does what is random
-    in it: with the chance `epsilon` an action is drawn. Each has an environment of its own.
+    The seed of the task and the number of an episode determine its randomness. Each action is
+    random with probability `epsilon`. Each episode has its own environment.
     """
 
     def __init__(self, task: Task, epsilon: float) -> None:
@@ -141,19 +141,22 @@ class Collector:
 
     @property
     def returned(self) -> float:
-        """The return of the present episode so far."""
+        """The return of the current episode so far."""
         return sum(self._history.rewards)
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment."""
         if self._env is not None:
             self._env.close()
         self._env = None
 
     def resume(self, rows: Dataset) -> bool:
-        """Stand where rows end; False where the environment does not come to the same again.
+        """Replay the last episode of rows to continue it.
 
-        An episode that is over there, or that does not come about again, is left behind.
+        The collector skips an episode that has ended or cannot be reproduced.
+
+        Returns:
+            Whether the environment reproduced the rows.
         """
         if not len(rows):
             return True
@@ -176,9 +179,9 @@ class Collector:
         return True
 
     def collect(self, session: PlanningSession | None, count: int) -> Iterator[Transition]:
-        """Yield so many steps, as a session plans them, or drawn where there is none."""
+        """Yield `count` steps with the actions of a session, or random ones without a session."""
         planned: deque[Any] = deque()
-        decision = len(self._history.actions)  # whoever continues cannot count plans of before
+        decision = len(self._history.actions)  # the number of earlier plans is unknown
         for _ in range(count):
             if self._env is None:
                 decision = 0
@@ -204,13 +207,12 @@ class Collector:
                 self._number += 1
 
     def _begin(self) -> None:
-        """Begin an episode."""
         self._env = self._task.make()
         observation, _ = self._env.reset(seed=seeds_of(self._task.seed, self._number)[0])
         self._history = EpisodeHistory((deepcopy(observation),))
 
     def _step(self, action: Any) -> Transition:
-        """Take an action; environments may change in place what they give."""
+        """Take an action; copy values, because environments may change them in place."""
         assert self._env is not None
         after, reward, terminated, truncated, _ = self._env.step(deepcopy(action))
         before = self._history.observations[-1]

@@ -1,9 +1,9 @@
-"""The seam of training: what is fitted to rows by gradient descent, and stopped and continued.
+"""Base classes of trainers: world models and agents that are trained by gradient descent.
 
-Trainers are dataclasses whose fields are their options (`-o model.KEY=VALUE`,
-`-o agent.KEY=VALUE`), with their meaning in the docstring under each; a profile (`--profile`) is
-their `preset`. Their modules import nothing heavy at the top: `requires` names the packages that
-have to be there.
+Trainers are dataclasses. Their fields are the options `-o model.KEY=VALUE` and
+`-o agent.KEY=VALUE`, documented by the docstring below each field; a profile (`--profile`) is
+their `preset`. Their modules import heavy packages on first use only; `requires` names the
+packages that must be installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class EnvironmentChoice(Protocol):
-    """The environment of a run, and its seed."""
+    """The environment and the seed of a run."""
 
     @property
     def env(self) -> str:
@@ -47,10 +47,10 @@ class EnvironmentChoice(Protocol):
 
 
 class TrainingTask(NamedTuple):
-    """What is trained for: spaces, what object tables stand for, a seed, and a device.
+    """The inputs of a training: spaces, schema of object tables, seed and device.
 
-    `device` is cpu, cuda, cuda:N or mps: never auto. `tell` says a line to the user. `env` and
-    `env_args` name the environment, empty where only rows of it are there.
+    `device` is cpu, cuda, cuda:N or mps, never auto. `tell` prints a line for the user. `env` and
+    `env_args` name the environment; `env` is empty if there are only recorded rows.
     """
 
     observation_space: Space
@@ -70,7 +70,7 @@ class TrainingTask(NamedTuple):
         device: str = "cpu",
         tell: Callable[[str], None] = unheard,
     ) -> Self:
-        """Return the task of training for an environment."""
+        """Return the task for an environment."""
         with closing(spec.make(**config.env_args)) as env:
             return cls(
                 space_of(env.observation_space),
@@ -85,45 +85,45 @@ class TrainingTask(NamedTuple):
 
 
 class Diverged(CwmError):
-    """A loss is not a number any more."""
+    """A loss is not finite."""
 
 
 class _Requiring(WithPresets):
-    """A trainer that needs packages which are not part of the core."""
+    """A trainer with requirements that the core does not install."""
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """Modules that have to be installed."""
+    """Modules that must be installed."""
     extra: ClassVar[str] = ""
-    """What brings them, as pip calls it: `cwm-cli[neural]`."""
+    """The extra that installs them, in the notation of pip: `cwm-cli[neural]`."""
 
     @classmethod
     def missing(cls) -> str:
-        """Name a module that is not installed, "" where all are there."""
+        """Return the first module that is not installed, or ""."""
         return next((name for name in cls.requires if find_spec(name) is None), "")
 
     @classmethod
     def check(cls) -> None:
-        """Refuse to go on without what is required."""
+        """Raise `CwmError` if a required module is missing."""
         if name := cls.missing():
             raise CwmError(f"this kind of model needs {name}: {install_command(cls.extra)}")
 
 
 class Trainer(_Requiring):
-    """A kind of world model that is learned by gradient descent.
+    """A kind of world model that is trained by gradient descent.
 
     @dataclass
     class Copying(Trainer):
-        rate: float = 1e-3  # with its meaning in a docstring below
+        rate: float = 1e-3  # documented by a docstring below it
 
         def begin(self, task):
             return CopyTraining(self, task)
     """
 
     agent: ClassVar[str] = "planner"
-    """Which agent acts where none is named; "" where the training brings one of its own."""
+    """Default agent; "" if the training provides its own agent."""
 
     def begin(self, task: TrainingTask) -> Training:
-        """Make a model that has learned nothing; `CwmError` where it cannot serve the spaces."""
+        """Return an untrained model; raise `CwmError` if it does not support the spaces."""
         raise NotImplementedError
 
     def load_model(
@@ -136,35 +136,38 @@ class Trainer(_Requiring):
 
 
 class Training:
-    """A world model that is being trained, and all that decides how it goes on.
+    """A world model during its training, with the complete state of the training.
 
-    Two that began equally and were fitted to equal rows in equal portions are equal, to the last
-    bit on one machine, also where one of them was saved and loaded between: generators of random
-    numbers and the state of optimisers are part of what is saved.
+    Two trainings with the same task that are fitted to the same rows in the same portions are
+    equal, bit by bit on one machine, even if one of them was saved and loaded in between. So
+    random generators and optimisers belong to the saved state.
     """
 
     model: WorldModel
-    """As it is now; it changes with every `fit`."""
+    """The current model; each call of `fit` changes it."""
 
     @property
     def agent(self) -> Agent | None:
-        """An agent that is trained with it, and not beside it."""
+        """The agent that this training also trains, None if the agent is separate."""
         return None
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """How many parameters each part has."""
+        """The number of parameters of each part."""
         return {}
 
     def adopt(self, part: str, folder: Path) -> None:
-        """Take over a part, or all of it (`model`), from what another training saved in a folder.
+        """Copy the parameters of a part, or of the whole `model`, from a saved training.
 
-        Its parameters count, not the state of optimisers; `CwmError` for what is of another shape.
+        The state of optimisers is not copied.
+
+        Raises:
+            CwmError: If the part is unknown or has another shape.
         """
         raise self._no_part(part)
 
     def freeze(self, part: str) -> None:
-        """Fit a part no more."""
+        """Stop fitting a part."""
         raise self._no_part(part)
 
     def _no_part(self, part: str) -> CwmError:
@@ -172,72 +175,80 @@ class Training:
         return CwmError(f"this model has no separate part {part!r} (its parts: {known})")
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Fit it to rows, as long as so many new steps of the environment are worth.
+        """Fit the model to rows.
 
-        The ratio of updates to steps is an option of the trainer. Returns the mean of each loss;
-        `Diverged` where one is not finite, which names the update.
+        Args:
+            rows: All rows so far.
+            steps: Number of new environment steps. The trainer's options give the number of
+                updates per step.
+
+        Returns:
+            The mean of each loss.
+
+        Raises:
+            Diverged: If a loss is not finite; the message names the update.
         """
         raise NotImplementedError
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Say how well it predicts rows that it was not fitted to, in numbers of its own."""
+        """Return measures of the prediction of held-out rows."""
         return {}
 
     def illustrate(self, rows: Dataset, folder: Path) -> None:
-        """Write files that show people what it makes of rows, if there is anything to see."""
+        """Write pictures of predictions of rows to a folder, if the model can draw any."""
 
     def save(self, folder: Path) -> None:
-        """Write all of it to files in a folder that is there."""
+        """Write the complete state to files in an existing folder."""
         raise NotImplementedError
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        """Restore a saved state; raise `CwmError` if it has another kind or shape."""
         raise NotImplementedError
 
 
 class AgentTrainer(_Requiring):
-    """A kind of agent that learns to act: in a world model, or from rows alone."""
+    """A kind of agent that is trained in a world model, or on rows only."""
 
     needs_model: ClassVar[bool] = True
-    """Whether it learns, or plans, in a world model."""
+    """Whether the agent learns or plans in a world model."""
     learns: ClassVar[bool] = True
-    """Whether there is anything that it learns by itself."""
+    """Whether the agent has anything to learn."""
     plans: ClassVar[bool] = False
-    """Whether options of planners are for it, by OWNER.KEY in `chosen`."""
+    """Whether the agent takes the options of planners, as OWNER.KEY in `chosen`."""
     chosen: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, task: TrainingTask) -> Agent:
-        """Make an agent that has learned nothing; `CwmError` where it cannot serve the spaces."""
+        """Return an untrained agent; raise `CwmError` if it does not support the spaces."""
         raise NotImplementedError
 
 
 class Agent:
-    """Learns to act, and acts. What `Training` says of being equal holds for it, too."""
+    """An agent that learns to act. Equal fits give equal agents, as for `Training`."""
 
     model: WorldModel | None = None
-    """What it learns and plans in, once that is there: what was loaded has to be told it again."""
+    """The model in which the agent learns and plans; set it again after `load`."""
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """How many parameters each part has."""
+        """The number of parameters of each part."""
         return {}
 
     def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Learn in the model from where rows begin, as long as so many new steps are worth."""
+        """Train in the model, in episodes that begin at rows; see `Training.fit`."""
         raise NotImplementedError
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
-        """Begin to act in episodes of a task; `greedy` draws less, or nothing.
+        """Return a session that acts in episodes of a task; `greedy` reduces randomness.
 
-        A moment's state is what the session's `state` returned. A memory is that of an episode:
-        it begins anew with decision 0.
+        The state of a moment is the result of the session's `state`. A memory belongs to one
+        episode, and is reset at decision 0.
         """
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
-        """Write all of it to files in a folder that is there."""
+        """Write the complete state to files in an existing folder."""
         raise NotImplementedError
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        """Restore a saved state; raise `CwmError` if it has another kind or shape."""
         raise NotImplementedError
