@@ -26,7 +26,7 @@ from cwm_cli.worlds.model import (
 )
 from cwm_neural.ensemble_options import EnsembleOptions
 from cwm_neural.features import RowFeatures, refuse_images
-from cwm_neural.networks import MemberNetworks, Forecast, NoiseSource, RowBatch
+from cwm_neural.networks import Forecast, MemberNetworks, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
 from cwm_neural.training.trainer import Training, TrainingTask
 
