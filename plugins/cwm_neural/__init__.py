@@ -1,4 +1,4 @@
-"""Neural world models beside programs: learned from rows or pixels, by gradient descent (torch)."""
+"""Neural world models, trained on rows or images by gradient descent (torch): `cwm train`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
-    """Let plugins offer world models and agents for `cwm train`."""
+    """Add the extension points of `cwm train --model` and `--agent`."""
     return {
         "trainer": ExtensionPoint("cwm_trainers", "cwm_neural.training.trainer:Trainer", True),
         "agent": ExtensionPoint("cwm_agents", "cwm_neural.training.trainer:AgentTrainer", True),
@@ -25,7 +25,7 @@ def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.train`."""
+    """Add the Python function `cwm.train`."""
     return {
         "train": "cwm_neural.training.train:train",
     }
@@ -33,7 +33,7 @@ def cwm_functions() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_run_kinds() -> Mapping[str, str]:
-    """Offer the runs of `cwm train`."""
+    """Add the run kind of `cwm train`."""
     return {
         "train": "cwm_neural.training.runs:TrainRun",
     }
@@ -41,7 +41,7 @@ def cwm_run_kinds() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_option_groups() -> Mapping[str, str]:
-    """Offer the options of the schedule and of the choice of a checkpoint."""
+    """Add the options `training.KEY` and `checkpoint.KEY`."""
     return {
         "training": "cwm_neural.training.train:Schedule",
         "checkpoint": "cwm_neural.training.runs:CheckpointChoice",
@@ -50,7 +50,7 @@ def cwm_option_groups() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
-    """Add `cwm train`."""
+    """Add the command `cwm train`."""
     from cwm_neural.command import train
 
     app.command("train")(api.guarded(train))
@@ -58,7 +58,7 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
 
 @hookimpl
 def cwm_trainers() -> Mapping[str, str]:
-    """Offer the kinds of world models that are trained."""
+    """Add the kinds of world models."""
     return {
         "dummy": "cwm_neural.training.acting:DummyTrainer",
         "dreamer": "cwm_neural.dreamer:DreamerTrainer",
@@ -71,7 +71,7 @@ def cwm_trainers() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_agents() -> Mapping[str, str]:
-    """Offer the agents that learn in them."""
+    """Add the kinds of agents."""
     return {
         "actor-critic": "cwm_neural.actor:ActorCriticTrainer",
         "planner": "cwm_neural.training.acting:PlannerTrainer",
@@ -82,19 +82,19 @@ def cwm_agents() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_learning_strategies() -> Mapping[str, str]:
-    """Offer `ensemble`, which learns online by any of them."""
+    """Add the learning strategy `ensemble` of `cwm learn`."""
     return {"ensemble": "cwm_neural.learning:TrainedLearning"}
 
 
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
-    """Train the quickest kind where none is named."""
+    """Set the default kind of world model, which is the fastest one."""
     return {"trainer": "ensemble"}
 
 
 @hookimpl
 def cwm_test_examples() -> Mapping[str, str]:
-    """Offer examples for the conformance tests."""
+    """Add examples for the conformance tests."""
     return {
         "trainer dreamer": "cwm_neural.testing.examples:dreamer",
         "trainer ncp": "cwm_neural.testing.examples:ncp",

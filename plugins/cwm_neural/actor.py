@@ -43,7 +43,7 @@ UNIT_DECAY = 0.99
 """Weight of the previous unit in the moving average of units."""
 
 SHAPE_OPTIONS = ("memory", "width", "layers", "channels")
-"""Options that must equal those of a saved state."""
+"""Options that must be equal in a saved state."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ class ObservationEncoder(nn.Module):
         self.after = nn.Sequential(*after)
 
     def normalise(self, rows: Dataset) -> None:
-        """Set the statistics of numbers and symbols to those of rows."""
+        """Compute the statistics of numbers and symbols from rows."""
         for name, part in zip(self.names, self.parts, strict=True):
             if isinstance(part, _Numbers | _Symbols):
                 part.normalise(rows.columns[name])

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from cwm_neural.cql_networks import ConservativeLosses
 
 SHAPE_OPTIONS = ("width", "layers", "channels")
-"""Options that must equal those of a saved state."""
+"""Options that must be equal in a saved state."""
 
 
 @dataclass
 class CqlTrainer(CqlOptions, AgentTrainer):
     """Learns a policy offline, with action values that are low for actions outside the rows.
 
-    Kumar et al. (2020), with the losses of torchrl: those of a deep Q-network for discrete
-    actions, those of soft actor-critic for bounded real actions.
+    Kumar et al. (2020), with the losses of torchrl: the losses of a deep Q-network for discrete
+    actions, and of soft actor-critic for bounded real actions.
     """
 
     needs_model: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class Cql(Agent):
         return {"cql": self._losses.size}
 
     def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Train on rows; `steps` new environment steps are worth `updates` updates each."""
+        """Train on rows, with `updates` updates for each of the `steps` new environment steps."""
         if not self._updates:
             self._losses = self._begin(rows)
         found: list[dict[str, float]] = []

@@ -84,7 +84,7 @@ class ActorNetwork(nn.Module):
 
 
 class Spread(nn.Module):
-    """Means and standard deviations, bounded like those of policies."""
+    """Means and standard deviations, with the same bounds as in `GaussianPolicy`."""
 
     def forward(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split outputs (..., 2 n) into both."""

@@ -85,6 +85,6 @@ class DreamerOptions(WithPresets):
     entropy: float = FROM_PRESET
     """Weight of the actor's entropy in the loss."""
     actor_from: int = FROM_PRESET
-    """Number of updates after which the actor starts to learn; before, it acts nearly at random."""
+    """Number of updates before the actor starts to learn; until then it acts almost randomly."""
     recent: bool = False
     """Draw half of the sequences from the newest quarter of the episodes."""

@@ -1,7 +1,7 @@
-"""The networks of DreamerV3, put together from the parts of torchrl; see `dreamer`.
+"""The networks of DreamerV3, composed of parts of torchrl; see `dreamer`.
 
-An episode is a sequence of records: what was observed first, and then each action with what it
-led to. A record that is a beginning has no action, and nothing is remembered before it.
+An episode is a sequence of records: the first observation, and then each action with the
+observation after it. The first record has no action and no memory.
 """
 
 from __future__ import annotations
@@ -57,23 +57,24 @@ if TYPE_CHECKING:
     from cwm_neural.sampling import EpisodeSampler
 
 UNIMIX, BINS = 0.01, 255
-"""Share of uniform chance in every choice, and classes of rewards and values; as published."""
+"""Share of the uniform distribution in every categorical distribution, and classes of rewards and
+values; as published."""
 
-LAMBDA, SLOW = 0.95, 0.02
-"""Of returns, and what the slow critic takes of the other with each update; as published."""
+LAMBDA, TARGET_RATE = 0.95, 0.02
+"""Lambda of the returns, and update rate of the target critic; as published."""
 
-SMALLEST_MAP = 4
-"""Width of a picture at which convolutions stop to halve it; as published."""
+MIN_MAP_SIDE = 4
+"""Side of a feature map at which convolutions stop halving it; as published."""
 
 GREY = 0.5
-"""What torchrl tells pictures apart from."""
+"""Pixel value that torchrl adds to decoded images."""
 
-MOST_VALUES = 512
-"""Values of a number that are classes: beyond, its one-hot vector is larger than all else."""
+MAX_VALUES = 512
+"""Whole numbers with more values are refused, because their one-hot vectors would dominate."""
 
 
 class Coding:
-    """Observations and actions as tensors, and back: pictures stay, all else is one vector."""
+    """Converts observations and actions to tensors, and back: images, or one vector."""
 
     def __init__(self, observations: Space, actions: Space, device: str) -> None:
         self.observations, self.actions, self.device = observations, actions, device
@@ -89,8 +90,8 @@ class Coding:
             raise CwmError("DreamerV3 needs Discrete or bounded Box actions")
         self.action_width = actions.count if self.is_discrete else actions.size
 
-    def seen(self, columns: Columns, prefix: str = "observations") -> Tensor:
-        """Return observations (n, width) as real numbers, or pictures (n, channels, h, w)."""
+    def encode(self, columns: Columns, prefix: str = "observations") -> Tensor:
+        """Return observations as vectors (n, width), or as images (n, channels, height, width)."""
         found = [columns[prefix + name] for name in self._names]
         if self.picture is not None:
             pixels = np.ascontiguousarray(found[0].transpose(0, 3, 1, 2))
@@ -105,8 +106,8 @@ class Coding:
                 parts.append(torch.from_numpy(flat))
         return torch.cat(parts, 1).to(self.device)
 
-    def told(self, seen: Tensor, prefix: str = "observations") -> Columns:
-        """Return columns of what `seen` would have made such tensors of: the nearest there are."""
+    def decode(self, seen: Tensor, prefix: str = "observations") -> Columns:
+        """Return the columns of decoded tensors, rounded to valid values."""
         values = seen.detach().cpu().double().numpy()
         if self.picture is not None:
             pixels = (values.transpose(0, 2, 3, 1) * 255).round().clip(0, 255)
@@ -123,7 +124,7 @@ class Coding:
             columns[prefix + name] = column.astype(space.dtype)
         return columns
 
-    def done(self, column: np.ndarray) -> Tensor:
+    def encode_actions(self, column: np.ndarray) -> Tensor:
         """Return actions (n, width): one-hot, or real numbers from -1 to 1."""
         if self.is_discrete:
             places = torch.from_numpy(column.astype(np.int64) - int(self.actions.low[0]))
@@ -133,14 +134,14 @@ class Coding:
         scaled = 2 * (flat - low) / np.maximum(high - low, 1e-8) - 1
         return torch.from_numpy(scaled.astype(np.float32)).to(self.device)
 
-    def nothing(self, count: int) -> Tensor:
-        """Return that no action was taken (n, width)."""
+    def no_actions(self, count: int) -> Tensor:
+        """Return the encoding (n, width) of no action."""
         return torch.zeros(count, self.action_width, device=self.device)
 
-    def chosen(
+    def choose(
         self, policy: np.ndarray, rng: np.random.Generator | None, valid: Sequence[int] | None
     ) -> Any:
-        """Return an action drawn from a policy, or its likeliest one."""
+        """Return an action that is sampled from a policy; without `rng` the most likely one."""
         low, high = np.array(self.actions.low), np.array(self.actions.high)
         if self.is_discrete:
             chances = policy if valid is None else policy * self.actions.mask(valid)
@@ -155,30 +156,30 @@ class Coding:
 
 
 def _width(space: Space) -> int:
-    """Return how many real numbers a leaf is told by; 0 where it cannot be told."""
-    if space.kind == "text" or (space.kind == "discrete" and space.count > MOST_VALUES):
+    """Return the number of features of a leaf, 0 if it is not supported."""
+    if space.kind == "text" or (space.kind == "discrete" and space.count > MAX_VALUES):
         return 0
     return space.count if space.kind == "discrete" else prod(space.shape)
 
 
 class Latent(NamedTuple):
-    """What is remembered (n, belief), and what was drawn of what it does not tell (n, state)."""
+    """The memory (n, belief), and a sample of the remaining information (n, state)."""
 
     belief: Tensor
     state: Tensor
 
-    def at(self, places: np.ndarray) -> Latent:
+    def select(self, places: np.ndarray) -> Latent:
         """Select some."""
         return Latent(self.belief[places], self.state[places])
 
     @classmethod
-    def stacked(cls, parts: Sequence[Latent]) -> Latent:
-        """Put several together."""
+    def stack(cls, parts: Sequence[Latent]) -> Latent:
+        """Concatenate latent states."""
         return cls(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
 class DreamerNetworks(nn.Module):
-    """A world model, an actor and a critic, and what they are all trained for."""
+    """World model, actor, critic, and their losses."""
 
     def __init__(self, options: DreamerOptions, coding: Coding) -> None:
         super().__init__()
@@ -186,7 +187,7 @@ class DreamerNetworks(nn.Module):
         units, layers = options.units, options.layers
         self.states = options.categoricals * options.classes
         latent = self.states + options.belief
-        self.encoder, self.decoder, embedded = _eyes(options, coding, latent)
+        self.encoder, self.decoder, embedded = _encoder_and_decoder(options, coding, latent)
         self.prior = RSSMPriorV3(
             action_shape=(coding.action_width,),
             action_dim=coding.action_width,
@@ -213,71 +214,71 @@ class DreamerNetworks(nn.Module):
         self.scale = SymExpTwoHot(BINS)
         self.critic = DreamerV3MLP(latent, BINS, layers, units, outscale=0.0)
         self.losses = self._losses()
-        self.slow = SoftUpdate(self.losses.value_loss, tau=SLOW)
+        self.slow = SoftUpdate(self.losses.value_loss, tau=TARGET_RATE)
 
-    def trained(self) -> list[nn.Parameter]:
-        """Return what gradients change: the slow critic only follows."""
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """Return all parameters with gradients; the target critic has none."""
         unique = {id(each): each for each in self.parameters() if each.requires_grad}
         return list(unique.values())
 
-    def see(self, rows: Dataset) -> None:
-        """Have pictures told by how they differ from the mean of the first ones that are seen."""
-        if isinstance(self.decoder, _PictureTeller) and (self.decoder.mean == GREY).all():
+    def set_mean_image(self, rows: Dataset) -> None:
+        """Set the decoder's mean image to the mean of the first rows, once."""
+        if isinstance(self.decoder, _ImageDecoder) and (self.decoder.mean == GREY).all():
             pixels = rows.columns["next_observations"].mean(axis=0).transpose(2, 0, 1) / 255
             self.decoder.mean.copy_(torch.from_numpy(pixels))
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Ask without learning, and without disturbing what is drawn elsewhere."""
+    def evaluating(self) -> Iterator[None]:
+        """Disable gradients, and restore the random state of torch afterwards."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             yield
 
-    def uniform(self, rng: np.random.Generator | None, count: int) -> np.ndarray | None:
-        """Return what decides states: uniform numbers for each choice; None for the likeliest."""
+    def noise(self, rng: np.random.Generator | None, count: int) -> np.ndarray | None:
+        """Return uniform noise that samples states; None without `rng` for the likeliest."""
         return None if rng is None else rng.random((count, self._options.categoricals))
 
     def reset(self, count: int) -> Latent:
-        """Return that nothing is remembered."""
+        """Return the latent states before an episode."""
         empty = torch.zeros(count, self._options.belief + self.states, device=self.coding.device)
         return Latent(empty[:, : self._options.belief], empty[:, self._options.belief :])
 
-    def filtered(
+    def filter(
         self, before: Latent, actions: Tensor, seen: Tensor, draws: np.ndarray | None
     ) -> Latent:
-        """Go on by actions to what was observed."""
+        """Return the latent states after actions and new observations."""
         _, _, belief = self.prior(before.state, before.belief, actions)
         logits, _ = self.posterior(belief, self.encoder(seen))
-        return Latent(belief, _decided(logits, draws))
+        return Latent(belief, _sample(logits, draws))
 
-    def followed(
+    def observe(
         self,
         before: Latent,
         actions: Sequence[Any],
         observations: Sequence[Any],
         draws: np.ndarray | None,
     ) -> Latent:
-        """Go on by actions to observations of the environment; without an action, begin anew."""
+        """Return the latent states after actions (None: a new episode) and observations."""
         coding = self.coding
         some = coding.actions.low[0] if coding.is_discrete else np.array(coding.actions.low)
         passed = [some if action is None else action for action in actions]
         goes_on = torch.tensor([[action is not None] for action in actions], device=coding.device)
-        with self.asked():
-            return self.filtered(
+        with self.evaluating():
+            return self.filter(
                 Latent(before.belief * goes_on, before.state * goes_on),
-                coding.done(coding.actions.pack("actions", passed)["actions"]) * goes_on,
-                coding.seen(coding.observations.pack("observations", observations)),
+                coding.encode_actions(coding.actions.pack("actions", passed)["actions"]) * goes_on,
+                coding.encode(coding.observations.pack("observations", observations)),
                 draws,
             )
 
-    def imagined(self, before: Latent, actions: Tensor, draws: np.ndarray | None) -> Latent:
-        """Go on by actions, without anything being observed."""
+    def imagine(self, before: Latent, actions: Tensor, draws: np.ndarray | None) -> Latent:
+        """Return the latent states after actions, without observations."""
         logits, _, belief = self.prior(before.state, before.belief, actions)
-        return Latent(belief, _decided(logits, draws))
+        return Latent(belief, _sample(logits, draws))
 
     def policy(self, latent: Latent) -> np.ndarray:
-        """Return how likely each action is; of real numbers mean and standard deviation."""
+        """Return probabilities of discrete actions, or mean and standard deviation."""
         given = TensorDict({"belief": latent.belief, "state": latent.state}, [1])
-        with self.asked():
+        with self.evaluating():
             found = self.actor.get_dist(given)
             parts = (
                 found.probs if self.coding.is_discrete else torch.cat([found.mean, found.stddev])
@@ -285,31 +286,32 @@ class DreamerNetworks(nn.Module):
             policy: np.ndarray = parts.squeeze(0).double().cpu().numpy()
         return policy
 
-    def said(self, latent: Latent) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        """Return what is observed there, the rewards, and whether the episode is over."""
-        return self.decoder(latent.state, latent.belief), *self.worth(latent)
+    def decode_step(self, latent: Latent) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Return decoded observations, rewards, and whether episodes have ended."""
+        return self.decoder(latent.state, latent.belief), *self.rewards_and_ends(latent)
 
-    def worth(self, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rewards there, and whether the episode is over."""
+    def rewards_and_ends(self, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
+        """Return rewards, and whether episodes have ended."""
         features = torch.cat([latent.belief, latent.state], -1)
         rewards = self.scale.decode(self._reward_logits(features)).cpu().numpy()
         over = self.goes_on(features).squeeze(-1).sigmoid().cpu().numpy() < 0.5
         return rewards, over
 
     def _reward_logits(self, features: Tensor) -> Tensor:
-        """Return how likely each class of rewards is, its last layer in double precision.
+        """Return the logits of reward classes, with the last layer in double precision.
 
-        The outermost classes are worth 5e8 either way, and until they have become unlikely a reward
-        is what is left where they cancel. In single precision they do not: kernels sum the last
-        columns of a layer in another order than the first, depending on the rows and the CPU, and
-        a difference of 1e-9 between the logits of two such classes is a reward of 0.6.
+        The outermost classes represent rewards of +5e8 and -5e8. Until both are unlikely, the
+        reward is the difference that remains when they cancel. In single precision they do not
+        cancel: kernels sum the last columns of a layer in another order than the first, depending
+        on the rows and the CPU. A difference of 1e-9 between the logits of two such classes
+        changes the reward by 0.6.
         """
         *hidden, last = self.rewards.model
         found = nn.Sequential(*hidden)(features).double()
         return linear(found, last.weight.double(), last.bias.double())
 
     def _losses(self) -> DreamerV3Loss:
-        """Return all that is trained for, as published."""
+        """Return the sum of all losses, as published."""
         options, gone = self._options, ("next", "belief")
         following = [gone, ("next", "state")]
         rollout = RSSMRolloutV3(
@@ -355,13 +357,13 @@ class DreamerNetworks(nn.Module):
         acting = DreamerV3ActorLoss(
             self.actor,
             value,
-            self._dreamt(),
+            self._imagination(),
             continuation_model=continuing,
             imagination_horizon=options.imagined,
             entropy_bonus=options.entropy,
             use_reinforce=True,
         )
-        # the horizon is in the predicted continuation, so that nothing else discounts
+        # the predicted continuation includes the discount, so there is no other discount
         acting.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=LAMBDA)
         criticising = DreamerV3ValueLoss(
             value, "two_hot", num_value_bins=BINS, actor_loss=acting, slow_critic_regularization=1.0
@@ -370,8 +372,8 @@ class DreamerNetworks(nn.Module):
             model, acting, criticising, continuation_horizon=options.horizon, lmbda=LAMBDA
         )
 
-    def _dreamt(self) -> DreamerEnv:
-        """Return the world model as an environment of latent states."""
+    def _imagination(self) -> DreamerEnv:
+        """Return the world model as an environment whose observations are latent states."""
         transition = TensorDictModule(
             self.prior, in_keys=["state", "belief", "action"], out_keys=["_", "state", "belief"]
         )
@@ -393,8 +395,8 @@ class DreamerNetworks(nn.Module):
         return env
 
 
-def _decided(logits: Tensor, draws: np.ndarray | None) -> Tensor:
-    """Return a state (n, choices times classes) that is drawn, or the likeliest."""
+def _sample(logits: Tensor, draws: np.ndarray | None) -> Tensor:
+    """Return one-hot states (n, categoricals * classes): sampled, or the most likely."""
     chances = (1 - UNIMIX) * logits.softmax(-1) + UNIMIX / logits.shape[-1]
     classes = chances.argmax(-1)
     if draws is not None:
@@ -410,20 +412,20 @@ def _module(net: nn.Module, given: Sequence[Any], gives: Any) -> TensorDictModul
 
 
 class _Symlog(nn.Module):
-    """Reads vectors of any scale, or tells them."""
+    """Applies symlog to the inputs of a network, or symexp to its outputs (`decodes`)."""
 
-    def __init__(self, inner: nn.Module, *, tells: bool) -> None:
+    def __init__(self, inner: nn.Module, *, decodes: bool) -> None:
         super().__init__()
-        self.inner, self._tells = inner, tells
+        self.inner, self._decodes = inner, decodes
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        if self._tells:
+        if self._decodes:
             return symexp(self.inner(*inputs))
         return self.inner(symlog(*inputs))
 
 
-class _PictureReader(nn.Module):
-    """Reads pictures whose sides are made multiples of what convolutions halve."""
+class _ImageEncoder(nn.Module):
+    """Pads images so that their sides are divisible by the stride of the encoder."""
 
     def __init__(self, inner: nn.Module, margin: tuple[int, int]) -> None:
         super().__init__()
@@ -434,12 +436,12 @@ class _PictureReader(nn.Module):
         return self.inner(pad(pictures, (0, right, 0, down)))
 
 
-class _PictureTeller(nn.Module):
-    """Tells pictures by how they differ from their mean, at first not at all.
+class _ImageDecoder(nn.Module):
+    """Decodes images as differences from their mean; initially the differences are 0.
 
-    As published they differ from grey, at first by noise. What undoes that are the largest
-    gradients for long, and the optimiser measures all others by them: small networks then learn
-    nothing else for thousands of updates.
+    The published decoder predicts differences from grey, initially as noise. The gradients that
+    remove this noise are the largest for a long time, and the optimiser scales all other gradients
+    relative to them. Small networks then learn nothing else for thousands of updates.
     """
 
     def __init__(self, inner: DreamerV3ImageDecoder, shape: Sequence[int]) -> None:
@@ -453,16 +455,18 @@ class _PictureTeller(nn.Module):
         return self.inner(*inputs)[..., :height, :width] - GREY + self.mean
 
 
-def _eyes(options: DreamerOptions, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
-    """Return what reads observations and what tells them, and by how many numbers they are read."""
+def _encoder_and_decoder(
+    options: DreamerOptions, coding: Coding, latent: int
+) -> tuple[nn.Module, nn.Module, int]:
+    """Return the encoder and decoder of observations, and the size of the encoder's output."""
     units, layers = options.units, options.layers
     if coding.picture is None:
         encoder = DreamerV3MLP(coding.width, None, layers, units)
         decoder = DreamerV3MLP(latent, coding.width, layers, units)
-        return _Symlog(encoder, tells=False), _Symlog(decoder, tells=True), units
+        return _Symlog(encoder, decodes=False), _Symlog(decoder, decodes=True), units
     height, width, channels = coding.picture
     stages = 1
-    while stages < len(options.MULTIPLIERS) and min(height, width) >> (stages + 1) >= SMALLEST_MAP:
+    while stages < len(options.MULTIPLIERS) and min(height, width) >> (stages + 1) >= MIN_MAP_SIDE:
         stages += 1
     margin = -height % 2**stages, -width % 2**stages
     shape = channels, height + margin[0], width + margin[1]
@@ -472,14 +476,14 @@ def _eyes(options: DreamerOptions, coding: Coding, latent: int) -> tuple[nn.Modu
         latent, shape, options.channels, multipliers, num_blocks=options.blocks
     )
     return (
-        _PictureReader(encoder, margin),
-        _PictureTeller(decoder, (channels, height, width)),
+        _ImageEncoder(encoder, margin),
+        _ImageDecoder(decoder, (channels, height, width)),
         encoder.output_features(shape),
     )
 
 
 class _Gaussian(nn.Module):
-    """Says where a normal distribution of actions lies, and how wide it is, as published."""
+    """Predicts the mean and the standard deviation of actions, as published."""
 
     def __init__(self, options: DreamerOptions, latent: int, width: int) -> None:
         super().__init__()
@@ -491,7 +495,7 @@ class _Gaussian(nn.Module):
 
 
 def _actor(options: DreamerOptions, coding: Coding, latent: int) -> TensorDictModuleBase:
-    """Return what acts: by classes, or by real numbers."""
+    """Return the actor for discrete or real actions."""
     if coding.is_discrete:
         return DreamerV3DiscreteActor(
             latent,
@@ -524,10 +528,10 @@ def batch_of(
     networks: DreamerNetworks,
     shape: tuple[int, int],
 ) -> TensorDict:
-    """Return records (batch, length): segments of episodes, one behind the other.
+    """Return records (batch, length): concatenated segments of episodes.
 
-    Each begins with its first observation, which nothing was done to reach; one that goes on in the
-    next line of the batch begins there anew.
+    Each segment begins with its first observation and no action. A segment that is split between
+    two lines of the batch starts without memory in the second one.
     """
     batch, length = shape
     coding, remembered = networks.coding, networks.reset(1)
@@ -542,12 +546,12 @@ def batch_of(
             count += len(part) + 1
     place, begin = np.concatenate(places)[:needed], np.concatenate(begins)[:needed]
     columns = {name: column[place] for name, column in rows.columns.items()}
-    seen = coding.seen(columns, "next_observations")
-    seen[torch.from_numpy(begin)] = coding.seen({n: c[begin] for n, c in columns.items()})
+    seen = coding.encode(columns, "next_observations")
+    seen[torch.from_numpy(begin)] = coding.encode({n: c[begin] for n, c in columns.items()})
     ends = columns["terminations"] | columns["truncations"] | np.roll(begin, -1)
     reached = torch.from_numpy(~begin)[:, None]
     found: dict[Any, Tensor] = {
-        "action": coding.done(columns["actions"]) * reached,
+        "action": coding.encode_actions(columns["actions"]) * reached,
         "is_init": torch.from_numpy(begin | (np.arange(needed) % length == 0))[:, None],
         "belief": torch.zeros(needed, remembered.belief.shape[1]),
         "state": torch.zeros(needed, remembered.state.shape[1]),

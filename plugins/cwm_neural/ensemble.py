@@ -1,4 +1,4 @@
-"""Several probabilistic networks on rows, and planning by what all of them foresee (PETS)."""
+"""Trainer of an ensemble of probabilistic networks, for planning with all members (PETS)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cwm_neural.training.trainer import Trainer, Training, TrainingTask
 
 @dataclass
 class EnsembleTrainer(EnsembleOptions, Trainer):
-    """Learns what numbers change by, from rows, with several networks (Chua et al., 2018)."""
+    """Trains several networks to predict changes of numbers from rows (Chua et al., 2018)."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = EXTRA
 
     def begin(self, task: TrainingTask) -> Training:
-        """Make networks that have learned nothing; pictures are refused."""
+        """Return untrained networks; raise `CwmError` for images."""
         self.check()
         from cwm_neural.members import EnsembleTraining
 

@@ -1,8 +1,9 @@
-"""One token per cell of a grid, or per number: the very rows that programs see, as tokens.
+"""Tokenizer for observations without images: one token per grid cell, number or text.
 
-A token stands for what was met at a place: the objects in a cell, a cell of a board, a whole
-number, a text. Cells of one table or board share their tokens, numbers of a vector do not.
-What was not met while it was fitted is the token 0. Real numbers are the nearest of some codes.
+The content of a place is the objects in a cell, a cell of a board, a whole number, or a text.
+Each known content has a token. Cells of one table or board share their tokens, numbers of a vector
+do not. Token 0 is any content that occurred in no fitted row. Real numbers are rounded to the
+nearest code.
 """
 
 from __future__ import annotations
@@ -23,25 +24,32 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Columns, Space
 
 UNKNOWN = 0
-"""The token of what was not met."""
+"""The token of all unknown contents."""
 
-MOST_PLACES = 512
-"""Tokens of an observation; the time of attention grows with their square."""
+MAX_TOKENS = 512
+"""Maximum number of tokens per observation; attention takes quadratic time."""
 
-MOST_VALUES = 4096
-"""Values of whole numbers that have a token each, met or not."""
+MAX_VALUES = 4096
+"""Whole numbers with at most this many values have a token for each value, known or not."""
 
-MOST_TEXTS = 64
-"""Texts that have a token: missions, of which an environment has few."""
+MAX_TEXTS = 64
+"""Tokens for texts, such as missions; an environment has few texts."""
 
 DEPTH = 4
-"""Objects that a cell may hold: the agent, what it stands on, and what is hidden in that."""
+"""Objects per cell: e.g. the agent, the object under it, and the object inside that one."""
 
 
 class GridTokenizer(Tokenizer):
-    """Tokens of observations without pictures; `contents` of a kind of place have one each.
+    """Encodes observations without images.
 
-    `codes` is how many values of a real number are told apart.
+    Args:
+        space: The space of observations.
+        schema: The schema of object tables, if there are any.
+        contents: Tokens for each kind of place if the number of contents is unknown.
+        codes: Codes for each real number.
+
+    Raises:
+        CwmError: If an observation would have too many tokens.
     """
 
     def __init__(
@@ -56,17 +64,17 @@ class GridTokenizer(Tokenizer):
             kinds = int(made.kinds.max()) + 1
             self._leaves.append(made)
         self.count = sum(len(leaf.kinds) for leaf in self._leaves)
-        if self.count > MOST_PLACES:
-            words = f"an observation would be {self.count:,} tokens (more than {MOST_PLACES})"
+        if self.count > MAX_TOKENS:
+            words = f"an observation would be {self.count:,} tokens (more than {MAX_TOKENS})"
             raise CwmError(f"{words}: choose --model ensemble, or pictures and --tokenizer vq")
         self.vocabulary = 1 + sum(leaf.most or contents for leaf in self._leaves)
-        self._met: dict[tuple[int, Any], int] = {}
+        self._known: dict[tuple[int, Any], int] = {}
 
     @property
     def possible(self) -> torch.Tensor:
-        """Mask of the tokens that a place can have: what was met at places of its kind."""
+        """Mask of the tokens that each place can have: known contents of places of its kind."""
         kinds = np.full(self.vocabulary, -1)
-        for (kind, _), token in self._met.items():
+        for (kind, _), token in self._known.items():
             kinds[token] = kind
         places = np.concatenate([leaf.kinds for leaf in self._leaves])
         mask = places[:, None] == kinds
@@ -75,7 +83,7 @@ class GridTokenizer(Tokenizer):
 
     @property
     def near(self) -> torch.Tensor:
-        """Places near each one: cells around a cell."""
+        """Neighbours of each place: the cells around a cell."""
         parts, start = [], 0
         for leaf in self._leaves:
             count = len(leaf.kinds)
@@ -88,15 +96,17 @@ class GridTokenizer(Tokenizer):
         return torch.cat(parts)
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
-        """Come to know what is in rows, as long as there are tokens left."""
+        """Add new contents of rows to the vocabulary while there are free tokens."""
         for leaf in self._leaves:
             columns = [rows.columns[leaf.name], rows.columns[f"next_{leaf.name}"]]
             column = np.concatenate(columns)
             leaf.fit(column)
-            for kind, _, contents in leaf.met(column):
+            for kind, _, contents in leaf.contents_of(column):
                 for content in contents:
-                    if (kind, content) not in self._met and len(self._met) + 1 < self.vocabulary:
-                        self._met[kind, content] = len(self._met) + 1
+                    if (kind, content) not in self._known and len(
+                        self._known
+                    ) + 1 < self.vocabulary:
+                        self._known[kind, content] = len(self._known) + 1
         return {}
 
     def encode(self, observations: Columns) -> torch.Tensor:
@@ -105,28 +115,31 @@ class GridTokenizer(Tokenizer):
         for leaf in self._leaves:
             column = observations[leaf.name]
             tokens = np.zeros((len(column), len(leaf.kinds)), np.int64)
-            for kind, inverse, contents in leaf.met(column):
-                known = np.array([self._met.get((kind, each), UNKNOWN) for each in contents])
+            for kind, inverse, contents in leaf.contents_of(column):
+                known = np.array([self._known.get((kind, each), UNKNOWN) for each in contents])
                 tokens[:, leaf.kinds == kind] = known[inverse]
             parts.append(tokens)
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def decode(self, tokens: torch.Tensor, before: Columns | None) -> Columns:
-        """Return the observations; what is unknown is as it was before, and objects keep rows."""
-        listed = list(self._met)
+        """Return the observations of tokens.
+
+        Unknown contents are copied from `before`, and objects keep their rows of the table.
+        """
+        listed = list(self._known)
         found, start = {}, 0
         for leaf in self._leaves:
             part = tokens[:, start : start + len(leaf.kinds)].cpu().numpy()
             start += len(leaf.kinds)
-            meant: dict[int, Any] = {
+            meanings: dict[int, Any] = {
                 token: listed[token - 1][1] for token in np.unique(part).tolist() if token
             }
             old = None if before is None else before[leaf.name]
-            found[leaf.name] = leaf.write(part, meant, old)
+            found[leaf.name] = leaf.write(part, meanings, old)
         return found
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Return the share of unknown tokens, and of rows that are read back exactly."""
+        """Return the fraction of unknown tokens, and of rows that are decoded exactly."""
         before = rows.select("observations")
         after = {name: rows.columns[f"next_{name}"] for name in before}
         tokens = self.encode(after)
@@ -140,13 +153,13 @@ class GridTokenizer(Tokenizer):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what was met."""
-        met = [[kind, content] for kind, content in self._met]
-        return {"met": met, "leaves": [leaf.state() for leaf in self._leaves]}
+        """Return the known contents."""
+        contents_of = [[kind, content] for kind, content in self._known]
+        return {"met": contents_of, "leaves": [leaf.state() for leaf in self._leaves]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what was met then."""
-        self._met = {
+        """Restore the known contents."""
+        self._known = {
             (kind, tuple(content) if isinstance(content, list | tuple) else content): token
             for token, (kind, content) in enumerate(state["met"], 1)
         }
@@ -155,41 +168,41 @@ class GridTokenizer(Tokenizer):
 
 
 class _Leaf:
-    """How a column is cut into places; here whole numbers, each by itself, or a board of them.
+    """Splits a column into places: each whole number of a vector, or each cell of a board.
 
-    Places of one of the `kinds` (count,) share their tokens. There are at most `most` contents; 0
-    where nobody knows.
+    Places with the same number in `kinds` (count,) share their tokens. `most` is the maximum
+    number of contents, 0 if it is unknown.
     """
 
     kinds: np.ndarray
     most: int = 0
-    grid: tuple[int, int] = (0, 0)  # height and width of the cells that come first
+    grid: tuple[int, int] = (0, 0)  # height and width of the cells, which are the first places
 
     def __init__(self, name: str, space: Space) -> None:
         self.name, self.space = name, space
         if len(space.shape) < 2:
             self.kinds = np.arange(prod(space.shape))
             values = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
-            self.most = int(sum(values)) if sum(values) <= MOST_VALUES else 0
-        else:  # what is at a cell of a board is all that lies along the third axis
+            self.most = int(sum(values)) if sum(values) <= MAX_VALUES else 0
+        else:  # the content of a board's cell is the vector along the third axis
             self.kinds = np.zeros(prod(space.shape[:2]), np.int64)
             self.grid = space.shape[0], space.shape[1]
 
     def fit(self, column: np.ndarray) -> None:
-        """Know what is needed to read values."""
+        """Update the data that `read` needs."""
 
     def read(self, column: np.ndarray) -> np.ndarray:
-        """Return the contents (n, count, width), whole numbers."""
+        """Return the contents (n, count, width) as whole numbers."""
         contents: np.ndarray = column.reshape(len(column), len(self.kinds), -1).astype(np.int64)
         return contents
 
-    def met(self, column: np.ndarray) -> Any:
-        """Yield each kind, the places (n, its places) of contents in a list, and that list."""
+    def contents_of(self, column: np.ndarray) -> Any:
+        """Yield each kind, indices (n, places of the kind), and the contents that they index."""
         contents = self.read(column)
         for kind in np.unique(self.kinds):
             chosen = contents[:, self.kinds == kind]
             flat = chosen.reshape(-1, chosen.shape[2])
-            _, first, inverse = np.unique(_numbered(flat), return_index=True, return_inverse=True)
+            _, first, inverse = np.unique(_row_keys(flat), return_index=True, return_inverse=True)
             yield (
                 int(kind),
                 inverse.reshape(chosen.shape[:2]),
@@ -197,30 +210,30 @@ class _Leaf:
             )
 
     def write(
-        self, tokens: np.ndarray, meant: Mapping[int, Any], before: np.ndarray | None
+        self, tokens: np.ndarray, meanings: Mapping[int, Any], before: np.ndarray | None
     ) -> np.ndarray:
-        """Return values, from tokens (n, count) and what these stand for."""
+        """Return the column of tokens (n, count), whose contents are `meant`."""
         width = max(prod(self.space.shape) // len(self.kinds), 1)
         contents = np.zeros((*tokens.shape, width), np.int64)
         if before is not None:
             contents[:] = self.read(before)
-        _fill(contents, tokens, meant)
+        _fill(contents, tokens, meanings)
         return self.values(contents)
 
     def values(self, contents: np.ndarray) -> np.ndarray:
-        """Return the values that contents (n, count, width) stand for."""
+        """Return the column of contents (n, count, width)."""
         return contents.reshape(-1, *self.space.shape).astype(self.space.dtype)
 
     def state(self) -> Any:
-        """Return what `fit` found."""
+        """Return the results of `fit`."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
 
 
 class _Real(_Leaf):
-    """Real numbers, each the nearest of its codes."""
+    """Real numbers, rounded to the nearest code."""
 
     def __init__(self, name: str, space: Space, codes: int) -> None:
         super().__init__(name, space)
@@ -229,18 +242,18 @@ class _Real(_Leaf):
         self._codes = [Codes(codes) for _ in self.kinds]
 
     def fit(self, column: np.ndarray) -> None:
-        """Draw up codes."""
+        """Update the codes."""
         for codes, numbers in zip(self._codes, column.reshape(len(column), -1).T, strict=True):
             codes.fit(numbers)
 
     def read(self, column: np.ndarray) -> np.ndarray:
-        """Return the places of the nearest codes."""
+        """Return the indices of the nearest codes."""
         numbers = column.reshape(len(column), -1).T
         pairs = zip(self._codes, numbers, strict=True)
         return np.stack([codes.encode(each) for codes, each in pairs], 1)[..., None]
 
     def values(self, contents: np.ndarray) -> np.ndarray:
-        """Return the codes."""
+        """Return the numbers of codes."""
         pairs = zip(self._codes, contents[..., 0].T, strict=True)
         numbers = np.stack([codes.values[places] for codes, places in pairs], 1)
         return numbers.reshape(-1, *self.space.shape).astype(self.space.dtype)
@@ -250,37 +263,37 @@ class _Real(_Leaf):
         return [codes.state() for codes in self._codes]
 
     def restore(self, state: Any) -> None:
-        """Take codes over."""
+        """Restore the codes."""
         for codes, known in zip(self._codes, state, strict=True):
             codes.restore(known)
 
 
 class _Text(_Leaf):
-    """A text as a whole."""
+    """A text, which is one place."""
 
     def __init__(self, name: str, space: Space) -> None:
         self.name, self.space = name, space
         self.kinds = np.zeros(1, np.int64)
-        self.most = MOST_TEXTS
+        self.most = MAX_TEXTS
 
-    def met(self, column: np.ndarray) -> Any:
-        """Yield its one kind."""
+    def contents_of(self, column: np.ndarray) -> Any:
+        """Yield the only kind, its indices and its texts."""
         contents, inverse = np.unique(column, return_inverse=True)
         yield int(self.kinds[0]), inverse.reshape(-1, 1), contents.tolist()
 
     def write(
-        self, tokens: np.ndarray, meant: Mapping[int, Any], before: np.ndarray | None
+        self, tokens: np.ndarray, meanings: Mapping[int, Any], before: np.ndarray | None
     ) -> np.ndarray:
         """Return the texts."""
         old = [""] * len(tokens) if before is None else before.tolist()
         pairs = zip(tokens[:, 0].tolist(), old, strict=True)
-        return np.array([meant.get(token, text) for token, text in pairs], np.str_)
+        return np.array([meanings.get(token, text) for token, text in pairs], np.str_)
 
 
 class _Objects(_Leaf):
-    """A table of objects, as the cells of a grid, and what is carried, which is a place of its own.
+    """A table of objects as grid cells, and one more place for carried objects.
 
-    An object is a number, in which all of its fields are but the place and whether it is carried.
+    An object is encoded as one number, from all fields except its cell and `held`.
     """
 
     def __init__(self, name: str, space: Space, schema: ObjectSchema) -> None:
@@ -290,26 +303,26 @@ class _Objects(_Leaf):
         high = np.array(space.high).reshape(space.shape).max(axis=0)
         self._size = int(high[self._x]) + 1, int(high[self._y]) + 1
         self.grid = self._size[1], self._size[0]
-        self._told = [
+        self._fields = [
             field for field in range(space.shape[1]) if field not in (self._x, self._y, self._held)
         ]
-        self._ranges = tuple(int(each) + 1 for each in high[self._told])
+        self._ranges = tuple(int(each) + 1 for each in high[self._fields])
         self.kinds = np.zeros(prod(self._size), np.int64)
         if self._held is not None:
             self.kinds = np.append(self.kinds, 1)
         self._agent = 0  # the class of the first row
 
     def fit(self, column: np.ndarray) -> None:
-        """Know the class of the agent, which is the first object."""
+        """Remember the class of the agent, which is the first object."""
         self._agent = int(column[:, 0, 0].max(initial=self._agent))
 
     def read(self, column: np.ndarray) -> np.ndarray:
-        """Return the objects at each place, smaller numbers first, and 0 behind them."""
+        """Return the object numbers of each place in ascending order, padded with 0."""
         table = column.astype(np.int64)
         row, slot = (table[..., 0] != 0).nonzero()
         things = table[row, slot]
         place = self._places(things)
-        number = np.ravel_multi_index(things[:, self._told].T, self._ranges, mode="clip")
+        number = np.ravel_multi_index(things[:, self._fields].T, self._ranges, mode="clip")
         order = np.lexsort((number, place, row))
         row, place, number = row[order], place[order], number[order]
         cell = row * len(self.kinds) + place
@@ -320,14 +333,14 @@ class _Objects(_Leaf):
         return contents
 
     def write(
-        self, tokens: np.ndarray, meant: Mapping[int, Any], before: np.ndarray | None
+        self, tokens: np.ndarray, meanings: Mapping[int, Any], before: np.ndarray | None
     ) -> np.ndarray:
-        """Return tables, in which objects are moved, changed, added and gone since before."""
+        """Return tables with objects moved, changed, added and removed relative to `before`."""
         if before is None:
             before = np.zeros((len(tokens), *self.space.shape), np.int64)
         old = self.read(before)
         contents = old.copy()
-        _fill(contents, tokens, meant)
+        _fill(contents, tokens, meanings)
         tables = before.astype(np.int64)
         differing = (contents != old).any(axis=2)
         for table, changed, after in zip(tables, differing, contents, strict=True):
@@ -343,29 +356,30 @@ class _Objects(_Leaf):
         return self._agent
 
     def restore(self, state: Any) -> None:
-        """Take it over."""
+        """Restore the class of the agent."""
         self._agent = state
 
     def _places(self, things: np.ndarray) -> np.ndarray:
-        """Return at which place each of some objects is."""
+        """Return the place of each object."""
         cells: np.ndarray = things[:, self._y] * self._size[0] + things[:, self._x]
         if self._held is not None:
             cells = np.where(things[:, self._held] == 1, len(self.kinds) - 1, cells)
         return cells
 
     def _change(self, table: np.ndarray, changed: np.ndarray, contents: np.ndarray) -> None:
-        """Have in some places of a table what is said, and let objects keep their rows.
+        """Set the contents of the changed places of a table, in place.
 
-        An object that comes is the nearest of those that went, if there is one of its class.
+        A new object takes the table row of the nearest removed object of its class, if any; equal
+        objects come first.
         """
         there = np.flatnonzero(table[:, 0])
         there = there[np.isin(self._places(table[there]), changed)]
-        gone = {(int(slot)): self._thing(table[slot]) for slot in there}
+        gone = {(int(slot)): self._identity(table[slot]) for slot in there}
         come: list[np.ndarray] = []
         for place in changed:
             for number in contents[place][contents[place] > 0]:
                 thing = np.zeros(table.shape[1], table.dtype)
-                thing[self._told] = np.unravel_index(number, self._ranges)
+                thing[self._fields] = np.unravel_index(number, self._ranges)
                 if place < prod(self._size):
                     thing[self._y], thing[self._x] = divmod(int(place), self._size[0])
                 elif self._held is not None:
@@ -376,14 +390,14 @@ class _Objects(_Leaf):
                 like = [
                     slot
                     for slot, known in gone.items()
-                    if known[0] == thing[0] and (not exact or known == self._thing(thing))
+                    if known[0] == thing[0] and (not exact or known == self._identity(thing))
                 ]
                 if like:
-                    slot = min(like, key=lambda each: self._apart(table[each], thing))
+                    slot = min(like, key=lambda each: self._distance(table[each], thing))
                     del gone[slot]
                     table[slot] = thing
                     come = [each for each in come if each is not thing]
-        table[[slot for slot in gone if slot]] = 0  # the agent is always somewhere
+        table[[slot for slot in gone if slot]] = 0  # the agent, in row 0, always exists
         for thing in come:
             if thing[0] == self._agent:
                 if not table[0, 0]:
@@ -393,19 +407,19 @@ class _Objects(_Leaf):
             if last < len(table):
                 table[last] = thing
 
-    def _thing(self, row: np.ndarray) -> tuple[int, ...]:
-        """Return what an object is, wherever it is."""
-        return tuple(row[self._told].tolist())
+    def _identity(self, row: np.ndarray) -> tuple[int, ...]:
+        """Return the fields of an object without its place."""
+        return tuple(row[self._fields].tolist())
 
-    def _apart(self, one: np.ndarray, other: np.ndarray) -> int:
-        """Return how far two objects are apart; what is carried is near."""
+    def _distance(self, one: np.ndarray, other: np.ndarray) -> int:
+        """Return the distance of two objects; 0 if exactly one object is carried."""
         if self._held is not None and one[self._held] != other[self._held]:
             return 0
         return int(abs(one[self._x] - other[self._x]) + abs(one[self._y] - other[self._y]))
 
 
 def _leaf(name: str, space: Space, schema: ObjectSchema | None, codes: int) -> _Leaf:
-    """Return how a column is cut."""
+    """Return the leaf for a column."""
     if schema is not None:
         return _Objects(name, space, schema)
     if space.kind == "text":
@@ -415,8 +429,8 @@ def _leaf(name: str, space: Space, schema: ObjectSchema | None, codes: int) -> _
     return _Leaf(name, space)
 
 
-def _numbered(contents: np.ndarray) -> np.ndarray:
-    """Return something of one axis that is equal where rows of whole numbers are."""
+def _row_keys(contents: np.ndarray) -> np.ndarray:
+    """Return one sortable value per row of whole numbers, equal for equal rows."""
     if contents.shape[1] == 1 or not len(contents):
         return contents[:, 0] if contents.shape[1] else np.zeros(len(contents))
     low = contents.min(axis=0)
@@ -428,12 +442,12 @@ def _numbered(contents: np.ndarray) -> np.ndarray:
     return rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]
 
 
-def _fill(contents: np.ndarray, tokens: np.ndarray, meant: Mapping[int, Any]) -> None:
-    """Write what tokens stand for over contents (n, count, width)."""
+def _fill(contents: np.ndarray, tokens: np.ndarray, meanings: Mapping[int, Any]) -> None:
+    """Write the contents of tokens into `contents` (n, count, width); unknown ones stay."""
     width = contents.shape[2]
-    table = np.zeros((max(meant, default=0) + 1, width), np.int64)
-    for token, content in meant.items():
+    table = np.zeros((max(meanings, default=0) + 1, width), np.int64)
+    for token, content in meanings.items():
         if len(content) == width:
             table[token] = content
-    known = np.isin(tokens, [token for token, each in meant.items() if len(each) == width])
+    known = np.isin(tokens, [token for token, each in meanings.items() if len(each) == width])
     contents[known] = table[tokens[known]]

@@ -46,7 +46,7 @@ If all plans, or no plans, end the episode within the horizon, this distinguishe
 closer to an end."""
 
 END_FRACTION = 0.125
-"""Fraction of each batch that is drawn from terminal rows, if there are any. They are rare, and a
+"""Fraction of terminal rows in each batch, if there are any. They are rare, and a
 plan must predict each end."""
 
 ACTIONS_PER_STATE = 4
@@ -107,7 +107,7 @@ class EnsembleTraining(Training):
         self._is_frozen = True
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Fit the members to rows; each new step is worth `ratio` updates.
+        """Fit the members to rows, with `ratio` updates for each new step.
 
         The units of features are measured again each time the number of rows has doubled, not
         more often, because parameters that were learned in other units become wrong.

@@ -3,7 +3,7 @@
 Chua et al. ("Deep reinforcement learning in a handful of trials", 2018), section 4: each member
 predicts a Gaussian of the change of numbers; the bounds of its variance are learned as well. Here
 the means minimise the squared error, and separate layers learn the variances by the likelihood
-given the means. In nearly deterministic environments the joint likelihood of both is so steep that
+given the means. In almost deterministic environments the joint likelihood of both is so steep that
 nothing else is learned. A member also predicts symbols, by cross-entropy, and then the reward and
 the end of the episode. If episodes have terminal rows, it also learns the value of observations,
 by value iteration in the member itself, at recorded observations.
@@ -25,7 +25,7 @@ MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0
 """Initial bounds of the log variance of standardised changes, as published."""
 
 BOUNDS_WEIGHT = 0.01
-"""Weight of the distance of those bounds in the loss, as published."""
+"""Weight of the distance between the bounds in the loss, as published."""
 
 MIN_SCALE = 1e-6
 """Smaller deviations are rounding errors: then the scale is 1, and the mean is predicted."""

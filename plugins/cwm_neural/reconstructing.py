@@ -22,7 +22,7 @@ MAX_IMAGES, MAX_EPISODES, MAX_STEPS = 8, 4, 30
 """Images in a row, imagined episodes, and steps of an episode: they fit a screen."""
 
 SIDE, GAP, GRAY = 96, 4, 90
-"""Pixels to which an image is enlarged, pixels between images, and the gray of the gaps."""
+"""Side of an enlarged image in pixels, pixels between images, and the gray of the gaps."""
 
 FPS = 6
 """Frames per second, slow enough to compare two images."""
@@ -35,7 +35,7 @@ def illustrate(model: WorldModel, rows: Dataset, folder: Path, *, frame: int) ->
         model: The world model.
         rows: Rows with images.
         folder: The existing folder of the files.
-        frame: Side length in pixels to which the model scales images.
+        frame: Side length in pixels of the images that the model sees.
     """
     if not len(rows):
         return

@@ -1,7 +1,8 @@
-"""Sequence models of tokens and actions: what they are, how they are taught, how they go on.
+"""Sequence models of tokens and actions.
 
-A frame is an observation as tokens; a frame and the action that was taken are a block. Each token
-is predicted from all that came before it, the reward and the end from all up to the action.
+A frame is an observation as tokens. A block is a frame and the action after it. Each token
+is predicted from all previous tokens and actions; the reward and the end from everything up to
+the action.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ DEVIATION = 0.02
 """Standard deviation of initial weights, as published."""
 
 NEARBY = 16
-"""Numbers that stand for a token near by: a grid has few kinds of cells."""
+"""Size of the embedding of a neighbouring token; a grid has few kinds of cells."""
 
 STAYS = 4.0
-"""What is added at first to the logit of a token that stays: e to it is about 50 to 1."""
+"""Initial bonus on the logit of the token before, which makes it e^4 (about 50) times as likely."""
 
 
 @dataclass(frozen=True)
 class TokenSizes:
-    """How many tokens a frame has and how many there are; actions, and classes of rewards.
+    """Numbers of tokens per frame, of different tokens, of actions, and of reward classes.
 
-    `context` is how many frames are seen at most.
+    `context` is the maximum number of frames that the model sees.
     """
 
     count: int
@@ -40,11 +41,11 @@ class TokenSizes:
     context: int
 
 
-class Taught(NamedTuple):
-    """Segments of frames (batch, context, count), and what was done and came about between them.
+class SegmentBatch(NamedTuple):
+    """Segments of frames (batch, context, count), with actions and outcomes between the frames.
 
-    The others are (batch, context - 1); `valid` (batch, context - 1, actions) only where the
-    environment says so. What is not in the `mask` is padding.
+    All others are (batch, context - 1). `valid` (batch, context - 1, actions) is None if the
+    environment names no valid actions. `mask` is False for padding.
     """
 
     frames: Tensor
@@ -56,7 +57,7 @@ class Taught(NamedTuple):
 
 
 class OutcomeLogits(NamedTuple):
-    """Logits of what comes with a step: reward classes, no end or an end, each action is valid."""
+    """Logits of reward classes, of the end of the episode, and of the validity of each action."""
 
     rewards: Tensor
     ends: Tensor
@@ -64,7 +65,7 @@ class OutcomeLogits(NamedTuple):
 
 
 class SequenceState(NamedTuple):
-    """Where sequences stand: after how many frames, the last of them, and what is remembered."""
+    """The state of sequences: memory, number of frames, and the last frame (batch, count)."""
 
     memory: Any
     frames: int
@@ -72,7 +73,7 @@ class SequenceState(NamedTuple):
 
 
 class FrameSequence(nn.Module):
-    """The face of sequence models: taught by `losses`, asked by `begin` and `step`."""
+    """Base class of sequence models: trained with `losses`, used with `begin` and `step`."""
 
     def __init__(self, sizes: TokenSizes, width: int) -> None:
         super().__init__()
@@ -81,78 +82,83 @@ class FrameSequence(nn.Module):
         self.actions = nn.Embedding(sizes.actions, width)
         self.register_buffer("possible", torch.ones(sizes.count, sizes.vocabulary, dtype=bool))
 
-    def logits(self, taught: Taught) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
+    def logits(self, segments: SegmentBatch) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
         """Return logits of all frames but the first (batch, context - 1, count, vocabulary).
 
-        With them come those of outcomes, and of the first frame where it is predicted, too.
+        The second result is the logits of outcomes; the third the logits of the first frame, or
+        None if the model does not predict it.
         """
         raise NotImplementedError
 
     def begin(
         self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
     ) -> SequenceState:
-        """Stand behind some frames (batch, n, count), between which actions (batch, n - 1) lie.
+        """Return the state after frames (batch, n, count) with actions (batch, n - 1) between.
 
-        `skipped` (batch,) says how many of the first frames of each are padding.
+        `skipped` (batch,) is the number of padding frames at the start of each sequence.
         """
         raise NotImplementedError
 
     def step(
-        self, standing: SequenceState, actions: Tensor, noise: Tensor | None = None
+        self, state: SequenceState, actions: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, OutcomeLogits, SequenceState]:
-        """Take actions (batch,); return the frames (batch, count) that follow.
+        """Take actions (batch,), and return the next frames (batch, count), outcomes and state.
 
-        With Gumbel `noise` (batch, count, vocabulary) tokens are drawn, else each is the likeliest.
+        With Gumbel `noise` (batch, count, vocabulary) tokens are sampled, else they are the most
+        likely ones.
         """
         raise NotImplementedError
 
-    def told(self, standing: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
-        """Return logits (batch, count, vocabulary) of known frames, tokens behind the true ones."""
+    def teacher_forced(self, state: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
+        """Return logits (batch, count, vocabulary) of the known next frames `after`."""
         raise NotImplementedError
 
-    def keep(self, standing: SequenceState, places: Tensor) -> SequenceState:
-        """Return where some of the sequences stand."""
+    def keep(self, state: SequenceState, places: Tensor) -> SequenceState:
+        """Return the state of the sequences at some indices."""
         raise NotImplementedError
 
-    def losses(self, taught: Taught, *, first: bool = False) -> dict[str, Tensor]:
-        """Return the cross-entropies: of tokens, of rewards, of ends, of valid actions.
+    def losses(self, segments: SegmentBatch, *, first: bool = False) -> dict[str, Tensor]:
+        """Return the cross-entropies of tokens, rewards, ends and valid actions.
 
-        `first` adds the first frames of segments to the tokens, as published.
+        `first` includes the first frames of segments, as published.
         """
-        logits, outcome, begun = self.logits(taught)
-        mask = taught.mask
-        parts = [(logits, taught.frames[:, 1:], mask[..., None])]
+        logits, outcome, begun = self.logits(segments)
+        mask = segments.mask
+        parts = [(logits, segments.frames[:, 1:], mask[..., None])]
         if first and begun is not None:
-            parts.append((begun, taught.frames[:, 0, 1:], mask[:, :1]))
+            parts.append((begun, segments.frames[:, 0, 1:], mask[:, :1]))
         summed, counted = logits.new_zeros(()), logits.new_zeros(())
-        for said, true, counts in parts:
-            open_to = said.gather(-1, true[..., None])[..., 0].isfinite() & counts
-            found = functional.cross_entropy(said.flatten(0, -2), true.flatten(), reduction="none")
-            summed = summed + found[open_to.flatten()].sum()
-            counted = counted + open_to.sum()
+        for predicted, true, counts in parts:
+            possible = predicted.gather(-1, true[..., None])[..., 0].isfinite() & counts
+            found = functional.cross_entropy(
+                predicted.flatten(0, -2), true.flatten(), reduction="none"
+            )
+            summed = summed + found[possible.flatten()].sum()
+            counted = counted + possible.sum()
         found = {
             "tokens": summed / counted.clamp(min=1),
-            "rewards": functional.cross_entropy(outcome.rewards[mask], taught.rewards[mask]),
-            "ends": functional.cross_entropy(outcome.ends[mask], taught.ends[mask]),
+            "rewards": functional.cross_entropy(outcome.rewards[mask], segments.rewards[mask]),
+            "ends": functional.cross_entropy(outcome.ends[mask], segments.ends[mask]),
         }
-        if taught.valid is not None:
+        if segments.valid is not None:
             found["valid"] = functional.binary_cross_entropy_with_logits(
-                outcome.valid[mask], taught.valid[mask]
+                outcome.valid[mask], segments.valid[mask]
             )
         return found
 
 
 class TokenSequence(FrameSequence):
-    """Predicts one token after the other, by a backbone that sees each of them.
+    """Predicts one token after the other with a backbone that sees all previous tokens.
 
-    For a step all tokens of the next frame are found at once, behind guesses, the first of which
-    are those of the last frame; and again, from the first wrong guess on. Each time one more token
-    at least is as it would have been one by one (Song et al., 2021); most often two passes do.
+    `step` decodes all tokens of the next frame in parallel, from guesses, which are first the
+    tokens of the last frame. It repeats this from the first wrong guess on. Each pass makes at
+    least one more token equal to the result of sequential decoding (Song et al., 2021); two passes
+    usually suffice.
 
-    With `near` (count, n), whatever a token is predicted from comes with the action, and with the
-    tokens that these places had in the frame before, of which the first is the likeliest one at
-    first: that most of a frame stays as it was, and the rest follows from what is near, need not be
-    found by attention. Outcomes are predicted with the last token then, not with the first.
+    With `near` (count, n), the model also receives, for each predicted token, the action and the
+    tokens at these places in the frame before. Initially the token at the first place gets a
+    bonus. So attention need not learn that most of a frame stays equal and that the rest
+    depends on neighbours. Outcomes are then predicted with the last token instead of the first.
     """
 
     def __init__(self, sizes: TokenSizes, backbone: Backbone, near: Tensor | None = None) -> None:
@@ -167,84 +173,84 @@ class TokenSequence(FrameSequence):
         if self.earlier is None:
             initialise(self)
 
-    def logits(self, taught: Taught) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
+    def logits(self, segments: SegmentBatch) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
         """Return logits of the tokens of frames, and of outcomes."""
-        batch, steps = taught.actions.shape
-        inputs = self._embedded(taught.frames, taught.actions)
-        found, _ = self.backbone(self._placed(inputs, 0, None))
+        batch, steps = segments.actions.shape
+        inputs = self._embed(segments.frames, segments.actions)
+        found, _ = self.backbone(self._add_positions(inputs, 0, None))
         last = functional.pad(found, (0, 0, 0, 1)).view(batch, steps + 1, -1, found.shape[-1])
         acted = last[:, :-1, -1]
         seen = torch.cat([acted[:, :, None], last[:, 1:, :-2]], 2)
-        logits = self._next(seen, taught.frames[:, :-1], 0)
+        logits = self._token_logits(seen, segments.frames[:, :-1], 0)
         outcome = self.outcomes(acted if self.earlier is None else seen[:, :, -1])
-        return logits, outcome, self._next(last[:, 0, :-2], None, 1)
+        return logits, outcome, self._token_logits(last[:, 0, :-2], None, 1)
 
     def begin(
         self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
     ) -> SequenceState:
-        """Stand behind frames; the last token is seen with what follows it."""
+        """Return the state after frames; the last token enters with the next step."""
         batch, count, size = frames.shape
         padding = None if skipped is None else skipped * (size + 1)
         memory = self.backbone.begin(batch, padding)
-        inputs = self._embedded(frames, actions, skipped)[:, :-1]
+        inputs = self._embed(frames, actions, skipped)[:, :-1]
         if inputs.shape[1]:
             _, memory = self._run(inputs, 0, memory)
         return SequenceState(memory, count, frames[:, -1])
 
     def step(
-        self, standing: SequenceState, actions: Tensor, noise: Tensor | None = None
+        self, state: SequenceState, actions: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, OutcomeLogits, SequenceState]:
-        """Take actions; what was guessed right is not asked again."""
-        last, memory, size = standing.last, standing.memory, self.sizes.count
-        start = standing.frames * (size + 1) - 2
+        """Take actions; only tokens after the first wrong guess are computed again."""
+        last, memory, size = state.last, state.memory, self.sizes.count
+        start = state.frames * (size + 1) - 2
         most = size - 1 if self.backbone.parallel else 0
         hints = None if self.earlier is None else self.earlier(last, self.actions(actions))
-        inputs = self._following(last, actions, last[:, :most], hints)
+        inputs = self._step_inputs(last, actions, last[:, :most], hints)
         guess = last
         found, memory = self._run(inputs, start, memory)
         acted = found[:, 1]
-        after = self._chosen(found[:, 1:], last, 0, noise)
+        after = self._choose(found[:, 1:], last, 0, noise)
         if not self.backbone.parallel:
             while after.shape[1] < size:
                 place = after.shape[1]
-                inputs = self._behind(after[:, -1:], hints, place)
+                inputs = self._token_inputs(after[:, -1:], hints, place)
                 found, memory = self._run(inputs, start + 1 + place, memory)
-                after = torch.cat([after, self._chosen(found, last, place, noise)], 1)
+                after = torch.cat([after, self._choose(found, last, place, noise)], 1)
             outcome = self.outcomes(acted if hints is None else found[:, -1])
-            return after, outcome, SequenceState(memory, standing.frames + 1, after)
+            return after, outcome, SequenceState(memory, state.frames + 1, after)
         wrong = (after != guess)[:, :-1].any(0)
         while wrong.any():
-            place = int(wrong.int().argmax())  # all tokens up to here are as one by one
+            place = int(wrong.int().argmax())  # tokens up to here equal sequential decoding
             memory = self.backbone.rewind(memory, start + 2 + place)
-            inputs = self._behind(after[:, place:-1], hints, place + 1)
+            inputs = self._token_inputs(after[:, place:-1], hints, place + 1)
             found, memory = self._run(inputs, start + 2 + place, memory)
-            guess, chosen = after, self._chosen(found, last, place + 1, noise)
+            guess, chosen = after, self._choose(found, last, place + 1, noise)
             after = torch.cat([after[:, : place + 1], chosen], 1)
             wrong = (after != guess)[:, :-1].any(0)
         outcome = self.outcomes(acted if hints is None else found[:, -1])
-        return after, outcome, SequenceState(memory, standing.frames + 1, after)
+        return after, outcome, SequenceState(memory, state.frames + 1, after)
 
-    def told(self, standing: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
-        """Return logits of known frames."""
-        start = standing.frames * (self.sizes.count + 1) - 2
-        last = standing.last
+    def teacher_forced(self, state: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
+        """Return logits of the known next frames."""
+        start = state.frames * (self.sizes.count + 1) - 2
+        last = state.last
         hints = None if self.earlier is None else self.earlier(last, self.actions(actions))
-        inputs = self._following(last, actions, after[:, :-1], hints)
-        found, _ = self._run(inputs, start, standing.memory)
-        return self._next(found[:, 1:], standing.last, 0)
+        inputs = self._step_inputs(last, actions, after[:, :-1], hints)
+        found, _ = self._run(inputs, start, state.memory)
+        return self._token_logits(found[:, 1:], state.last, 0)
 
-    def keep(self, standing: SequenceState, places: Tensor) -> SequenceState:
-        """Return where some of the sequences stand."""
-        memory = self.backbone.keep(standing.memory, places)
-        return SequenceState(memory, standing.frames, standing.last[places])
+    def keep(self, state: SequenceState, places: Tensor) -> SequenceState:
+        """Return the state of the sequences at some indices."""
+        memory = self.backbone.keep(state.memory, places)
+        return SequenceState(memory, state.frames, state.last[places])
 
-    def _embedded(self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None) -> Tensor:
-        """Return what stands for frames (batch, n, count) and actions between (batch, n - 1)."""
+    def _embed(self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None) -> Tensor:
+        """Return embeddings of frames (batch, n, count) and of actions (batch, n - 1) between."""
         found = self.tokens(frames)
         between = self.actions(actions)
         if self.earlier is not None:
             hints = self.earlier(frames[:, :-1], between)
-            if skipped is not None:  # what is padding tells nothing
+            if skipped is not None:  # padding gives no hints
                 real = torch.arange(actions.shape[1], device=frames.device) >= skipped[:, None]
                 hints = hints * real[..., None, None]
             between = between + hints[:, :, 0]
@@ -252,28 +258,30 @@ class TokenSequence(FrameSequence):
         blocks = torch.cat([found[:, :-1], between[:, :, None]], 2).flatten(1, 2)
         return torch.cat([blocks, found[:, -1]], 1)
 
-    def _following(
+    def _step_inputs(
         self, last: Tensor, actions: Tensor, after: Tensor, hints: Tensor | None
     ) -> Tensor:
-        """Return what stands for the end of a frame, an action, and the tokens that follow."""
+        """Return inputs for the last token of a frame, an action, and the tokens that follow."""
         ended, acted = self.tokens(last[:, -1]), self.actions(actions)
         if hints is not None:
             acted = acted + hints[:, 0]
-        return torch.cat([torch.stack([ended, acted], 1), self._behind(after, hints, 1)], 1)
+        return torch.cat([torch.stack([ended, acted], 1), self._token_inputs(after, hints, 1)], 1)
 
-    def _behind(self, tokens: Tensor, hints: Tensor | None, place: int) -> Tensor:
-        """Return what stands for tokens, from the first of which a place is predicted."""
+    def _token_inputs(self, tokens: Tensor, hints: Tensor | None, place: int) -> Tensor:
+        """Return inputs for tokens; the first one is the input that predicts `place`."""
         found: Tensor = self.tokens(tokens)
         return found if hints is None else found + hints[:, place : place + tokens.shape[1]]
 
     def _run(self, inputs: Tensor, start: int, memory: Any) -> tuple[Tensor, Any]:
-        """Go on with inputs, the first of them at a position."""
+        """Run the backbone on inputs, which begin at position `start`."""
         padding = self.backbone.padding(memory)
-        found: tuple[Tensor, Any] = self.backbone(self._placed(inputs, start, padding), memory)
+        found: tuple[Tensor, Any] = self.backbone(
+            self._add_positions(inputs, start, padding), memory
+        )
         return found
 
-    def _placed(self, inputs: Tensor, start: int, padding: Tensor | None) -> Tensor:
-        """Add what stands for positions, counted from where each sequence begins."""
+    def _add_positions(self, inputs: Tensor, start: int, padding: Tensor | None) -> Tensor:
+        """Add position embeddings; positions count from the start of each sequence."""
         columns = torch.arange(start, start + inputs.shape[1], device=inputs.device)
         if self.backbone.length is None:
             columns = columns % (self.sizes.count + 1)
@@ -281,10 +289,10 @@ class TokenSequence(FrameSequence):
             columns = (columns - padding[:, None]).clamp(min=0)
         return inputs + self.positions(columns)
 
-    def _next(self, found: Tensor, last: Tensor | None, start: int) -> Tensor:
-        """Return the logits of tokens (..., n, vocabulary), the first of them at a place.
+    def _token_logits(self, found: Tensor, last: Tensor | None, start: int) -> Tensor:
+        """Return logits (..., n, vocabulary) of the tokens from place `start` on.
 
-        `last` (..., count) are the tokens of the frame before; what cannot be at a place is not.
+        `last` (..., count) are the tokens of the frame before. Impossible tokens get -inf.
         """
         places = slice(start, start + found.shape[-2])
         logits = self.following(found)
@@ -294,20 +302,20 @@ class TokenSequence(FrameSequence):
         masked: Tensor = logits.masked_fill(~self.possible[places], float("-inf"))
         return masked
 
-    def _chosen(self, found: Tensor, last: Tensor, start: int, noise: Tensor | None) -> Tensor:
-        """Return the tokens that follow, the first of them at a place of the frame."""
-        logits = self._next(found, last, start)
+    def _choose(self, found: Tensor, last: Tensor, start: int, noise: Tensor | None) -> Tensor:
+        """Return the next tokens from place `start` on."""
+        logits = self._token_logits(found, last, start)
         if noise is not None:
             logits = logits + noise[:, start : start + found.shape[1]]
         return logits.argmax(-1)
 
 
 class CircuitSequence(FrameSequence):
-    """Predicts all tokens of a frame at once, by recurrent circuits that see a frame at a time.
+    """Predicts all tokens of a frame in one step, with recurrent circuits that read whole frames.
 
-    What stands for the tokens of a frame, and for the action, lies side by side: so many numbers
-    are the inputs and the outputs of each circuit, which has half as many neurons more. Tokens are
-    drawn each by itself, as published.
+    The embeddings of the tokens of a frame and of its action are concatenated. Their total size is
+    the number of inputs and of outputs of each circuit, which has half as many other neurons in
+    addition. Tokens are sampled independently, as published.
     """
 
     def __init__(
@@ -330,61 +338,61 @@ class CircuitSequence(FrameSequence):
         self.following = _head(embedding, 4 * embedding, sizes.vocabulary)
         self.outcomes = OutcomeHeads(width, sizes)
 
-    def logits(self, taught: Taught) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
-        """Return logits of frames, and of outcomes."""
-        frames = taught.frames[:, :-1]
-        found, _ = self._run(self._embedded(frames, taught.actions), [None] * len(self.circuits))
-        return self._next(found, frames, taught.actions), self.outcomes(found), None
+    def logits(self, segments: SegmentBatch) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
+        """Return logits of frames and outcomes."""
+        frames = segments.frames[:, :-1]
+        found, _ = self._run(self._embed(frames, segments.actions), [None] * len(self.circuits))
+        return self._token_logits(found, frames, segments.actions), self.outcomes(found), None
 
     def begin(
         self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
     ) -> SequenceState:
-        """Stand behind frames, the last of which is seen with the action that follows it."""
+        """Return the state after frames; the last frame enters with the next action."""
         memory = [each.begin(len(frames), skipped) for each in self.circuits]
         if frames.shape[1] > 1:
-            _, memory = self._run(self._embedded(frames[:, :-1], actions), memory)
+            _, memory = self._run(self._embed(frames[:, :-1], actions), memory)
         return SequenceState(memory, frames.shape[1], frames[:, -1])
 
     def step(
-        self, standing: SequenceState, actions: Tensor, noise: Tensor | None = None
+        self, state: SequenceState, actions: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, OutcomeLogits, SequenceState]:
-        """Take actions."""
-        logits, found, memory = self._after(standing, actions)
+        """Take actions, in one step of the circuits."""
+        logits, found, memory = self._advance(state, actions)
         after = (logits if noise is None else logits + noise).argmax(-1)
-        state = SequenceState(memory, standing.frames + 1, after)
+        state = SequenceState(memory, state.frames + 1, after)
         return after, self.outcomes(found[:, 0]), state
 
-    def told(self, standing: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
-        """Return logits of known frames."""
-        return self._after(standing, actions)[0]
+    def teacher_forced(self, state: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
+        """Return logits of the next frames, which do not depend on each other."""
+        return self._advance(state, actions)[0]
 
-    def keep(self, standing: SequenceState, places: Tensor) -> SequenceState:
-        """Return where some of the sequences stand."""
-        pairs = zip(self.circuits, standing.memory, strict=True)
+    def keep(self, state: SequenceState, places: Tensor) -> SequenceState:
+        """Return the state of the sequences at some indices."""
+        pairs = zip(self.circuits, state.memory, strict=True)
         memory = [circuit.keep(each, places) for circuit, each in pairs]
-        return SequenceState(memory, standing.frames, standing.last[places])
+        return SequenceState(memory, state.frames, state.last[places])
 
-    def _after(self, standing: SequenceState, actions: Tensor) -> tuple[Tensor, Tensor, list[Any]]:
-        """Return logits of what follows, with what they come from, and the memory then."""
-        last = standing.last[:, None]
-        found, memory = self._run(self._embedded(last, actions[:, None]), standing.memory)
-        return self._next(found, last, actions[:, None])[:, 0], found, memory
+    def _advance(self, state: SequenceState, actions: Tensor) -> tuple[Tensor, Tensor, list[Any]]:
+        """Return logits of the next frames, the output of the circuits, and the new memory."""
+        last = state.last[:, None]
+        found, memory = self._run(self._embed(last, actions[:, None]), state.memory)
+        return self._token_logits(found, last, actions[:, None])[:, 0], found, memory
 
-    def _embedded(self, frames: Tensor, actions: Tensor) -> Tensor:
-        """Return frames and actions side by side (batch, n, width)."""
+    def _embed(self, frames: Tensor, actions: Tensor) -> Tensor:
+        """Return concatenated embeddings of frames and actions (batch, n, width)."""
         parts = torch.cat([self.tokens(frames), self.actions(actions)[:, :, None]], 2)
         return parts.flatten(2)
 
     def _run(self, inputs: Tensor, memory: list[Any]) -> tuple[Tensor, list[Any]]:
-        """Go on with inputs."""
-        kept = []
+        """Run the circuits on inputs."""
+        memories = []
         for norm, circuit, known in zip(self.norms, self.circuits, memory, strict=True):
             inputs, after = circuit(norm(inputs), known)
             inputs = self.drop(inputs)
-            kept.append(after)
-        return inputs, kept
+            memories.append(after)
+        return inputs, memories
 
-    def _next(self, found: Tensor, frames: Tensor, actions: Tensor) -> Tensor:
+    def _token_logits(self, found: Tensor, frames: Tensor, actions: Tensor) -> Tensor:
         """Return logits of all tokens of the next frames."""
         each = found.unflatten(-1, (self.sizes.count + 1, -1))[:, :, :-1]
         if self.earlier is None:
@@ -399,7 +407,7 @@ class CircuitSequence(FrameSequence):
 
 
 class _Earlier(nn.Module):
-    """What a place is told of the frame before: the tokens near it, and the action."""
+    """Encodes, for each place, the nearby tokens of the frame before, and the action."""
 
     def __init__(self, sizes: TokenSizes, near: Tensor, width: int) -> None:
         super().__init__()
@@ -410,7 +418,7 @@ class _Earlier(nn.Module):
         nn.init.constant_(self.stays.bias, STAYS)
 
     def forward(self, frames: Tensor, actions: Tensor) -> Tensor:
-        """Return for frames (..., count), and actions as embedded, what is told (..., count, w)."""
+        """Return codes (..., count, width) of frames (..., count) and embedded actions."""
         tokens = self.tokens(frames)[..., self.near.clamp(min=0), :]
         tokens = tokens * (self.near >= 0)[..., None]
         joined: Tensor = self.joined(tokens.flatten(-2)) + actions[..., None, :]
@@ -418,7 +426,7 @@ class _Earlier(nn.Module):
 
 
 class OutcomeHeads(nn.Module):
-    """The heads of what comes with a step."""
+    """Heads for rewards, ends and valid actions."""
 
     def __init__(self, width: int, sizes: TokenSizes) -> None:
         super().__init__()
@@ -427,17 +435,17 @@ class OutcomeHeads(nn.Module):
         self.valid = nn.Linear(width, sizes.actions)
 
     def forward(self, acted: Tensor) -> OutcomeLogits:
-        """Return logits from what is known where an action was taken."""
+        """Return logits from the features of the token after the action."""
         return OutcomeLogits(self.rewards(acted), self.ends(acted), self.valid(acted))
 
 
 def _head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Return a network of two layers."""
+    """Return a network with one hidden layer."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw the weights of layers and embeddings as published."""
+    """Draw initial weights of layers and embeddings, as published."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=DEVIATION)
@@ -446,7 +454,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def weights_of_layers(model: nn.Module) -> Iterator[Tensor]:
-    """Yield what weight decay is for: weights of linear layers, and nothing else."""
+    """Yield the weights of linear layers, the only parameters with weight decay."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             yield module.weight

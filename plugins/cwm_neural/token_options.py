@@ -50,8 +50,9 @@ LEARNING: Mapping[str, Mapping[str, Any]] = {
         "aligned": False,
     },
 }
-"""How each profile learns: 16 segments of 170 tokens are what two cores do in 0.2 s; 64 of 340 are
-published, from the 25th epoch of 200 steps on, 20 after the tokenizer."""
+"""Training options of each preset. Two CPU cores process 16 segments of 170 tokens in 0.2 s.
+Published: 64 segments of 340 tokens; the sequence model starts in epoch 25 of 200 steps, 20 epochs
+after the tokenizer."""
 
 NETWORK = (
     "preset",
@@ -64,12 +65,12 @@ NETWORK = (
     "aligned",
     "embedding",
 )
-"""Options that a saved network has to agree with."""
+"""Options that must be equal in a saved network."""
 
 
 @dataclass
 class TokenOptions(VqOptions):
-    """Options that all world models of tokens have."""
+    """Options of all world models of tokens."""
 
     name: ClassVar[str] = ""
     """Name of the network."""
@@ -114,6 +115,6 @@ class TokenOptions(VqOptions):
     """Draw half of the segments from the newest quarter of the episodes."""
 
     def network(self) -> dict[str, Any]:
-        """Return the options that decide what the network is."""
+        """Return the options that determine the network."""
         names = {each.name for each in fields(self)}
         return {name: getattr(self, name) for name in NETWORK if name in names}

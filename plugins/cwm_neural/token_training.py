@@ -1,4 +1,4 @@
-"""How world models of tokens are fitted to rows, measured and saved."""
+"""Training, evaluation and saved states of world models of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 from cwm_cli.errors import CwmError
 from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
-from cwm_neural.sequence import FrameSequence, Taught, TokenSizes, weights_of_layers
+from cwm_neural.sequence import FrameSequence, SegmentBatch, TokenSizes, weights_of_layers
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
 from cwm_neural.token_options import TokenOptions
 from cwm_neural.token_world import (
@@ -31,24 +31,21 @@ from cwm_neural.training.trainer import Training, TrainingTask
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
 
-FEWEST_FRAMES = 2
-"""Frames of a context: one is seen, and the next one is predicted."""
+MIN_FRAMES = 2
+"""Minimum frames of a context: one that the model sees, and the predicted one."""
 
-MOST_SEGMENTS = 256
-"""Segments of an update, however short they are."""
+MAX_SEGMENTS = 256
+"""Maximum segments per update, even if segments are short."""
 
-MEASURED = 1 << 13
-"""Tokens of the rows that are measured: about as long as ten updates."""
+MEASURED_TOKENS = 1 << 13
+"""Number of tokens that `measure` evaluates, which takes about as long as ten updates."""
 
 OPEN_LOOP = 5
-"""Steps that are predicted from what was predicted, where that is measured."""
+"""Steps of the open-loop measure: the model continues from its own predictions."""
 
 
 class TokenTraining(Training):
-    """A tokenizer, and a sequence model of what it writes.
-
-    `made` makes the network from what it is to hold.
-    """
+    """A tokenizer, and a sequence model of its tokens, which `make_network` returns."""
 
     model: TokenWorld
 
@@ -56,7 +53,7 @@ class TokenTraining(Training):
         self,
         options: TokenOptions,
         task: TrainingTask,
-        made: Callable[[TokenSizes, Tensor], FrameSequence],
+        make_network: Callable[[TokenSizes, Tensor], FrameSequence],
     ) -> None:
         self._options, self._task = options, task
         self._tokenizer = _tokenizer(options, task)
@@ -68,10 +65,10 @@ class TokenTraining(Training):
             self._tokenizer.vocabulary,
             actions.count,
             rewards.most,
-            max(options.context, FEWEST_FRAMES) if options.context else self._frames(),
+            max(options.context, MIN_FRAMES) if options.context else self._default_context(),
         )
         with drawing(task.seed):
-            network = made(sizes, self._tokenizer.near).to(task.device)
+            network = make_network(sizes, self._tokenizer.near).to(task.device)
         self.model = TokenWorld(
             options.name,
             network,
@@ -95,18 +92,18 @@ class TokenTraining(Training):
         ]
         self._optimiser = torch.optim.AdamW([g for g in groups if g["params"]], options.rate)
         self._steps = self._updates = self._tokenizer_updates = 0
-        self._met = torch.zeros(sizes.count, sizes.vocabulary, dtype=torch.int64)
+        self._counts = torch.zeros(sizes.count, sizes.vocabulary, dtype=torch.int64)
         self._frozen: set[str] = set()
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """How many there are in the tokenizer, and in the sequence model."""
+        """The number of parameters of the tokenizer, if any, and of the sequence model."""
         count = sum(each.numel() for each in self.model.network.parameters())
         own = self._tokenizer.parameters
         return ({"tokenizer": own} if own else {}) | {"sequence": count}
 
     def adopt(self, part: str, folder: Path) -> None:
-        """Take over the tokenizer, or all of it, from what another training saved."""
+        """Copy the tokenizer, the sequence model, or both (`model`) from a saved training."""
         if part not in ("model", "tokenizer", "sequence"):
             raise self._unknown(part)
         if part != "sequence":
@@ -117,16 +114,16 @@ class TokenTraining(Training):
             state = load_state(folder, "sequence", self._shape("sequence"))
             with restoring(folder):
                 self.model.network.load_state_dict(state["network"])
-                self._restore_met(state)
+                self._restore_facts(state)
 
     def freeze(self, part: str) -> None:
-        """Fit the tokenizer, the sequence model, or both, no more."""
+        """Stop fitting the tokenizer, the sequence model, or both (`model`)."""
         if part not in ("model", "tokenizer", "sequence"):
             raise self._unknown(part)
         self._frozen |= {"tokenizer", "sequence"} if part == "model" else {part}
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Fit the tokenizer, and to its tokens the sequence model."""
+        """Fit the tokenizer, and then the sequence model to its tokens."""
         self._steps += steps
         options, losses = self._options, dict[str, float]()
         if "tokenizer" not in self._frozen:
@@ -140,42 +137,43 @@ class TokenTraining(Training):
         data = self._data(rows)
         if due <= 0 or "sequence" in self._frozen:
             return losses
-        with drawing(self._task.seed * 1_000_003 + self._updates):  # what dropout draws
+        with drawing(self._task.seed * 1_000_003 + self._updates):  # the seed of dropout
             return losses | self._learn(rows, data, due)
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Say how well tokens, rewards and ends are predicted, beside what is trivial.
+        """Return the accuracy of tokens, rewards and ends, and of trivial predictions.
 
-        `copy` says that nothing changes, `unigram` what was met most often at each place. `exact`
-        frames have no wrong token; `exact_5` after as many steps in the model itself.
+        The baseline `copy` predicts no change, `unigram` the most frequent token of each place.
+        `exact` is the fraction of frames without a wrong token, `exact_5` after five steps in the
+        model itself.
         """
         found = dict(self._tokenizer.measure(rows))
         world = self.model
         data = world.tensors(rows)
-        places, skipped = world.behind(data.follows)
-        most = max(MEASURED // (self._sizes.count * places.shape[1]), 64)
-        chosen = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))
+        places, skipped = world.contexts(data.follows)
+        count = max(MEASURED_TOKENS // (self._sizes.count * places.shape[1]), 64)
+        chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
         after, before = data.after[chosen], data.before[chosen]
         changed = after != before
-        moment = TokenEpisodes(
+        episodes = TokenEpisodes(
             world,
             data.before[places[chosen]],
             data.actions[places[chosen]][:, :-1],
             skipped[chosen],
         )
-        step = moment.advance(data.actions[chosen], None)
-        logits = self._told(data, places[chosen], skipped[chosen])
-        said = functional.cross_entropy(logits.flatten(0, 1), after.flatten(), reduction="none")
-        possible = said.isfinite()
-        shares = (self._met + 1) / (self._met + 1).sum(1, keepdim=True)
+        step = episodes.advance(data.actions[chosen], None)
+        logits = self._teacher_forced(data, places[chosen], skipped[chosen])
+        loss = functional.cross_entropy(logits.flatten(0, 1), after.flatten(), reduction="none")
+        possible = loss.isfinite()
+        shares = (self._counts + 1) / (self._counts + 1).sum(1, keepdim=True)
         trivial = -shares.log()[torch.arange(self._sizes.count), after]
         right = logits.argmax(-1) == after
         found |= {
-            "token_loss": float(said[possible].mean()) if possible.any() else 0.0,
+            "token_loss": float(loss[possible].mean()) if possible.any() else 0.0,
             "unigram_loss": float(trivial.mean()),
             "token_accuracy": float(right.float().mean()),
             "copy_accuracy": float((~changed).float().mean()),
-            "unigram_accuracy": float((self._met.argmax(1) == after).float().mean()),
+            "unigram_accuracy": float((self._counts.argmax(1) == after).float().mean()),
             "exact": float((step.frames == after).all(1).float().mean()),
             "copy_exact": float((~changed).all(1).float().mean()),
         }
@@ -184,8 +182,8 @@ class TokenTraining(Training):
         rewards = data.rewards[chosen]
         common = int(data.rewards.mode().values)
         found |= {
-            f"{name}_f1": _f1(said, true, usual)
-            for name, said, true, usual in (
+            f"{name}_f1": _f1(predicted, true, usual)
+            for name, predicted, true, usual in (
                 ("reward", step.rewards, rewards, common),
                 ("end", step.ends, data.ends[chosen], 0),
             )
@@ -194,14 +192,14 @@ class TokenTraining(Training):
         return found | self._open_loop(data)
 
     def illustrate(self, rows: Dataset, folder: Path) -> None:
-        """Draw what is reconstructed and imagined of pictures."""
+        """Write reconstructed images and imagined episodes."""
         if self._task.observation_space.is_picture:
             from cwm_neural.reconstructing import illustrate
 
             illustrate(self.model, rows, folder, frame=self._options.vq_frame)
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer and sequence model, each by itself."""
+        """Write the tokenizer and the sequence model to separate files."""
         save_state(folder, "tokenizer", self._shape("tokenizer"), self._tokenizer.state())
         state = {
             "network": self.model.network.state_dict(),
@@ -210,12 +208,12 @@ class TokenTraining(Training):
             "by_chance": self.model.by_chance,
             "valid": self.model.valid,
             "rewards": self.model.rewards.state(),
-            "met": self._met,
+            "met": self._counts,
         }
         save_state(folder, "sequence", self._shape("sequence"), state)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Restore the result of `save`."""
         tokenizer = load_state(folder, "tokenizer", self._shape("tokenizer"))
         state = load_state(folder, "sequence", self._shape("sequence"))
         with restoring(folder):
@@ -223,28 +221,28 @@ class TokenTraining(Training):
             self.model.network.load_state_dict(state["network"])
             self._optimiser.load_state_dict(state["optimiser"])
             self._steps, self._updates, self._tokenizer_updates = state["counts"]
-            self._restore_met(state)
+            self._restore_facts(state)
 
     @property
     def _sizes(self) -> TokenSizes:
         return self.model.network.sizes
 
-    def _restore_met(self, state: Mapping[str, Any]) -> None:
-        """Know of rows what was known."""
+    def _restore_facts(self, state: Mapping[str, Any]) -> None:
+        """Restore the facts about rows that are not parameters of the network."""
         self.model.by_chance, self.model.valid = state["by_chance"], state["valid"]
         self.model.rewards.restore(state["rewards"])
-        self._met = state["met"]
+        self._counts = state["met"]
 
-    def _frames(self) -> int:
-        """Return the frames of a context where none is said: those of the profile for pictures.
+    def _default_context(self) -> int:
+        """Return the frames of a context by default: the option `pictures` for images.
 
-        Other models see one observation, which tells all of a state for most of them.
+        Other models see one observation, which usually determines the state.
         """
         picture = self._task.observation_space.is_picture
-        return self._options.pictures if picture else FEWEST_FRAMES
+        return self._options.pictures if picture else MIN_FRAMES
 
     def _shape(self, part: str) -> dict[str, Any]:
-        """Return what a saved part has to agree with."""
+        """Return the shape that a loaded part must have."""
         if part == "tokenizer":
             seen = {"observations": self._task.observation_space.to_json()}
             return seen | self._tokenizer.sizes
@@ -254,7 +252,7 @@ class TokenTraining(Training):
         return CwmError(f"this model has no part {part!r}: choose model, tokenizer or sequence")
 
     def _data(self, rows: Dataset) -> TokenRows:
-        """Return rows as tensors, and keep what is known of them."""
+        """Return rows as tensors, and update the facts that the model keeps about rows."""
         data = self.model.tensors(rows)
         network = self.model.network
         if (possible := self._tokenizer.possible) is not None:
@@ -272,11 +270,11 @@ class TokenTraining(Training):
         return data
 
     def _learn(self, rows: Dataset, data: TokenRows, updates: int) -> dict[str, float]:
-        """Take gradient steps on segments that are drawn for each; return the mean losses."""
+        """Make gradient steps on random segments, and return the mean losses."""
         options, network, sizes = self._options, self.model.network, self._sizes
         sampler = EpisodeSampler(rows, recent=options.recent)
         length = sizes.context * (sizes.count + 1)
-        count = min(max(options.batch_tokens // length, 1), MOST_SEGMENTS)
+        count = min(max(options.batch_tokens // length, 1), MAX_SEGMENTS)
         sums: dict[str, float] = defaultdict(float)
         device = self.model.device
         network.train()
@@ -296,19 +294,19 @@ class TokenTraining(Training):
         network.eval()
         return dict(sums)
 
-    def _told(self, data: TokenRows, places: Tensor, skipped: Tensor) -> Tensor:
-        """Return logits of the frames after some rows, each token behind the true ones."""
+    def _teacher_forced(self, data: TokenRows, places: Tensor, skipped: Tensor) -> Tensor:
+        """Return logits of the frames after some rows, given the true previous tokens."""
         network, found = self.model.network, []
         parts = (data.before[places], data.actions[places], skipped, data.after[places[:, -1]])
         with torch.no_grad():
             for part in zip(*(each.split(16) for each in parts), strict=True):
                 frames, actions, left, after = (each.to(self.model.device) for each in part)
-                standing = network.begin(frames, actions[:, :-1], left)
-                found.append(network.told(standing, actions[:, -1], after).cpu())
+                state = network.begin(frames, actions[:, :-1], left)
+                found.append(network.teacher_forced(state, actions[:, -1], after).cpu())
         return torch.cat(found)
 
     def _open_loop(self, data: TokenRows) -> dict[str, float]:
-        """Return the share of frames that are exact after some steps in the model itself."""
+        """Return the fraction of exact frames after `OPEN_LOOP` steps in the model itself."""
         goes_on = np.append(data.follows[1:], False)
         runs = goes_on.copy()
         for ahead in range(1, OPEN_LOOP - 1):
@@ -317,7 +315,7 @@ class TokenTraining(Training):
         starts = np.flatnonzero(runs)[:: max(int(runs.sum()) // 64, 1)][:64]
         if not len(starts):
             return {}
-        places, skipped = self.model.behind(data.follows)
+        places, skipped = self.model.contexts(data.follows)
         found = TokenEpisodes(
             self.model,
             data.before[places[starts]],
@@ -331,7 +329,7 @@ class TokenTraining(Training):
 
 
 def _tokenizer(options: TokenOptions, task: TrainingTask) -> Tokenizer:
-    """Return the tokenizer that was asked for, or the one that suits."""
+    """Return the chosen tokenizer, or the default for the space."""
     space, kind = task.observation_space, options.tokenizer
     if kind == "auto":
         kind = "vq" if space.is_picture else "grid"
@@ -348,14 +346,14 @@ def _tokenizer(options: TokenOptions, task: TrainingTask) -> Tokenizer:
 
 def _segments(
     data: TokenRows, places: np.ndarray, mask: np.ndarray, device: torch.device
-) -> Taught:
-    """Return what was drawn, up to where rows do not go on from one another."""
+) -> SegmentBatch:
+    """Return sampled segments, masked from the first row that does not follow the one before."""
     goes_on = data.follows[places[:, 1:]] | ~mask[:, 1:]
     whole = np.logical_and.accumulate(goes_on, axis=1)
     mask = mask & np.concatenate([mask[:, :1], whole], axis=1)
     chosen = torch.from_numpy(places)
     frames = torch.cat([data.before[chosen[:, :1]], data.after[chosen]], 1)
-    return Taught(
+    return SegmentBatch(
         frames.to(device),
         data.actions[chosen].to(device),
         data.rewards[chosen].to(device),
@@ -365,7 +363,7 @@ def _segments(
     )
 
 
-def _f1(said: Tensor, true: Tensor, usual: int) -> float:
-    """Return the F1 of what is not usual."""
-    hits = ((said == true) & (true != usual)).sum()
-    return float(2 * hits / ((said != usual).sum() + (true != usual).sum()))
+def _f1(predicted: Tensor, true: Tensor, usual: int) -> float:
+    """Return the F1 score of values other than `usual`."""
+    hits = ((predicted == true) & (true != usual)).sum()
+    return float(2 * hits / ((predicted != usual).sum() + (true != usual).sum()))

@@ -1,4 +1,4 @@
-"""A world model of tokens: what it answers to rows, imagined in, and planned with."""
+"""World model of tokens: predictions, imagined episodes, and planning."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Columns, Space
     from cwm_cli.envs.tasks import Task
 
-MOST_ACTIONS = 1024
-"""Actions that have an embedding each; of more most would never be met."""
+MAX_ACTIONS = 1024
+"""Actions have one embedding each; most of a larger number would occur in no row."""
 
-TOGETHER = 1 << 15
-"""Tokens that are asked for at once: their logits fit into some megabytes."""
+MAX_BATCH_TOKENS = 1 << 15
+"""Tokens per call of the network; their logits take some megabytes."""
 
 SIGNS = (-1.0, 0.0, 1.0)
-"""Rewards where only their sign is learned."""
+"""Reward classes if only the sign of rewards is learned."""
 
 
 class TokenRows(NamedTuple):
-    """TokenRows as a sequence model sees them: tokens before and after, and what lies between.
+    """Rows for sequence models: tokens before and after each action, actions and outcomes.
 
-    `follows` says of each row whether it goes on from the one before it. Rewards are classes.
+    Rewards are classes. `follows` is True for rows that continue the previous row.
     """
 
     before: Tensor
@@ -57,13 +57,13 @@ class TokenRows(NamedTuple):
 
 
 class ActionCodes:
-    """Actions of a finite space by number; `CwmError` for others."""
+    """Numbers the actions of a finite space; raises `CwmError` for other spaces."""
 
     def __init__(self, space: Space) -> None:
         if space.kind not in ("discrete", "multidiscrete", "multibinary"):
             words = "this kind of model takes actions that can be counted, not real numbers"
             raise CwmError(f"{words}: choose --model ensemble")
-        if space.cardinality > MOST_ACTIONS:
+        if space.cardinality > MAX_ACTIONS:
             raise CwmError(f"{space.cardinality:,} actions are too many for this kind of model")
         self.space, self.count = space, int(space.cardinality)
 
@@ -78,11 +78,11 @@ class ActionCodes:
 
 @dataclass
 class TokenWorld(WorldModel):
-    """Predicts the tokens of the next observation by a sequence model.
+    """Predicts the tokens of the next observation with a sequence model.
 
-    `refilled` is with how many frames it goes on once the context is full. Where its rows show
-    chance (`by_chance`), plans draw what follows; else they take what is likeliest. `valid`: the
-    environment names valid actions.
+    When the context is full, the last `refilled` frames are kept. Plans sample their steps if equal
+    rows have different outcomes (`by_chance`); else they take the most likely ones. `valid` is
+    True if the environment names valid actions.
     """
 
     kind: ClassVar[str] = "tokens"
@@ -99,25 +99,25 @@ class TokenWorld(WorldModel):
 
     @property
     def remembers(self) -> bool:
-        """Whether it sees more than one observation."""
+        """Whether the model sees more than one observation."""
         return self.network.sizes.context > 2
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of the parameters."""
         return next(self.network.parameters()).device
 
     def describe(self) -> str:
-        """Say what it is, and how large."""
+        """Return a short description with the number of parameters."""
         count = sum(each.numel() for each in self.network.parameters())
         return f"a world model of tokens ({self.name}, {count:,} parameters)"
 
     def seen(self, observations: Columns) -> Columns:
-        """Return observations as the tokens have them."""
+        """Return observations after a round trip through the tokenizer."""
         return self.tokenizer.decode(self.tokenizer.encode(observations), observations)
 
     def tensors(self, rows: Dataset) -> TokenRows:
-        """Return rows as tensors, on the CPU."""
+        """Return rows as tensors on the CPU."""
         before = rows.select("observations")
         after = {name: rows.columns[f"next_{name}"] for name in before}
         seen, followed = self.tokenizer.encode(before).cpu(), self.tokenizer.encode(after).cpu()
@@ -137,13 +137,15 @@ class TokenWorld(WorldModel):
         )
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Say what is likeliest after each row, or draw it as often as asked for."""
+        """Return the most likely step of each row, or `draws` samples."""
         data = self.tensors(rows)
-        places, skipped = self.behind(data.follows)
+        places, skipped = self.contexts(data.follows)
         generator = None if draws == 1 else torch.Generator().manual_seed(seed)
         size = self.network.sizes.count * places.shape[1]
         found = []
-        for part in np.array_split(np.arange(len(rows)), 1 + len(rows) * size * draws // TOGETHER):
+        for part in np.array_split(
+            np.arange(len(rows)), 1 + len(rows) * size * draws // MAX_BATCH_TOKENS
+        ):
             each = torch.from_numpy(part).repeat_interleave(draws)
             moment = TokenEpisodes(
                 self, data.before[places[each]], data.actions[places[each]][:, :-1], skipped[each]
@@ -160,7 +162,7 @@ class TokenWorld(WorldModel):
         return Predictions(shaped, shape="draws")
 
     def columns(self, step: TokenStep, before: Columns, name: str) -> Columns:
-        """Return what a step led to as columns."""
+        """Return a step as columns, with observations under `name`."""
         found = self.tokenizer.decode(step.frames, before)
         columns = {key.replace("observations", name, 1): each for key, each in found.items()}
         columns["rewards"] = self.rewards.values[step.rewards.numpy()]
@@ -170,26 +172,26 @@ class TokenWorld(WorldModel):
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedTokens:
-        """Go on with several episodes; all of them are drawn."""
+        """Return episodes that continue histories; their steps are sampled."""
         seen = [start.observations[-1] for start in starts]
         observations = self.observation_space.pack("observations", seen)
-        return ImaginedTokens(self, self.standing(starts), observations, seed, valid=self.valid)
+        return ImaginedTokens(self, self.after(starts), observations, seed, valid=self.valid)
 
     def unroll(
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:
-        """Yield what is likeliest to be observed, for each start."""
+        """Yield the most likely observations of each plan."""
         model = TokenPlanning(self, 0, likeliest=True)
         for start, plan in zip(starts, plans, strict=True):
             model.stand(start)
             yield [model.step(action).observation for action in plan]
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
-        """Begin to plan: with draws where chance was seen, and else with what is likeliest."""
+        """Return a planning session; plans sample steps only if rows show randomness."""
         return TokenSession(self, planners, task.seed)
 
-    def standing(self, starts: Sequence[EpisodeHistory]) -> TokenEpisodes:
-        """Return where histories lead, as far as they can be seen."""
+    def after(self, starts: Sequence[EpisodeHistory]) -> TokenEpisodes:
+        """Return episodes that continue histories; older frames than the context are dropped."""
         room = self.network.sizes.context - 1
         seen = [start.observations[-room:] for start in starts]
         done = [
@@ -211,8 +213,8 @@ class TokenWorld(WorldModel):
         actions[mask[:, :-1]] = torch.from_numpy(numbers)
         return TokenEpisodes(self, frames, actions, skipped)
 
-    def behind(self, follows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return for each row the rows that led to it and itself, and how many are none."""
+    def contexts(self, follows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return indices of the rows up to each row (n, context - 1), and the padding (n,)."""
         room = self.network.sizes.context - 1
         age = np.arange(len(follows)) - np.maximum.accumulate(
             np.where(follows, 0, np.arange(len(follows)))
@@ -224,7 +226,7 @@ class TokenWorld(WorldModel):
 
 
 class TokenStep(NamedTuple):
-    """What several sequences were led to: frames, classes of rewards, ends, valid actions."""
+    """One step of several sequences: frames, reward classes, ends, and valid actions."""
 
     frames: Tensor
     rewards: Tensor
@@ -233,14 +235,14 @@ class TokenStep(NamedTuple):
 
 
 class TokenEpisodes:
-    """Sequences that go on side by side, of which as many frames are kept as can be seen."""
+    """Parallel sequences, with as many past frames as the context can contain."""
 
     def __init__(
         self, world: TokenWorld, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
     ) -> None:
         self.world, self.frames, self.actions = world, frames, actions
         self.skipped = skipped if skipped is not None and bool(skipped.any()) else None
-        self._standing: SequenceState | None = None
+        self._state: SequenceState | None = None
 
     @property
     def last(self) -> Tensor:
@@ -248,43 +250,43 @@ class TokenEpisodes:
         return self.frames[:, -1]
 
     def advance(self, actions: Tensor, generator: torch.Generator | None) -> TokenStep:
-        """Take actions (n,), by number; without a generator what is likeliest follows."""
+        """Take actions (n,), given as numbers; without a generator the step is the likeliest."""
         with torch.no_grad():
             return self._advance(actions, generator)
 
     def _advance(self, actions: Tensor, generator: torch.Generator | None) -> TokenStep:
-        """Take actions, of which no gradient is wanted."""
+        """Take actions without gradients."""
         network, world = self.world.network, self.world
         network.eval()
-        if self._standing is None or self._standing.frames == network.sizes.context:
+        if self._state is None or self._state.frames == network.sizes.context:
             self._begin()
-        assert self._standing is not None
+        assert self._state is not None
         noise = None
         if generator is not None:
             size = (len(actions), network.sizes.count, network.sizes.vocabulary)
             noise = _gumbel(size, generator).to(world.device)
         acted = actions.to(world.device)
-        frames, outcome, self._standing = network.step(self._standing, acted, noise)
-        step = self._drawn(frames.cpu(), outcome, generator)
+        frames, outcome, self._state = network.step(self._state, acted, noise)
+        step = self._sample(frames.cpu(), outcome, generator)
         self.frames = torch.cat([self.frames, step.frames[:, None]], 1)
         self.actions = torch.cat([self.actions, actions[:, None]], 1)
         return step
 
     def keep(self, places: Tensor) -> None:
-        """Go on with some of them."""
+        """Keep the sequences at some indices."""
         self.frames, self.actions = self.frames[places], self.actions[places]
         self.skipped = None if self.skipped is None else self.skipped[places]
-        if self._standing is not None:
+        if self._state is not None:
             there = places.to(self.world.device)
-            self._standing = self.world.network.keep(self._standing, there)
+            self._state = self.world.network.keep(self._state, there)
 
     def _begin(self) -> None:
-        """See the last frames: what led here at first, and `refilled` once the context is full."""
-        most = self.frames.shape[1]
-        if self._standing is not None:
-            most = self.world.refilled
-        most = min(most, self.world.network.sizes.context - 1)
-        left = self.frames.shape[1] - most
+        """Start the network's memory: with all frames at first, later with `refilled` frames."""
+        count = self.frames.shape[1]
+        if self._state is not None:
+            count = self.world.refilled
+        count = min(count, self.world.network.sizes.context - 1)
+        left = self.frames.shape[1] - count
         self.frames, self.actions = self.frames[:, left:], self.actions[:, left:]
         if self.skipped is not None:
             self.skipped = (self.skipped - left).clamp(min=0)
@@ -292,12 +294,12 @@ class TokenEpisodes:
         device = self.world.device
         skipped = None if self.skipped is None else self.skipped.to(device)
         frames, actions = self.frames.to(device), self.actions.to(device)
-        self._standing = self.world.network.begin(frames, actions, skipped)
+        self._state = self.world.network.begin(frames, actions, skipped)
 
-    def _drawn(
+    def _sample(
         self, frames: Tensor, outcome: OutcomeLogits, generator: torch.Generator | None
     ) -> TokenStep:
-        """Draw what comes with a step."""
+        """Sample rewards and ends."""
         rewards = outcome.rewards.cpu()[:, : len(self.world.rewards.values)]
         ends = outcome.ends.cpu()
         if generator is not None:
@@ -308,7 +310,7 @@ class TokenEpisodes:
 
 
 class ImaginedTokens(ImaginedEpisodes):
-    """Episodes of which observations are decoded at every step."""
+    """Imagined episodes with observations that are decoded after each step."""
 
     def __init__(
         self, world: TokenWorld, start: TokenEpisodes, seen: Columns, seed: int, *, valid: bool
@@ -318,7 +320,7 @@ class ImaginedTokens(ImaginedEpisodes):
         self.count = len(start.last)
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Draw what follows."""
+        """Sample the next step."""
         numbers = torch.from_numpy(self._world.actions.encode(actions))
         step = self._episodes.advance(numbers, self._generator)
         columns = self._world.columns(step, self._seen, "observations")
@@ -329,14 +331,14 @@ class ImaginedTokens(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
+        """Keep the episodes at some indices, in that order."""
         self._episodes.keep(torch.from_numpy(np.asarray(places)))
         self._seen = {name: column[places] for name, column in self._seen.items()}
         self.count = len(places)
 
 
 class TokenPlanning(Model):
-    """A world model of tokens as planners step through it; states are frames and actions."""
+    """The world model in the interface of planners; states are frames and actions."""
 
     def __init__(self, world: TokenWorld, seed: int, *, likeliest: bool) -> None:
         self.world, self.action_space = world, world.actions.space
@@ -347,25 +349,25 @@ class TokenPlanning(Model):
         self.draw_from((seed,))
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have draws follow from a key."""
+        """Seed the following samples."""
         super().draw_from(key)
         drawn = int(np.random.default_rng([abs(int(each)) for each in key]).integers(1 << 31))
         self._generator = None if self.deterministic else torch.Generator().manual_seed(drawn)
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation, where a history leads, or at what `here` returned."""
+        """Set the state: an observation, a history, or the result of `here`."""
         if not isinstance(state, Here):
             history = state if isinstance(state, EpisodeHistory) else EpisodeHistory((state,))
-            episodes = self.world.standing([history])
+            episodes = self.world.after([history])
             state = Here(history.observations[-1], _packed(episodes))
         self._here: Here = state
 
     def here(self) -> Here:
-        """Return the observation, and the frames that can be seen."""
+        """Return the current observation, and the frames in the context."""
         return self._here
 
     def step(self, action: Any) -> Step:
-        """Take an action; what is certain is asked once."""
+        """Take an action; deterministic steps are cached."""
         self.counter[0] += 1
         key = self._here.state, np.asarray(action).tobytes()
         if self.deterministic and key in self._known:
@@ -388,7 +390,7 @@ class TokenPlanning(Model):
         return step
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Play all plans from all states at once."""
+        """Return the returns of all plans from all states, computed in parallel."""
         times = max(draws, 1)
         places = np.repeat(np.arange(len(states)), plans.shape[1] * times)
         listed = []
@@ -398,7 +400,7 @@ class TokenPlanning(Model):
         chosen = plans.repeat(times, axis=1).reshape(-1, plans.shape[2], *plans.shape[3:])
         total = np.zeros(len(places))
         generator = self._generator if draws else None
-        size = max(TOGETHER // (self.world.network.sizes.count * 4), 1)
+        size = max(MAX_BATCH_TOKENS // (self.world.network.sizes.count * 4), 1)
         for part in np.array_split(np.arange(len(places)), 1 + len(places) // size):
             episodes = self._episodes([listed[place] for place in places[part]])
             alive = np.ones(len(part), np.bool_)
@@ -414,7 +416,7 @@ class TokenPlanning(Model):
         return returns
 
     def _episodes(self, states: Sequence[Here]) -> TokenEpisodes:
-        """Return sequences that stand at states."""
+        """Return sequences at states."""
         count = self.world.network.sizes.count
         frames = [np.frombuffer(each.state[0], np.int64).reshape(-1, count) for each in states]
         length = max(map(len, frames))
@@ -429,19 +431,19 @@ class TokenPlanning(Model):
 
 
 class TokenSession(TrustedSession):
-    """Plans with a world model of tokens."""
+    """A planning session with a world model of tokens."""
 
     def __init__(self, world: TokenWorld, planners: Sequence[Planning], seed: int) -> None:
         model = TokenPlanning(world, seed, likeliest=not world.by_chance)
         super().__init__(model, planners, seed, form="tokens")
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
-        """Return what was observed last; all that happened, where more of it is seen."""
+        """Return the last observation, or the history if the model remembers."""
         return history if self._model.remembers else history.observations[-1]
 
 
 def _packed(episodes: TokenEpisodes) -> tuple[bytes, bytes]:
-    """Return what can be seen of a single sequence."""
+    """Return the frames and actions in the context of a single sequence, as bytes."""
     room = episodes.world.network.sizes.context - 1
     skipped = 0 if episodes.skipped is None else int(episodes.skipped[0])
     first = max(skipped, episodes.frames.shape[1] - room)
@@ -450,5 +452,5 @@ def _packed(episodes: TokenEpisodes) -> tuple[bytes, bytes]:
 
 
 def _gumbel(size: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Return noise, with which the largest logit is a draw."""
+    """Return Gumbel noise: the largest sum of logit and noise is a sample of the softmax."""
     return -torch.empty(tuple(size)).exponential_(generator=generator).log()

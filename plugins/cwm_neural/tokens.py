@@ -1,4 +1,4 @@
-"""Observations as a fixed number of tokens, on which sequence models are trained."""
+"""Encoding of observations as a fixed number of tokens for sequence models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenizer:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Sizes that must equal those of a saved state."""
+        """Sizes that must be equal in a saved state."""
         return {"tokens": [type(self).__name__, self.count, self.vocabulary]}
 
     @property
@@ -107,7 +107,7 @@ class Codes:
         self._seen = 0  # count of numbers at the last computation of codes; 0 while exact
 
     def fit(self, numbers: np.ndarray) -> None:
-        """Update the codes for numbers, which include those of earlier calls."""
+        """Update the codes for numbers, which include the numbers of earlier calls."""
         numbers = np.nan_to_num(np.asarray(numbers, np.float64))
         if not self._seen:
             new = np.setdiff1d(numbers, self.values)

@@ -1,7 +1,7 @@
-"""Pictures as tokens: an autoencoder whose latents are codes (VQ-VAE, van den Oord et al., 2017).
+"""Tokenizer for images: an autoencoder with discrete latents (VQ-VAE, van den Oord et al., 2017).
 
-Losses and the published architecture are those of Micheli et al. (2023), without their perceptual
-network, whose weights cannot be had offline.
+Losses and architecture follow Micheli et al. (2023), without their perceptual network: its weights
+are not available offline.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Columns, Space
 
 NORM_GROUPS, CLIP = 32, 10.0
-"""Groups that are normalised together, and the largest norm of a gradient: as published."""
+"""Groups of the group normalisation, and maximum norm of a gradient, as published."""
 
-ATTENDED = (16, 8)
-"""Resolutions at which places of a picture see each other, as published."""
+ATTENTION_SIDES = (16, 8)
+"""Sides of feature maps with attention, as published."""
 
-SHAPING = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
-"""Options that decide the shape of the network, beside how many codes there are."""
+SHAPE_OPTIONS = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
+"""Options for the shape of the network, in addition to the number of codes."""
 
-CHUNK, MEASURED = 256, 1024
-"""Pictures that are encoded at a time, and that measures look at: more need more memory or time."""
+CHUNK, MAX_MEASURED = 256, 1024
+"""Images per call of the network, and images that are measured; they limit memory and time."""
 
 RESTARTS = 10
-"""How often unused codes begin anew: each time some that are near what is encoded stay in use."""
+"""Number of resets of unused codes; after each reset some of the new codes stay in use."""
 
-UNKNOWN = 200
-"""Last pictures of an episode that is not over: too much of their return is still to come."""
+UNKNOWN_RETURNS = 200
+"""The returns of this many last images of an episode without an end are unknown, because too many
+of their rewards are missing."""
 
 CRITIC_WIDTH = 512
 
 
 class VqTokenizer(Tokenizer):
-    """Writes pictures as the nearest codes of what an encoder makes of their parts."""
+    """Encodes images as the nearest codes of the latents of their patches."""
 
     def __init__(
         self, space: Space, options: VqOptions, *, seed: int = 0, device: str = "cpu"
@@ -67,22 +68,22 @@ class VqTokenizer(Tokenizer):
 
     @property
     def parameters(self) -> int:
-        """How many parameters it has that are trained."""
+        """The number of trained parameters."""
         return sum(weights.numel() for weights in self.network.parameters())
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a saved state has to agree with: all that decides the shape of the network."""
-        options = {name: getattr(self._options, name) for name in SHAPING}
+        """Sizes that must be equal in a saved state."""
+        options = {name: getattr(self._options, name) for name in SHAPE_OPTIONS}
         return super().sizes | options | {"critic": self._options.vq_critic > 0}
 
     @property
     def near(self) -> Tensor:
-        """Parts of a picture around each part."""
+        """Neighbours of each patch of an image."""
         return around(self._options.vq_side, self._options.vq_side)
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
-        """Take so many steps of gradient descent on pictures of rows; return the mean losses."""
+        """Make `updates` gradient steps on images of rows, and return the mean losses."""
         if updates <= 0:
             return {}
         sampler, options = EpisodeSampler(rows), self._options
@@ -91,7 +92,7 @@ class VqTokenizer(Tokenizer):
         self.network.train()
         for _ in range(updates):
             places = sampler.draw(self._rng, options.vq_batch, 1).rows[:, 0]
-            after = self._rng.random(len(places)) < 0.5  # or pictures that end would not be seen
+            after = self._rng.random(len(places)) < 0.5  # else final images would never occur
             pictures = np.where(
                 after[:, None, None, None],
                 rows.columns["next_observations"][places],
@@ -103,7 +104,7 @@ class VqTokenizer(Tokenizer):
         return {name: total / updates for name, total in sums.items()}
 
     def _update(self, frames: Tensor, returns: Tensor | None) -> dict[str, float]:
-        """Take one step of gradient descent; `returns` are not finite where they are unknown."""
+        """Make one gradient step; unknown `returns` are NaN."""
         options, self._updates = self._options, self._updates + 1
         seen = self.network(frames)
         losses = {
@@ -117,9 +118,9 @@ class VqTokenizer(Tokenizer):
             losses["perceptual"] = perceptual_loss(frames, seen.frames)
             total = total + options.vq_perceptual * losses["perceptual"]
         if returns is not None and (known := torch.isfinite(returns)).any():
-            said = self.network.critic(seen.passed.flatten(1))[:, 0]
-            known, returns = known.to(said.device), returns.to(said)
-            losses["critic"] = functional.mse_loss(said[known], returns[known])
+            predicted = self.network.critic(seen.passed.flatten(1))[:, 0]
+            known, returns = known.to(predicted.device), returns.to(predicted)
+            losses["critic"] = functional.mse_loss(predicted[known], returns[known])
             total = total + options.vq_critic * losses["critic"]
         numbers = finite({name: loss.detach() for name, loss in losses.items()}, self._updates)
         self._optimiser.zero_grad()
@@ -130,7 +131,7 @@ class VqTokenizer(Tokenizer):
         return numbers
 
     def _restart(self, seen: EncodedFrames) -> None:
-        """Put codes that were not used for a while where something was encoded."""
+        """Reset codes without recent use to random latents of the current batch."""
         young = self._options.vq_restart
         if self._updates > young:
             return
@@ -145,7 +146,7 @@ class VqTokenizer(Tokenizer):
         self._used.zero_()
 
     def encode(self, observations: Columns) -> Tensor:
-        """Return the tokens (n, count) of pictures."""
+        """Return the tokens (n, count) of images."""
         self.network.eval()
         with torch.no_grad():
             parts = [
@@ -155,7 +156,7 @@ class VqTokenizer(Tokenizer):
         return torch.cat(parts) if parts else torch.zeros((0, self.count), dtype=torch.int64)
 
     def decode(self, tokens: Tensor, before: Columns | None = None) -> Columns:
-        """Return the pictures that tokens stand for, in the size of the space."""
+        """Return the images of tokens, in the size of the space."""
         self.network.eval()
         with torch.no_grad():
             parts = [self._pictures(self.network.decode_tokens(each)) for each in _chunks(tokens)]
@@ -163,10 +164,10 @@ class VqTokenizer(Tokenizer):
         return {"observations": np.concatenate(parts) if parts else empty}
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
-        """Compare reconstructions with pictures, with their mean, and with those before them."""
+        """Compare images with reconstructions, with their mean, and with the images before."""
         if not len(rows):
             return {}
-        some = np.unique(np.linspace(0, len(rows) - 1, MEASURED).astype(int))
+        some = np.unique(np.linspace(0, len(rows) - 1, MAX_MEASURED).astype(int))
         before, pictures = (
             rows.columns[name][some].astype(np.float32) / 255
             for name in ("observations", "next_observations")
@@ -186,7 +187,7 @@ class VqTokenizer(Tokenizer):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return networks, optimiser, generator and counts."""
+        """Return networks, optimiser, random generator and counts."""
         return {
             "network": self.network.state_dict(),
             "optimiser": self._optimiser.state_dict(),
@@ -196,7 +197,7 @@ class VqTokenizer(Tokenizer):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         self.network.load_state_dict(state["network"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._rng.bit_generator.state = state["rng"]
@@ -204,7 +205,7 @@ class VqTokenizer(Tokenizer):
         self._used = state["used"].to(self._device)
 
     def _frames(self, pictures: np.ndarray) -> Tensor:
-        """Scale pictures to the size of the network, and their values to [-1, 1]."""
+        """Scale images to the size of the network, and their values to [-1, 1]."""
         found = torch.from_numpy(np.ascontiguousarray(pictures)).to(self._device)
         found, side = found.movedim(-1, 1).float() / 127.5 - 1, self._options.vq_frame
         if found.shape[-2:] == (side, side):
@@ -222,9 +223,9 @@ class VqTokenizer(Tokenizer):
 
 
 class EncodedFrames(NamedTuple):
-    """What became of frames on their way through the network; grids are (n, width, side, side).
+    """Results of the network for frames; grids are (n, width, side, side).
 
-    `passed` are the codes, with the gradient of what is done with them going to the latents.
+    `passed` are the codes with straight-through gradients to the latents.
     """
 
     latents: Tensor
@@ -235,7 +236,7 @@ class EncodedFrames(NamedTuple):
 
 
 class Autoencoder(nn.Module):
-    """An encoder of frames, a codebook, a decoder, and a critic where one is asked for."""
+    """An encoder, a codebook, a decoder, and optionally a critic."""
 
     def __init__(self, options: VqOptions, channels: int) -> None:
         super().__init__()
@@ -261,7 +262,7 @@ class Autoencoder(nn.Module):
             )
 
     def encode(self, frames: Tensor) -> EncodedFrames:
-        """Return latents and their nearest codes, by squared distance."""
+        """Return the latents and their nearest codes by squared distance."""
         latents = self.before(self.encoder(frames))
         flat, table = latents.movedim(1, -1), self.codebook.weight
         distances = table.square().sum(1) - 2 * flat.detach() @ table.detach().T
@@ -270,12 +271,12 @@ class Autoencoder(nn.Module):
         return EncodedFrames(latents, tokens, codes, latents + (codes - latents).detach())
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Return the frames (n, channels, side, side) that a grid of codes stands for."""
+        """Return the frames (n, channels, side, side) of a grid of codes."""
         found: Tensor = self.decoder(self.after(codes))
         return found
 
     def decode_tokens(self, tokens: Tensor) -> Tensor:
-        """Return the frames that tokens (n, count) stand for."""
+        """Return the frames of tokens (n, count)."""
         side = round(tokens.shape[1] ** 0.5)
         codes = self.codebook(tokens.to(self.codebook.weight.device))
         return self.decode(codes.view(-1, side, side, codes.shape[-1]).movedim(-1, 1))
@@ -287,7 +288,7 @@ class Autoencoder(nn.Module):
 
 
 def _plain(options: VqOptions, channels: int, halvings: int) -> tuple[nn.Module, nn.Module]:
-    """Return convolutions that halve and double; those next to the picture are half as wide."""
+    """Return plain convolutions with stride 2; those next to the image have half the channels."""
     between = [options.vq_channels // 2, *[options.vq_channels] * (halvings - 2)]
     widths = [channels, *between[: halvings - 1], options.vq_width]
     down: list[nn.Module] = []
@@ -299,7 +300,7 @@ def _plain(options: VqOptions, channels: int, halvings: int) -> tuple[nn.Module,
 
 
 def _residual(options: VqOptions, channels: int, halvings: int) -> tuple[nn.Module, nn.Module]:
-    """Return the published encoder and decoder, of any number of blocks and levels."""
+    """Return the published encoder and decoder for any number of blocks and levels."""
     width, blocks = options.vq_channels, options.vq_blocks
     sides = [options.vq_frame >> level for level in range(halvings + 1)]
     down: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1)]
@@ -318,8 +319,8 @@ def _residual(options: VqOptions, channels: int, halvings: int) -> tuple[nn.Modu
 
 
 def _level(width: int, blocks: int, side: int) -> list[nn.Module]:
-    """Return the blocks of one resolution, each with attention where it is published."""
-    attended = side in ATTENDED
+    """Return the blocks of one resolution, with attention at the published resolutions."""
+    attended = side in ATTENTION_SIDES
     found: list[nn.Module] = []
     for _ in range(blocks):
         found += [_Residual(width), *([_Attention(width)] if attended else [])]
@@ -335,7 +336,7 @@ def _ending(width: int, out: int) -> list[nn.Module]:
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside the residual stream, each behind a norm and a swish."""
+    """A residual branch of two convolutions, each after a norm and a swish."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -347,7 +348,7 @@ class _Residual(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Each place of a grid sees all others, with one head."""
+    """Self-attention of the places of a grid, with one head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -360,15 +361,17 @@ class _Attention(nn.Module):
         return inputs + self.joined(found.transpose(1, 2).view_as(inputs))
 
 
-WINDOW, STEADY_MEAN, STEADY_SPREAD = 7, 0.01**2, 0.03**2
-"""Pixels of a window's side, and what keeps quotients finite, for values from 0 to 1: as usual
-(Wang et al., 2004), with a plain window."""
+WINDOW, MEAN_CONSTANT, VARIANCE_CONSTANT = 7, 0.01**2, 0.03**2
+"""Side of the SSIM window in pixels, and the standard constants for values from 0 to 1 (Wang et
+al., 2004). The window is uniform."""
 
 
 def perceptual_loss(frames: Tensor, made: Tensor) -> Tensor:
-    """Return how far edges (L1 of differences) and local structure (1 - SSIM) are from the right.
+    """Return the L1 error of edges (differences of neighbours) plus 1 - SSIM.
 
-    Both are frames (n, channels, side, side) with values from -1 to 1.
+    Args:
+        frames: True frames (n, channels, side, side), from -1 to 1.
+        made: Reconstructed frames of the same shape.
     """
     edges = sum((frames.diff(dim=axis) - made.diff(dim=axis)).abs().mean() for axis in (-2, -1))
     first, second = (frames + 1) / 2, (made + 1) / 2
@@ -379,16 +382,16 @@ def perceptual_loss(frames: Tensor, made: Tensor) -> Tensor:
     one, other = mean(first), mean(second)
     spread = mean(first * first) - one**2 + mean(second * second) - other**2
     shared = mean(first * second) - one * other
-    alike = (2 * one * other + STEADY_MEAN) / (one**2 + other**2 + STEADY_MEAN)
-    alike = alike * (2 * shared + STEADY_SPREAD) / (spread + STEADY_SPREAD)
+    alike = (2 * one * other + MEAN_CONSTANT) / (one**2 + other**2 + MEAN_CONSTANT)
+    alike = alike * (2 * shared + VARIANCE_CONSTANT) / (spread + VARIANCE_CONSTANT)
     found: Tensor = edges + 1 - alike.mean()
     return found
 
 
 def _returns(rows: Dataset, discount: float) -> np.ndarray:
-    """Return the discounted returns (2, rows) from before rows and after them.
+    """Return the discounted returns (2, rows) of the images before and after each action.
 
-    Not finite are those of the last pictures of episodes that did not terminate.
+    They are NaN for the last images of episodes that did not terminate.
     """
     rewards, ends = rows.columns["rewards"], rows.columns["terminations"]
     found = np.full((2, len(rows)), np.nan, np.float32)
@@ -396,7 +399,7 @@ def _returns(rows: Dataset, discount: float) -> np.ndarray:
     cuts = np.flatnonzero(np.diff(rows.columns["episodes"][order])) + 1
     for episode in np.split(order, cuts):
         total = 0.0
-        known = len(episode) if ends[episode[-1]] else len(episode) - UNKNOWN
+        known = len(episode) if ends[episode[-1]] else len(episode) - UNKNOWN_RETURNS
         for step, row in reversed(list(enumerate(episode))):
             after, total = total, rewards[row] + discount * total
             if step < known:
@@ -405,7 +408,7 @@ def _returns(rows: Dataset, discount: float) -> np.ndarray:
 
 
 def _psnr(made: np.ndarray, pictures: np.ndarray) -> float:
-    """Return the peak signal-to-noise ratio in dB, of values from 0 to 1; 99 where all is right."""
+    """Return the peak signal-to-noise ratio in dB of values from 0 to 1, at most 99."""
     error = float(np.square(made - pictures, dtype=np.float64).mean())
     return float(min(-10 * np.log10(max(error, 1e-30)), 99.0))
 

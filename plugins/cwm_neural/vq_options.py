@@ -1,4 +1,4 @@
-"""Options of the tokenizer of pictures; no networks here, so that they can be listed at once."""
+"""Options of the image tokenizer, without networks, so that listing them imports no torch."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""Profiles: one for two cores, one for a GPU, and that of Micheli et al. (2023)."""
+"""Presets: tiny for two CPU cores, small for a GPU, iris as in Micheli et al. (2023)."""
 
 
 @dataclass
 class VqOptions(WithPresets):
-    """What decides how pictures become tokens."""
+    """Options of the image tokenizer."""
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = VQ_PRESETS
 

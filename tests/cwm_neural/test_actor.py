@@ -1,4 +1,4 @@
-"""Actor and critic learn in imagined episodes of each kind of world model."""
+"""Actor-critic and conservative Q-learning agents: losses, policies and behaviour."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ ACTIONS = Space("discrete", low=(0,), high=(2,))
 
 @dataclass
 class Walk(WorldModel):
-    """Places in a row: 1 and 2 lead down and up, 6 is the end and worth 1, 0 stays."""
+    """Places 0 to 6: actions 1 and 2 move down and up, 0 stays; 6 is the end with reward 1."""
 
     kind = "walk"
     remembers: bool = False  # type: ignore[misc]
@@ -49,7 +49,7 @@ class Walk(WorldModel):
 
 
 def walked(*, valid: bool = False) -> Dataset:
-    """Return rows of a walk up and down again that does not end."""
+    """Return rows of a walk up and down again, without the end."""
     places = [*range(6), *range(4, -1, -1)]
     allowed = (0, 2) if valid else None
     return Dataset.of(
@@ -63,14 +63,14 @@ def walked(*, valid: bool = False) -> Dataset:
 
 
 def actor(rows: Dataset, seed: int = 0, **options: object):
-    """Begin with an agent that is small."""
+    """Return a small untrained agent."""
     smallest = {"width": 16, "starts": 16, "horizon": 8, "rate": 1e-2, "updates": 1.0}
     trainer = ActorCriticTrainer(**{**smallest, **options})
     return trainer.begin(TrainingTask(rows.observation_space, rows.action_space, seed))
 
 
 def chosen(agent, places: range, allowed: tuple[int, ...] | None = None) -> list[int]:
-    """Return the first action of an agent at some places."""
+    """Return the first action of an agent at each place."""
     from cwm_cli.planning import Moment
 
     with agent.open(None, greedy=True) as session:
@@ -78,7 +78,7 @@ def chosen(agent, places: range, allowed: tuple[int, ...] | None = None) -> list
         return [plan.actions[0] for plan in session.plan(moments)]
 
 
-def test_lambda_returns_are_those_of_the_formula() -> None:
+def test_lambda_returns_equal_the_formula() -> None:
     rng = np.random.default_rng(0)
     rewards, values = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
     ended = np.zeros((4, 3), bool)
@@ -95,7 +95,7 @@ def test_lambda_returns_are_those_of_the_formula() -> None:
         np.testing.assert_allclose(found[step], expected)
 
 
-def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
+def test_published_actor_critic_has_the_published_size() -> None:
     picture = Space("box", "uint8", (64, 64, 3), (0.0,) * 12288, (255.0,) * 12288)
     task = TrainingTask(picture, Space("discrete", low=(0,), high=(3,)))
     counted = ActorCriticTrainer(preset="iris").begin(task).parameters["actor-critic"]
@@ -103,23 +103,23 @@ def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_it_learns_to_reach_what_no_row_has_shown(memory: bool) -> None:
+def test_actor_critic_reaches_a_goal_outside_the_rows(memory: bool) -> None:
     rows = walked()
     agent = actor(rows, memory=memory, burn_in=3)
     agent.fit(Walk(), rows, 50)
     assert chosen(agent, range(6)) == [2] * 6
 
 
-def test_what_is_not_allowed_is_never_done() -> None:
+def test_actor_critic_never_takes_invalid_actions() -> None:
     rows = walked(valid=True)
     agent = actor(rows)
-    losses = agent.fit(_Restricted(), rows, 10)
+    losses = agent.fit(RestrictedWalk(), rows, 10)
     assert np.isfinite(losses["entropy"])
     assert set(chosen(agent, range(6), (0, 1))) <= {0, 1}
 
 
-class _Restricted(Walk):
-    """Never lets anybody go down, and breaks where somebody does so anyway."""
+class RestrictedWalk(Walk):
+    """A walk without the action down; it fails if the agent takes it."""
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         found = super().predict(rows, seed=seed)
@@ -129,7 +129,7 @@ class _Restricted(Walk):
         return Predictions({**found.columns, "valid_actions": mask})
 
 
-def test_an_agent_that_remembers_is_of_its_own_episode_only() -> None:
+def test_memory_depends_on_its_own_episode_only() -> None:
     rows = walked()
     agent = actor(rows, memory=True, burn_in=2)
     agent.fit(Walk(), rows, 3)
@@ -147,7 +147,7 @@ def test_an_agent_that_remembers_is_of_its_own_episode_only() -> None:
         assert states(session, 0) == first
 
 
-def test_policies_draw_what_they_say_is_likely() -> None:
+def test_policies_sample_their_distribution_within_bounds() -> None:
     rng = np.random.default_rng(0)
     policy = CategoricalPolicy(ACTIONS)
     outputs = torch.tensor([[0.0, 1.0, 2.0]]).repeat(4000, 1)
@@ -163,7 +163,7 @@ def test_policies_draw_what_they_say_is_likely() -> None:
         policy_of(Space("multibinary", shape=(2,), low=(0, 0), high=(1, 1)))
 
 
-def test_every_kind_of_observation_becomes_a_vector() -> None:
+def test_encoder_supports_all_leaf_types() -> None:
     parts = {
         "board": Space("box", "int64", (3, 3), (0.0,) * 9, (5.0,) * 9),
         "far": Space("box", "int64", (1,), (-1e6,), (1e6,)),
@@ -187,7 +187,7 @@ def test_every_kind_of_observation_becomes_a_vector() -> None:
     assert len({tuple(row) for row in found.tolist()}) == 3
 
 
-def test_of_a_board_that_hardly_changes_what_differs_is_what_is_seen() -> None:
+def test_normalised_encoder_separates_boards_with_few_changes() -> None:
     board = Space("multidiscrete", shape=(200,), low=(0,) * 200, high=(3,) * 200)
     boards = np.full((4, 200), 2)
     boards[:, 7] = range(4)
@@ -207,7 +207,7 @@ def test_of_a_board_that_hardly_changes_what_differs_is_what_is_seen() -> None:
     assert before < 0.5 < apart()
 
 
-def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
+def test_actor_critic_balances_a_pole_after_imagined_training() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, policy="random", episodes=12, test_episodes=1).train
     agent = ActorCriticTrainer(starts=16, horizon=40, rate=3e-3).begin(
@@ -220,7 +220,7 @@ def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
     assert np.mean([each.episode.returned for each in played]) > 100
 
 
-def test_the_true_environment_is_imagined_in_as_it_is_predicted() -> None:
+def test_environment_model_imagines_its_predictions() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, policy="random", episodes=3, test_episodes=0).train
     model = EnvironmentModel(spec)
@@ -237,7 +237,7 @@ def test_the_true_environment_is_imagined_in_as_it_is_predicted() -> None:
 
 
 def offline(rows: Dataset, steps: int, **options: object):
-    """Learn from rows alone."""
+    """Return an agent that has learned from rows alone."""
     pytest.importorskip("torchrl")
     from cwm_neural.cql import CqlTrainer
 
@@ -247,7 +247,7 @@ def offline(rows: Dataset, steps: int, **options: object):
     return agent
 
 
-def test_conservative_values_prefer_what_rows_did_with_success() -> None:
+def test_cql_prefers_rewarded_actions_of_rows() -> None:
     places = np.random.default_rng(0).permutation(np.repeat(np.arange(6), 20))
     rows = Dataset.of(
         [
@@ -260,7 +260,7 @@ def test_conservative_values_prefer_what_rows_did_with_success() -> None:
     assert chosen(offline(rows, 40), range(6)) == [2, 1, 2, 1, 2, 1]
 
 
-def test_conservative_policies_of_numbers_stay_between_their_bounds() -> None:
+def test_cql_actions_stay_within_bounds() -> None:
     seen = Space("box", "float32", (1,), (-1.0,), (1.0,))
     box = Space("box", "float32", (2,), (-2.0, 0.0), (2.0, 1.0))
     rng = np.random.default_rng(0)

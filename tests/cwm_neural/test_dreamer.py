@@ -1,4 +1,4 @@
-"""DreamerV3: its fit, its actions, and the spaces that it refuses."""
+"""DreamerV3: training, actions, and unsupported spaces."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ SMALLEST: dict[str, Any] = {
     "imagined": 2,
     "actor_from": 0,
 }
-TASK = Task(lambda: pytest.fail("nothing is played"), 0, 9)
+TASK = Task(lambda: pytest.fail("the environment must not be used"), 0, 9)
 PUSHES = Space("discrete", low=(0,), high=(1,))
 FORCES = Space("box", "float32", (1,), (-2.0,), (2.0,))
 PLACES = Space("box", "float32", (2,), (-np.inf,) * 2, (np.inf,) * 2)
@@ -40,7 +40,7 @@ PICTURES = Space("box", "uint8", (18, 20, 3), (0,) * 1080, (255,) * 1080)
 
 
 def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> Dataset:
-    """Return episodes in which a push moves a place to either side, until its distance is two."""
+    """Return episodes of pushes that move a place by one, until its distance from 0 is two."""
     rng, rows = np.random.default_rng(0), []
     for episode in range(episodes):
         place = 0
@@ -50,9 +50,9 @@ def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> D
             action = push if actions is PUSHES else np.array([4.0 * push - 2], np.float32)
             rows.append(
                 Transition(
-                    shown(space, place),
+                    observation_at(space, place),
                     action,
-                    shown(space, after),
+                    observation_at(space, after),
                     1.0,
                     abs(after) > 1,
                     episode=episode,
@@ -64,7 +64,7 @@ def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> D
     return Dataset.of(rows, observation_space=space, action_space=actions)
 
 
-def shown(space: Space, place: int) -> Any:
+def observation_at(space: Space, place: int) -> Any:
     """Return the observation at a place."""
     if space is PLACES:
         return np.array([place, -place], np.float32)
@@ -73,21 +73,21 @@ def shown(space: Space, place: int) -> Any:
     return picture
 
 
-def begun(rows: Dataset, **options: Any) -> Any:
+def untrained(rows: Dataset, **options: Any) -> Any:
     task = TrainingTask(rows.observation_space, rows.action_space)
     return DreamerTrainer(**SMALLEST | {"updates": 1.0, "warmup": 0} | options).begin(task)
 
 
 def acts(training: Any, history: list[tuple[Any, Any]], **given: Any) -> list[Any]:
-    """Return what the actor does in an episode of (action before, observation)."""
+    """Return the actions in an episode of (action before, observation)."""
     session = training.agent.open(TASK, **given)
     moments = [Moment(0, n, state, 9 - n) for n, state in enumerate(history)]
     return [session.plan([moment])[0].actions[0] for moment in moments]
 
 
-def test_what_is_fitted_to_begins_with_an_observation_that_no_action_led_to() -> None:
+def test_segments_start_with_an_observation_without_action() -> None:
     rows = walk()
-    net = begun(rows)._networks
+    net = untrained(rows)._networks
     batch = batch_of(rows, EpisodeSampler(rows), np.random.default_rng(0), net, (3, 10))
     flat = batch.reshape(-1)
     seen = flat["next", "observation"][:, 0]
@@ -102,9 +102,9 @@ def test_what_is_fitted_to_begins_with_an_observation_that_no_action_led_to() ->
     assert (flat["next", "reward"][begins & (pushes == 0)] == 0).all()
 
 
-def test_losses_fall_and_predictions_come_near() -> None:
+def test_training_reduces_losses_and_errors() -> None:
     rows = walk(episodes=12)
-    training = begun(rows, rate=5e-3, imagined=1)
+    training = untrained(rows, rate=5e-3, imagined=1)
     before = training.measure(rows)
     first, last = training.fit(rows, 2), [training.fit(rows, 4) for _ in range(5)][-1]
     after = training.measure(rows)
@@ -114,17 +114,17 @@ def test_losses_fall_and_predictions_come_near() -> None:
     assert after["reward error"] < before["reward error"]
 
 
-def test_pictures_are_told_by_how_they_differ_from_their_mean() -> None:
+def test_images_are_decoded_as_differences_from_their_mean() -> None:
     rows = walk(PICTURES)
     pixels = rows.columns["next_observations"] / 255
-    apart = ((pixels - pixels.mean(axis=0)) ** 2).sum(axis=(1, 2, 3)).max()
-    assert begun(rows, channels=4).fit(rows, 1)["model reco"] <= apart
+    variance = ((pixels - pixels.mean(axis=0)) ** 2).sum(axis=(1, 2, 3)).max()
+    assert untrained(rows, channels=4).fit(rows, 1)["model reco"] <= variance
 
 
 @pytest.mark.parametrize(("space", "actions"), [(PICTURES, PUSHES), (PLACES, FORCES)])
-def test_pictures_and_real_actions_are_served(space: Space, actions: Space) -> None:
+def test_images_and_real_actions_are_supported(space: Space, actions: Space) -> None:
     rows = walk(space, actions)
-    training = begun(rows, channels=4)
+    training = untrained(rows, channels=4)
     training.fit(rows, 2)
     start = EpisodeHistory((rows.row(0).observation,))
     step = training.model.imagine([start], rows).step({"actions": rows.columns["actions"][:1]})
@@ -136,71 +136,71 @@ def test_pictures_and_real_actions_are_served(space: Space, actions: Space) -> N
         assert (np.abs(np.asarray(action) - 0.5) <= 2.5).all()
 
 
-def test_it_remembers_the_episode_while_it_acts_and_forgets_it_with_the_next() -> None:
+def test_actor_resets_its_memory_with_each_episode() -> None:
     rows = walk()
-    training = begun(rows)
+    training = untrained(rows)
     training.fit(rows, 3)
     session = training.agent.open(TASK)
-    here = shown(PLACES, 0)
+    here = observation_at(PLACES, 0)
     policies = []
     for number, action in enumerate([None, 1, 0]):
         session.plan([Moment(0, number, (action, here), 9)])
-        policies.append(session._remembered[0].belief.numpy().copy())
+        policies.append(session._memories[0].belief.numpy().copy())
     assert not np.array_equal(policies[0], policies[2])
     session.plan([Moment(0, 0, (None, here), 9)])
-    np.testing.assert_array_equal(session._remembered[0].belief.numpy(), policies[0])
+    np.testing.assert_array_equal(session._memories[0].belief.numpy(), policies[0])
 
 
-def test_classes_of_rewards_that_are_alike_cancel_whatever_is_asked_beside_them() -> None:
-    net = begun(walk())._networks
+def test_equal_reward_classes_cancel_for_any_batch_size() -> None:
+    net = untrained(walk())._networks
     last = net.rewards.model[-1]
     with torch.no_grad():
         last.weight[:] = torch.randn(last.weight.shape[1], generator=torch.manual_seed(0))
     drawn = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float32)
     many = net.reset(64)._replace(belief=torch.from_numpy(drawn))
-    # two sums of 16 products of about 1, off by 16 roundings of double precision, times a class
+    # two sums of 16 products of about 1, with 16 rounding errors in double precision, times a class
     most = 2 * 16 * 16 * 2.0**-53 * net.scale.bins.abs().mean().item()
-    with net.asked():
+    with net.evaluating():
         for rows in (1, 2, 3, 5, 8, 64):
             parts = [
-                net.worth(many.at(part))[0]
+                net.rewards_and_ends(many.select(part))[0]
                 for part in np.split(np.arange(64), range(rows, 64, rows))
             ]
             assert np.abs(np.concatenate(parts)).max() < most, rows
 
 
-def test_a_plan_is_worth_what_its_steps_are() -> None:
+def test_returns_of_plans_equal_the_sum_of_their_steps() -> None:
     rows = walk()
-    training = begun(rows)
+    training = untrained(rows)
     training.fit(rows, 4)
     session = training.model.open([Planning("mcts", {"simulations": 9, "rollout": 3})], TASK)
-    action = session.plan([Moment(0, 0, shown(PLACES, 0), 4)])[0].actions[0]
+    action = session.plan([Moment(0, 0, observation_at(PLACES, 0), 4)])[0].actions[0]
     assert action in (0, 1)
     assert session.steps > 0
     model = DreamtPlanning(training.model._networks)
-    model.stand(shown(PLACES, 1))
+    model.stand(observation_at(PLACES, 1))
     here = model.here()
     plans = np.random.default_rng(0).integers(2, size=(2, 3, 5))
-    found = model.returns([here, shown(PLACES, -1)], plans)
-    # side by side kernels sum in another order: 5 steps, 6 layers, sums of 80 float32 products
+    found = model.returns([here, observation_at(PLACES, -1)], plans)
+    # parallel kernels sum in another order: 5 steps, 6 layers, sums of 80 float32 products
     near = 5 * 6 * 80 * 2.0**-24
-    for place, start in enumerate((here, shown(PLACES, -1))):
+    for place, start in enumerate((here, observation_at(PLACES, -1))):
         for number in range(3):
             model.stand(start)
             assert found[place, number] == pytest.approx(model.play(plans[place, number]), rel=near)
 
 
-def test_only_actions_that_are_allowed_are_taken() -> None:
+def test_actor_takes_only_valid_actions() -> None:
     rows = walk()
-    session = begun(rows).agent.open(TASK)
-    here = (None, shown(PLACES, 0))
+    session = untrained(rows).agent.open(TASK)
+    here = (None, observation_at(PLACES, 0))
     taken = {session.plan([Moment(n, 0, here, 9, valid=(1,))])[0].actions[0] for n in range(20)}
     assert taken == {1}
 
 
-def test_a_loss_that_is_no_number_ends_it_and_changes_nothing(tmp_path: Path) -> None:
+def test_diverged_update_changes_nothing(tmp_path: Path) -> None:
     rows = walk()
-    training = begun(rows)
+    training = untrained(rows)
     training.fit(rows, 2)
     before = training.model.predict(rows).columns
     rows.columns["next_observations"][:] = np.nan
@@ -210,9 +210,9 @@ def test_a_loss_that_is_no_number_ends_it_and_changes_nothing(tmp_path: Path) ->
         np.testing.assert_array_equal(column, before[name])
 
 
-def test_a_part_is_taken_over_and_fitted_no_more(tmp_path: Path) -> None:
+def test_adopted_and_frozen_part_stays_equal(tmp_path: Path) -> None:
     rows = walk()
-    known, training = begun(rows), begun(rows)
+    known, training = untrained(rows), untrained(rows)
     known.fit(rows, 3)
     known.save(tmp_path)
     training.adopt("decoder", tmp_path)
@@ -223,9 +223,9 @@ def test_a_part_is_taken_over_and_fitted_no_more(tmp_path: Path) -> None:
         assert all(torch.equal(left, right) for left, right in pairs) == same
 
 
-def test_the_actor_waits_until_there_is_something_to_dream_of() -> None:
+def test_actor_learns_only_after_actor_from() -> None:
     rows = walk()
-    training = begun(rows, actor_from=2)
+    training = untrained(rows, actor_from=2)
     began = [each.detach().clone() for each in training._of("actor")]
     for waits in (True, True, False):
         training.fit(rows, 1)
@@ -233,7 +233,7 @@ def test_the_actor_waits_until_there_is_something_to_dream_of() -> None:
         assert all(torch.equal(*pair) for pair in pairs) == waits
 
 
-def test_texts_and_forces_without_bounds_are_refused() -> None:
+def test_texts_and_unbounded_actions_are_refused() -> None:
     words = Space("text", max_length=9)
     endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
     refused = ((words, PUSHES, "text observations"), (PLACES, endless, "bounded Box"))

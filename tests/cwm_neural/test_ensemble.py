@@ -1,4 +1,4 @@
-"""Ensembles of networks: they learn rows, foresee chances, and are planned with."""
+"""Ensembles of networks: training, predictions, planning, and unsupported data."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ LINE = space_of(spaces.Box(-9, 9, (1,), np.float64))
 
 
 def walked(actions: Space, rows: int = 200) -> Dataset:
-    """Push a point along a line that pays where it is, and ends beyond 2."""
+    """Return rows of a point that is pushed along a line; the reward is its place, the end is 2."""
     rng = np.random.default_rng(0)
     before = rng.uniform(-3, 3, (rows, 1))
     drawn = rng.uniform(-1, 1, (rows, 1)) if actions.is_float else rng.integers(2, size=rows)
@@ -46,30 +46,30 @@ def walked(actions: Space, rows: int = 200) -> Dataset:
     return Dataset(columns, LINE, actions)
 
 
-def begun(rows: Dataset, seed: int = 0, **options: object):
+def untrained(rows: Dataset, seed: int = 0, **options: object):
     task = TrainingTask(rows.observation_space, rows.action_space, seed=seed)
     return find("trainer", "ensemble")(preset="tiny", **options).begin(task)
 
 
 @pytest.fixture(scope="module")
 def pushed():
-    training = begun(walked(PUSH), ratio=2.0)
+    training = untrained(walked(PUSH), ratio=2.0)
     training.fit(training_rows := walked(PUSH), 200)
     return training, training_rows
 
 
-def test_changes_rewards_and_ends_are_learned_from_rows(pushed) -> None:
+def test_ensemble_learns_changes_rewards_and_ends(pushed) -> None:
     training, rows = pushed
-    told = training.measure(rows)
-    assert told["number_error"] < 0.3
-    assert told["reward_error"] < 0.3
-    assert told["end_error"] < 0.1
+    measures = training.measure(rows)
+    assert measures["number_error"] < 0.3
+    assert measures["reward_error"] < 0.3
+    assert measures["end_error"] < 0.1
     found = training.model.predict(rows)
     assert found.shape == "certain"
     assert np.abs(found.columns["next_observations"] - rows.columns["next_observations"]).max() < 1
 
 
-def test_what_is_drawn_differs_by_member_and_its_middle_is_right(pushed) -> None:
+def test_samples_differ_and_their_mean_is_accurate(pushed) -> None:
     training, rows = pushed
     found = training.model.predict(rows, draws=8, seed=1)
     assert found.shape == "draws"
@@ -80,8 +80,8 @@ def test_what_is_drawn_differs_by_member_and_its_middle_is_right(pushed) -> None
 
 
 @pytest.mark.parametrize("actions", [PUSH, TURN], ids=["box", "discrete"])
-def test_plans_go_where_it_pays_and_step_the_model_all_at_once(actions: Space) -> None:
-    training = begun(walked(actions), ratio=2.0)
+def test_plans_move_towards_rewards(actions: Space) -> None:
+    training = untrained(walked(actions), ratio=2.0)
     training.fit(walked(actions), 100)
     [name] = training.model.planners
     session_model = training.model.planning
@@ -92,12 +92,12 @@ def test_plans_go_where_it_pays_and_step_the_model_all_at_once(actions: Space) -
     assert session_model.counter[0] >= 2 * 100
 
 
-def test_what_comes_after_their_horizon_counts_for_plans() -> None:
+def test_plans_include_values_beyond_their_horizon() -> None:
     rows = walked(PUSH, 400)
-    rows.columns["rewards"][:] = rows.columns["terminations"]  # only the end pays
-    training = begun(rows, ratio=5.0)
-    told = training.fit(rows, 200)
-    assert told["value"] < 0.01
+    rows.columns["rewards"][:] = rows.columns["terminations"]  # the only reward is at the end
+    training = untrained(rows, ratio=5.0)
+    measures = training.fit(rows, 200)
+    assert measures["value"] < 0.01
     at = torch.tensor([[-2.0], [0.0], [1.0], [1.8]]).expand(2, -1, -1)
     with torch.inference_mode():
         values = training.networks.values(at).mean(0).tolist()
@@ -108,37 +108,37 @@ def test_what_comes_after_their_horizon_counts_for_plans() -> None:
     moment = Moment(0, 0, np.array([0.0]), 9)
     [plan] = Decider([short], session_model, seed=0).plan([moment])
     assert plan[0] > 0.5
-    assert "value" not in begun(rows, discount=0.0).fit(rows, 10)
+    assert "value" not in untrained(rows, discount=0.0).fit(rows, 10)
 
 
-def test_the_same_seed_gives_the_same_networks_and_another_seed_others() -> None:
+def test_seed_determines_the_networks() -> None:
     rows = walked(PUSH, 40)
     digests = []
     for seed in (1, 1, 2):
-        training = begun(rows, seed)
+        training = untrained(rows, seed)
         training.fit(rows, 2)
         digests.append(training.model.digest)
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_of_one_symbol_all_outcomes_are_told_with_their_chances() -> None:
+def test_single_symbols_have_outcomes_with_probabilities() -> None:
     spec = environment("FrozenLake-v1")
     rows = record(spec, policy="random", episodes=80, test_episodes=1)
-    training = begun(rows, ratio=1.0)
+    training = untrained(rows, ratio=1.0)
     training.fit(rows, 250)
     assert training.model.planners == ()
     model = training.model.planning
     model.draw_from((0,))
     model.stand(0)
-    told = model.outcomes(2)
-    assert told is not None
-    assert sum(each.probability for each in told) == pytest.approx(1)
-    likely = {each.step.observation for each in told if each.probability > 0.15}
-    assert likely == {0, 1, 4}  # slipping: the right, and both sides of it
-    assert model.step(2).observation in {each.step.observation for each in told}
+    measures = model.outcomes(2)
+    assert measures is not None
+    assert sum(each.probability for each in measures) == pytest.approx(1)
+    likely = {each.step.observation for each in measures if each.probability > 0.15}
+    assert likely == {0, 1, 4}  # slipping: right, and both sides
+    assert model.step(2).observation in {each.step.observation for each in measures}
 
 
-def test_pictures_texts_no_rows_and_losses_that_are_no_numbers_are_refused() -> None:
+def test_ensemble_refuses_images_texts_no_rows_and_nan() -> None:
     picture = space_of(spaces.Box(0, 255, (32, 32, 3), np.uint8))
     make = find("trainer", "ensemble")(preset="tiny")
     with pytest.raises(CwmError, match="--model transformer --tokenizer vq"):
@@ -146,7 +146,7 @@ def test_pictures_texts_no_rows_and_losses_that_are_no_numbers_are_refused() -> 
     with pytest.raises(CwmError, match="text only"):
         make.begin(TrainingTask(space_of(spaces.Text(5)), TURN))
     rows = walked(PUSH, 40)
-    training = begun(rows)
+    training = untrained(rows)
     with pytest.raises(CwmError, match="no rows"):
         training.fit(rows[np.zeros(40, bool)], 1)
     rows.columns["rewards"][3:] = np.nan
@@ -154,7 +154,7 @@ def test_pictures_texts_no_rows_and_losses_that_are_no_numbers_are_refused() -> 
         training.fit(rows, 1)
 
 
-def test_learning_keeps_what_it_trained_so_that_it_is_planned_with(tmp_path: Path) -> None:
+def test_cwm_learn_saves_a_model_for_evaluation_and_planning(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["strategy.profile=tiny", "strategy.warm=30", "strategy.every=10"]
     result = cwm_cli.learn(
@@ -166,9 +166,9 @@ def test_learning_keeps_what_it_trained_so_that_it_is_planned_with(tmp_path: Pat
     assert done.side.report.planner == "icem"
 
 
-def test_members_are_taken_over_and_stay_as_they_are_where_they_are_frozen(tmp_path: Path) -> None:
+def test_adopted_and_frozen_members_stay_equal(tmp_path: Path) -> None:
     rows = walked(PUSH, 40)
-    known, later = begun(rows, 1), begun(rows, 2)
+    known, later = untrained(rows, 1), untrained(rows, 2)
     known.fit(rows, 2)
     known.save(tmp_path)
     later.adopt("model", tmp_path)
@@ -176,5 +176,5 @@ def test_members_are_taken_over_and_stay_as_they_are_where_they_are_frozen(tmp_p
     later.freeze("model")
     assert later.fit(walked(PUSH, 80), 9) == {}
     assert later.model.digest == known.model.digest
-    with pytest.raises(CwmError, match="no separate part 'eyes'"):
-        later.adopt("eyes", tmp_path)
+    with pytest.raises(CwmError, match="no separate part 'camera'"):
+        later.adopt("camera", tmp_path)

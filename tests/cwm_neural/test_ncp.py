@@ -1,4 +1,4 @@
-"""Recurrent circuits in place of a transformer."""
+"""Recurrent circuits instead of a transformer."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("trainer", [NcpTrainer, NcpMultiTrainer])
-def test_circuits_learn_a_small_world_better_than_that_nothing_changes(trainer):
+def test_circuits_predict_better_than_no_change(trainer):
     sizes = {"embedding": 8} if trainer is NcpTrainer else {"units": 48, "width": 32}
     training = trainer(**sizes, batch_tokens=900, updates=1.0, rate=1e-2).begin(
         TrainingTask(BOARD, WAYS)
@@ -24,7 +24,7 @@ def test_circuits_learn_a_small_world_better_than_that_nothing_changes(trainer):
     assert measured["exact"] > measured["copy_exact"] + 0.4
 
 
-def test_published_circuits_are_as_large_as_published():
+def test_published_circuit_has_the_published_size():
     from cwm_neural.backbones import Circuit
 
     multi = NcpMultiTrainer(preset="iris")

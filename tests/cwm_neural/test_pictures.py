@@ -1,4 +1,4 @@
-"""Pictures as observations: two small games, what records them, and what refuses them."""
+"""Images as observations: two games, recordings, and commands that refuse images."""
 
 import gymnasium as gym
 import numpy as np
@@ -22,14 +22,14 @@ LEFT, STAY, RIGHT = range(3)
 
 
 class TestCatch:
-    def test_a_ball_that_lands_on_the_paddle_pays_and_one_beside_it_costs(self):
+    def test_caught_ball_has_reward_1_and_missed_ball_minus_1(self):
         for column, reward in ((3, 1.0), (5, -1.0)):
             game = Catch(rows=4, columns=4, tile=8)
             game.state = CatchState(min(column, 3), 1, 2 if column == 3 else 0)
             assert game.step(RIGHT)[1:4] == (0.0, False, False)
             assert game.step(STAY)[1:4] == (reward, True, False)
 
-    def test_the_paddle_stops_at_the_sides(self):
+    def test_paddle_stops_at_the_sides(self):
         game = Catch()
         game.state = CatchState(3, 0, 0)
         game.step(LEFT)
@@ -45,7 +45,7 @@ class TestCatch:
                 _, reward, over, _, _ = game.step(1 + int(np.sign(ball - paddle)))
             assert reward == 1
 
-    def test_a_picture_tells_the_state_also_where_the_ball_hides_the_paddle(self):
+    def test_state_is_restored_from_any_image(self):
         game, other = Catch(), Catch()
         for row in range(8):
             for ball in range(8):
@@ -58,13 +58,13 @@ class TestCatch:
 
 
 class TestMovingDots:
-    def test_dots_bounce_off_the_sides_as_the_description_says(self):
+    def test_dots_bounce_off_the_sides(self):
         game = MovingDots(size=16, dots=2, dot=4)
         game.state = DotState(((1, 11), (5, 5)), ((-2, 2), (0, 1)))
         assert game.step(0)[1] == 0
         assert game.state == DotState(((1, 11), (5, 6)), ((2, -2), (0, 1)))
 
-    def test_a_nudge_pushes_the_red_dot_alone_and_touching_pays(self):
+    def test_nudge_moves_the_red_dot_only_and_overlap_has_reward_1(self):
         game = MovingDots(size=16, dots=2, dot=4)
         game.state = DotState(((2, 2), (7, 2)), ((1, 0), (0, 0)))
         _, reward, *_ = game.step(2)
@@ -72,7 +72,7 @@ class TestMovingDots:
         assert game.step(2)[1] == 1
         assert game.state.velocities[0] == (2, 0)
 
-    def test_one_picture_does_not_tell_the_next(self):
+    def test_one_image_does_not_determine_the_next(self):
         one, other = MovingDots(), MovingDots()
         one.state = DotState(((9, 9), (0, 0)), ((1, 0), (0, 0)))
         other.state = DotState(((9, 9), (0, 0)), ((-1, 0), (0, 0)))
@@ -82,7 +82,7 @@ class TestMovingDots:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_a_game_keeps_the_rules_of_gymnasium_and_goes_on_exactly_from_saved_states(name):
+def test_games_pass_check_env_and_restore_states(name):
     spec = environment(name)
     check_env(spec.make(render_mode="rgb_array").unwrapped)
     assert Opening.of(spec, {}).simulator(0) is not None
@@ -91,7 +91,7 @@ def test_a_game_keeps_the_rules_of_gymnasium_and_goes_on_exactly_from_saved_stat
     assert game.render().shape == (256, 256, 3)
 
 
-def test_catch_predicts_itself_from_its_pictures():
+def test_catch_predicts_its_own_rows():
     spec = environment("Catch-v0")
     rows = record(spec, policy="random", episodes=3, test_episodes=0)
     found = EnvironmentModel(spec).predict(rows)
@@ -99,7 +99,7 @@ def test_catch_predicts_itself_from_its_pictures():
         np.testing.assert_array_equal(found.columns[name], rows.columns[name])
 
 
-def test_a_recording_of_pictures_is_small_and_comes_back(tmp_path):
+def test_recorded_images_are_compressed_and_reloaded(tmp_path):
     rows = record(environment("MovingDots-v0"), policy="random", episodes=4, test_episodes=1)
     rows.save(tmp_path / "dots.npz")
     again = Dataset.load(tmp_path / "dots.npz")
@@ -116,7 +116,7 @@ def test_a_recording_of_pictures_is_small_and_comes_back(tmp_path):
         ({"ball": 1}, "unknown argument of Catch-v0 'ball'"),
     ],
 )
-def test_a_game_that_cannot_be_played_is_refused_with_the_reason(arguments, reason):
+def test_invalid_game_arguments_are_refused(arguments, reason):
     with pytest.raises(CwmError, match=reason):
         environment("Catch-v0").make(**arguments)
 
@@ -124,24 +124,24 @@ def test_a_game_that_cannot_be_played_is_refused_with_the_reason(arguments, reas
 SCREEN = spaces.Box(0, 255, (210, 160, 3), np.uint8)
 
 
-def test_a_screen_is_a_picture_and_a_photograph_is_too_large():
+def test_screens_are_images_and_photographs_are_too_large():
     assert space_of(SCREEN).is_picture
     with pytest.raises(CwmError, match="the limit is 262,144"):
         space_of(spaces.Box(0, 255, (600, 800, 3), np.uint8))
 
 
-def test_programs_refuse_pictures_wherever_they_are_and_say_what_to_do():
+def test_programs_refuse_nested_images_with_a_remedy():
     seen = space_of(gym.spaces.Dict(mission=spaces.Discrete(2), screen=SCREEN))
     with pytest.raises(CwmError) as refusal:
         refuse_pictures(seen, "a program")
-    said = str(refusal.value)
-    assert said.startswith("observations.screen are pixels (210x160x3)")
-    assert "cwm train" in said and "\n" not in said
+    message = str(refusal.value)
+    assert message.startswith("observations.screen are pixels (210x160x3)")
+    assert "cwm train" in message and "\n" not in message
     refuse_pictures(space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)), "a program")
 
 
 @pytest.mark.parametrize("work", [synthesize, pytest.param(learn, marks=pytest.mark.slow)])
-def test_whoever_looks_for_a_program_refuses_pictures_at_once(work, tmp_path):
+def test_program_searches_refuse_images(work, tmp_path):
     with pytest.raises(CwmError, match="are pixels"):
         work("Catch-v0", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -150,7 +150,7 @@ def test_whoever_looks_for_a_program_refuses_pictures_at_once(work, tmp_path):
 NOISY = {"noise": {"pixels": 0.1}}
 
 
-def test_noise_on_pixels_is_a_share_of_the_largest_value_and_leaves_bytes():
+def test_pixel_noise_is_relative_and_keeps_bytes():
     spec = environment("Catch-v0")
     clean, noisy, again = spec.make(), spec.make(**NOISY), spec.make(**NOISY)
     seen = [env.reset(seed=4)[0] for env in (clean, noisy, again)]
@@ -160,7 +160,7 @@ def test_noise_on_pixels_is_a_share_of_the_largest_value_and_leaves_bytes():
     brighter = seen[1][black & (seen[1] > 0)].astype(float)
     assert len(brighter) / black.sum() == pytest.approx(0.5, abs=0.05)
     assert np.sqrt(np.mean(brighter**2)) == pytest.approx(25.5, rel=0.05)
-    assert not spec.restore(noisy.unwrapped, seen[1]), "a noisy picture tells no state"
+    assert not spec.restore(noisy.unwrapped, seen[1]), "a noisy image does not determine the state"
     assert "standard deviation of 0.1 of their largest value" in spec.describe(noisy)
     with pytest.raises(
         CwmError, match="unknown observation component or attribute of CartPole-v1 'pixels'"
@@ -168,12 +168,12 @@ def test_noise_on_pixels_is_a_share_of_the_largest_value_and_leaves_bytes():
         environment("CartPole-v1").make(**NOISY)
 
 
-SLOW = pytest.mark.slow  # the package draws each tile that it knows
+SLOW = pytest.mark.slow  # minigrid draws all of its tiles
 VIEWED = ("Sokoban-v0", "Sokoban-Teleport-v0", pytest.param("MiniGrid-Empty-5x5-v0", marks=SLOW))
 
 
 @pytest.mark.parametrize("name", VIEWED)
-def test_boards_are_seen_as_pictures_that_tell_their_state(name):
+def test_pixel_views_of_boards_determine_the_state(name):
     if name.startswith("MiniGrid"):
         pytest.importorskip("minigrid")
     spec, args = environment(name), {"view": "pixels"}
@@ -190,7 +190,7 @@ def test_boards_are_seen_as_pictures_that_tell_their_state(name):
 
 
 @pytest.mark.slow
-def test_a_picture_of_a_grid_does_not_tell_what_is_carried_and_so_not_the_state():
+def test_grid_images_do_not_show_carried_objects():
     pytest.importorskip("minigrid")
     spec = environment("MiniGrid-DoorKey-5x5-v0")
     env = spec.make(view="pixels")

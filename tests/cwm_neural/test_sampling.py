@@ -1,4 +1,4 @@
-"""Segments of episodes that models are trained on."""
+"""Random segments of episodes for training."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SPACE = Space("discrete", low=(0,), high=(999,))
 
 
 def rows_of(*lengths: int) -> Dataset:
-    """Return episodes of some lengths, whose rows lie among one another."""
+    """Return interleaved rows of episodes with the given lengths."""
     rows = [
         Transition(10 * episode + step, 0, 10 * episode + step + 1, 0.0, False, episode=episode)
         for step in range(max(lengths, default=0))
@@ -22,7 +22,7 @@ def rows_of(*lengths: int) -> Dataset:
     return Dataset.of(rows, observation_space=SPACE, action_space=SPACE)
 
 
-def test_segments_are_of_one_episode_in_its_order_and_padded_where_it_is_over() -> None:
+def test_segments_are_ordered_parts_of_one_episode() -> None:
     rows = rows_of(3, 8, 5)
     sampler = EpisodeSampler(rows)
     for anchor in ("start", "end"):
@@ -38,7 +38,7 @@ def test_segments_are_of_one_episode_in_its_order_and_padded_where_it_is_over() 
             )
 
 
-def test_short_episodes_are_drawn_as_often_as_long_ones_and_recent_ones_more_often() -> None:
+def test_episodes_are_equally_likely_unless_recent() -> None:
     rows = rows_of(1, 9, 1, 9, 1, 9, 1, 9)
     draws = [
         EpisodeSampler(rows, recent=recent).draw(np.random.default_rng(1), 4000, 1)
@@ -54,7 +54,7 @@ def test_short_episodes_are_drawn_as_often_as_long_ones_and_recent_ones_more_oft
     )
 
 
-def test_draws_follow_from_the_generator_and_no_rows_are_refused() -> None:
+def test_samples_depend_on_the_generator_and_zero_rows_are_refused() -> None:
     sampler = EpisodeSampler(rows_of(4, 6), recent=True)
     left, right = (sampler.draw(np.random.default_rng(5), 9, 3) for _ in range(2))
     np.testing.assert_array_equal(left.rows, right.rows)

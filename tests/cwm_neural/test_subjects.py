@@ -1,4 +1,4 @@
-"""Trained runs through the commands that know any world model: scored, planned with, timed."""
+"""Commands for any world model work with trained runs: evaluate, plan and bench-speed."""
 
 import pytest
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 FEW = {"mcts.simulations": 4}
-"""Simulations of a decision, as few as make a plan."""
+"""The smallest number of simulations per decision that makes a plan."""
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_a_trained_model_is_scored_by_its_rows_by_its_draws_and_in_rollouts(trained):
+def test_evaluate_scores_a_trained_model(trained):
     found = cwm_cli.evaluate(trained, rollout_count=2, options={"checkpoint.checkpoint": "last"})
     assert found.scores.train.transitions > found.scores.test.transitions > 0
     assert 0 < found.scores.test.terminated <= 1
@@ -36,22 +36,22 @@ def test_a_trained_model_is_scored_by_its_rows_by_its_draws_and_in_rollouts(trai
     assert skilled.scores.test.skill is not None
 
 
-def test_a_trained_model_is_planned_with_and_nothing_is_kept_from_it(trained):
+def test_plan_uses_a_trained_model_and_stores_no_rows(trained):
     found = cwm_cli.plan(trained, episodes=1, max_steps=3, planner="mcts", options=FEW)
     assert found.side.returns == [3.0]
     assert found.side.report.planner == "mcts"
     assert found.learn_from is None
 
 
-def test_a_trained_model_is_timed_as_it_imagines_one_episode_and_many(trained):
+def test_bench_speed_times_a_trained_model(trained):
     found = cwm_cli.bench_speed(trained, rows=5)
-    told = found.as_json()["world_model"]
-    assert told["batched_median_seconds"] > 0 and told["median_seconds"] > 0
-    assert told["rows_timed"] == 64
-    assert told["score"]["transitions"] == 5
+    timed = found.as_json()["world_model"]
+    assert timed["batched_median_seconds"] > 0 and timed["median_seconds"] > 0
+    assert timed["rows_timed"] == 64
+    assert timed["score"]["transitions"] == 5
 
 
-def test_options_that_a_trained_run_does_not_have_are_refused(trained):
+def test_unknown_options_of_trained_runs_are_refused(trained):
     with pytest.raises(CwmError, match="statistician"):
         cwm_cli.evaluate(trained, options={"statistician.noise": 0.2})
     with pytest.raises(CwmError, match="checkpoint"):

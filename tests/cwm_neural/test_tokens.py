@@ -1,4 +1,4 @@
-"""Observations as tokens: decoding inverts encoding."""
+"""Grid tokenizer: decoding inverts encoding."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def rows_of(space, observations):
-    """Return rows that lead from each observation to the next."""
+    """Return rows with transitions from each observation to the next."""
     pairs = zip(observations, [*observations[1:], observations[0]], strict=True)
     rows = [Transition(one, 0, other, 0.0, False) for one, other in pairs]
     return Dataset.of(
@@ -28,14 +28,14 @@ def rows_of(space, observations):
 
 
 def integers(shape, low, high):
-    """Return a box of whole numbers."""
+    """Return a box space of whole numbers."""
     size = int(np.prod(shape))
     return Space("box", shape=shape, low=(low,) * size, high=(high,) * size)
 
 
 @settings(max_examples=25)
 @given(st.data())
-def test_whole_numbers_boards_and_texts_are_read_back_exactly(data):
+def test_numbers_boards_and_texts_are_decoded_exactly(data):
     low, count = data.draw(st.integers(-5, 5)), data.draw(st.integers(1, 6))
     leaves = {
         "number": (Space("discrete", low=(low,), high=(low + 3,)), ()),
@@ -74,7 +74,7 @@ def test_whole_numbers_boards_and_texts_are_read_back_exactly(data):
 
 
 @pytest.mark.parametrize("name", ["DoorKey-5x5", "ObstructedMaze-1Dlhb", "GoToObject-6x6-N2"])
-def test_objects_are_read_back_in_the_very_rows_that_they_had(name):
+def test_objects_keep_their_table_rows(name):
     from cwm_minigrid.grid import SCHEMA
 
     rows, _ = record(f"MiniGrid-{name}-v0", episodes=4, limit=60)
@@ -83,7 +83,7 @@ def test_objects_are_read_back_in_the_very_rows_that_they_had(name):
     assert tokenizer.measure(rows) == {"unknown": 0, "round_trip": 1}
 
 
-def test_cells_that_were_never_met_are_unknown_and_stay_as_they_were():
+def test_unknown_cells_keep_their_previous_content():
     space = integers((2, 2), 0, 9)
     tokenizer = GridTokenizer(space, None)
     tokenizer.fit(rows_of(space, [np.array([[1, 2], [3, 4]])]), 0)
@@ -93,11 +93,11 @@ def test_cells_that_were_never_met_are_unknown_and_stay_as_they_were():
     assert np.array_equal(tokenizer.decode(tokens, {"observations": met})["observations"], met)
 
 
-def test_real_numbers_are_the_nearest_codes():
+def test_real_numbers_are_rounded_to_codes():
     space = Space("box", "float32", (2,), (-np.inf,) * 2, (np.inf,) * 2)
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(500, 2)).astype(np.float32)
-    seen[:, 1] = rng.integers(0, 5, 500)  # few values are codes themselves
+    seen[:, 1] = rng.integers(0, 5, 500)  # each of few values is a code
     tokenizer = GridTokenizer(space, None, codes=32)
     tokenizer.fit(rows_of(space, list(seen)), 0)
     columns = {"observations": seen}
@@ -106,6 +106,6 @@ def test_real_numbers_are_the_nearest_codes():
     assert np.abs(back[:, 0] - seen[:, 0]).mean() < 0.05
 
 
-def test_what_would_be_too_many_tokens_is_refused():
+def test_too_many_tokens_are_refused():
     with pytest.raises(CwmError, match="would be 1,024 tokens"):
         GridTokenizer(integers((32, 32), 0, 9), None)

@@ -1,4 +1,4 @@
-"""`cwm train` as a user meets it, with a model that needs no torch: killed, continued, refused."""
+"""`cwm train` with a model that needs no torch: results, resuming, errors and views."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def lines(folder: Path) -> list[dict]:
     return found
 
 
-def test_a_model_and_an_agent_are_trained_and_every_epoch_says_what_it_came_to(pole) -> None:
+def test_train_records_every_epoch_of_model_and_agent(pole) -> None:
     done = pole.inside(*POLE, *SHORT, "--steps", "200", "--run", "r", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -80,10 +80,10 @@ def test_a_model_and_an_agent_are_trained_and_every_epoch_says_what_it_came_to(p
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_goes_on_to_the_same_end(pole) -> None:
-    asked = (*POLE, *SHORT, "--steps", "200")
-    assert pole.inside(*asked, "--run", "whole").returncode == 0
-    slow = (*asked, "-o", "patience=0.05", "--run", "killed")
+def test_killed_training_continues_to_the_same_result(pole) -> None:
+    command = (*POLE, *SHORT, "--steps", "200")
+    assert pole.inside(*command, "--run", "whole").returncode == 0
+    slow = (*command, "-o", "patience=0.05", "--run", "killed")
     process, journal = pole.start(*slow), pole.folder / "killed" / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 4, 60)
     os.kill(process.pid, signal.SIGKILL)
@@ -95,12 +95,12 @@ def test_a_training_that_is_killed_goes_on_to_the_same_end(pole) -> None:
 
 
 class Crash(BaseException):
-    """Simulates the end of a process within the same process."""
+    """Stands in for the end of the process."""
 
 
 @pytest.fixture
 def here(pole, monkeypatch):
-    """Know the plugin in this process."""
+    """Activate the plugin in this process; return the folder."""
     with pole._plugins_here(monkeypatch):
         yield pole.folder
 
@@ -114,14 +114,14 @@ TRAINED = {
 
 
 @pytest.mark.slow
-def test_a_crash_after_any_line_or_any_checkpoint_changes_nothing(here, monkeypatch) -> None:
+def test_crash_after_any_line_or_checkpoint_changes_nothing(here, monkeypatch) -> None:
     whole, broken = here / "whole", here / "broken"
     cwm_cli.train(**TRAINED, run=whole)
-    write, keep = TrainRun._write, TrainRun.keep
+    methods = {name: getattr(TrainRun, name) for name in ("_write", "save_checkpoint")}
 
-    def crash_after(what):
+    def crash_after(method):
         def crashing(run, *arguments):
-            what(run, *arguments)
+            method(run, *arguments)
             raise Crash
 
         return crashing
@@ -130,8 +130,8 @@ def test_a_crash_after_any_line_or_any_checkpoint_changes_nothing(here, monkeypa
         try:
             with monkeypatch.context() as patch:
                 if len(lines(whole)) * 2 > times:
-                    name, what = ("_write", write) if times % 2 == 0 else ("keep", keep)
-                    patch.setattr(TrainRun, name, crash_after(what))
+                    name = "_write" if times % 2 == 0 else "save_checkpoint"
+                    patch.setattr(TrainRun, name, crash_after(methods[name]))
                 cwm_cli.train(**TRAINED, run=broken)
             if times >= len(lines(whole)) * 2:
                 break
@@ -146,7 +146,7 @@ def test_a_crash_after_any_line_or_any_checkpoint_changes_nothing(here, monkeypa
 
 
 @pytest.mark.slow
-def test_more_steps_go_on_where_fewer_ended(here) -> None:
+def test_more_steps_continue_a_finished_run(here) -> None:
     for steps in (80, 160):
         cwm_cli.train(**{**TRAINED, "steps": steps}, run=here / "parts")
     cwm_cli.train(**TRAINED, run=here / "whole")
@@ -154,20 +154,20 @@ def test_more_steps_go_on_where_fewer_ended(here) -> None:
 
 
 @pytest.mark.slow
-def test_rows_of_a_dataset_are_all_that_is_learned_from(pole) -> None:
+def test_training_on_a_dataset_collects_no_rows(pole) -> None:
     recorded = pole.inside(
         "collect", "--env", "CartPole-v1", "--policy", "random", "--out", "d.npz"
     )
     assert recorded.returncode == 0, recorded.stderr
-    asked = (*POLE, "--dataset", "d.npz", *SHORT, "--run", "r", "--json")
-    found = json.loads(pole.inside(*asked, "--steps", "120").stdout)
+    command = (*POLE, "--dataset", "d.npz", *SHORT, "--run", "r", "--json")
+    found = json.loads(pole.inside(*command, "--steps", "120").stdout)
     assert (found["epochs"], found["returns"]) == (3, [])
     kinds = [each["kind"] for each in lines(pole.folder / "r")]
     assert "rows" not in kinds
     assert found["held_out"]["off"] < 0.1
     own = ("train", "--env", "CartPole-v1", "--agent", "copying", "--dataset", "d.npz", *SHORT)
     found = json.loads(pole.inside(*own, "--steps", "40", "--json").stdout)
-    assert found["parameters"] == {"policy": 4}  # what learns from rows alone needs no model
+    assert found["parameters"] == {"policy": 4}  # the agent needs no model
 
 
 PROGRAM = """
@@ -187,10 +187,10 @@ class Environment:
 
 
 @pytest.mark.slow
-def test_an_agent_learns_in_a_program(pole) -> None:
+def test_agent_learns_in_a_program(pole) -> None:
     (pole.folder / "pole.py").write_text(PROGRAM)
-    asked = ("train", "--env", "CartPole-v1", "--world", "pole.py", "--agent", "climbing")
-    done = pole.inside(*asked, *SHORT, "-o", "tries=6", "--steps", "80", "--run", "r", "--json")
+    command = ("train", "--env", "CartPole-v1", "--world", "pole.py", "--agent", "climbing")
+    done = pole.inside(*command, *SHORT, "-o", "tries=6", "--steps", "80", "--run", "r", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["parameters"] == {"policy": 4}
@@ -206,17 +206,17 @@ def test_an_agent_learns_in_a_program(pole) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in matmul:RuntimeWarning")
-def test_what_diverges_stops_says_where_and_is_not_repeated(pole) -> None:
-    asked = (*POLE, *SHORT, "-o", "rate=3", "--steps", "200")
-    done = pole.inside(*asked)
+def test_diverged_training_stops_with_a_reason_and_is_not_repeated(pole) -> None:
+    command = (*POLE, *SHORT, "-o", "rate=3", "--steps", "200")
+    done = pole.inside(*command)
     assert done.returncode == 1
-    told = done.stderr.strip().splitlines()[-1]
-    assert "at update " in told
-    assert ", by step " in told
-    assert "a smaller rate (-o model.rate=...)" in told
-    again = pole.inside(*asked)
+    shown = done.stderr.strip().splitlines()[-1]
+    assert "at update " in shown
+    assert ", by step " in shown
+    assert "a smaller rate (-o model.rate=...)" in shown
+    again = pole.inside(*command)
     assert again.returncode == 1
-    assert again.stderr.strip().splitlines()[-1] == told
+    assert again.stderr.strip().splitlines()[-1] == shown
     (run,) = (pole.folder / "runs").iterdir()
     assert [each["kind"] for each in lines(run)].count("diverged") == 1
 
@@ -232,7 +232,7 @@ REFUSED = {
     "unknown option": (["-o", "rat=1"], "did you mean rate?"),
     "no folder": (["--init", "model"], "write --init model=RUN"),
     "no such folder": (["--init", "model=none"], "there is no checkpoint none"),
-    "no such part": (["--freeze", "eyes"], "no separate part 'eyes'"),
+    "no such part": (["--freeze", "camera"], "no separate part 'camera'"),
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
     "rows of something else": (["--dataset", "lake.npz"], "contains transitions of FrozenLake-v1"),
     "few rows": (["--dataset", "few.npz"], "at least 32 are needed"),
@@ -246,7 +246,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(pole) -> None:
+def test_invalid_choices_are_refused_in_one_line_without_a_run(pole) -> None:
     (pole.folder / "pole.py").write_text(PROGRAM)
     recorded = {"lake": ("FrozenLake-v1", 1), "few": ("CartPole-v1", 1), "many": ("CartPole-v1", 9)}
     for name, (env, episodes) in recorded.items():
@@ -260,16 +260,16 @@ def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(pole) -> None:
     wrong = {}
     for name, (given, words) in REFUSED.items():
         done = pole.inside(*POLE, *given, "--run", "r")
-        told = done.stderr.strip().splitlines()
-        lines_told = 1 if done.returncode == 1 else len(told)  # wrong usage has a box
-        if done.returncode not in (1, 2) or words not in done.stderr or len(told) != lines_told:
+        shown = done.stderr.strip().splitlines()
+        expected = 1 if done.returncode == 1 else len(shown)  # usage errors have a box
+        if done.returncode not in (1, 2) or words not in done.stderr or len(shown) != expected:
             wrong[name] = done.stderr
         if (pole.folder / "r").exists():
             wrong[name] = "it left a run"
     assert not wrong
 
 
-def test_rows_of_a_damaged_line_are_not_written_over(pole) -> None:
+def test_rows_of_a_damaged_line_are_not_overwritten(pole) -> None:
     folder = pole.folder / "r"
     assert pole.inside(*POLE, *SHORT, "--steps", "80", "--run", "r").returncode == 0
     rows = {path: path.read_bytes() for path in folder.glob("rows-*.npz")}
@@ -284,21 +284,21 @@ def test_rows_of_a_damaged_line_are_not_written_over(pole) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_begins_with_what_another_run_learned_and_may_stay_so(here) -> None:
+def test_parts_are_initialised_from_another_run_and_frozen(here) -> None:
     first = cwm_cli.train(**TRAINED, run=here / "first")
     again = cwm_cli.train(
         **TRAINED, seed=1, init={"linear": first.run}, freeze=["linear"], run=here / "again"
     )
     kept = TrainRun.load(first.run)
-    best = kept.restored()[0].model.weights
-    np.testing.assert_array_equal(TrainRun.load(again.run).restored()[0].model.weights, best)
-    last = kept.restored({"checkpoint.checkpoint": "last"})[0].model.weights
+    best = kept.restore()[0].model.weights
+    np.testing.assert_array_equal(TrainRun.load(again.run).restore()[0].model.weights, best)
+    last = kept.restore({"checkpoint.checkpoint": "last"})[0].model.weights
     assert np.isfinite(last).all()
     with pytest.raises(CwmError, match=r"started with other settings, .*seed"):
         cwm_cli.train(**TRAINED, seed=2, run=here / "first")
 
 
-def test_what_needs_torch_says_so_where_there_is_none(here, monkeypatch) -> None:
+def test_missing_torch_names_the_extra(here, monkeypatch) -> None:
     from linear_training import LinearTrainer
 
     monkeypatch.setattr(LinearTrainer, "requires", ("no_such_torch",))
@@ -312,21 +312,21 @@ ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 HOSTILE = "\x1b[2J\x07\u202eevil [/x] 日本語"
 
 
-def test_the_picture_shows_returns_and_losses_and_fits_any_terminal(here) -> None:
+def test_live_view_fits_any_terminal(here) -> None:
     view = training_view(terminal(100, 40))
     cwm_cli.train(**TRAINED, run=here / "r", observer=view)
-    told = drawn(view, 110, 45)
-    assert told[0].startswith("CartPole-v1 · linear · climbing")
-    assert sum("\u2502" in line for line in told) > 5
-    assert any("held-out  off " in line for line in told)
-    assert "160/160 steps" in told[-1]
+    shown = drawn(view, 110, 45)
+    assert shown[0].startswith("CartPole-v1 · linear · climbing")
+    assert sum("\u2502" in line for line in shown) > 5
+    assert any("held-out  off " in line for line in shown)
+    assert "160/160 steps" in shown[-1]
     view.epochs[-1] = view.epochs[-1].model_copy(update={"losses": {HOSTILE: 1.0}})
     view.work.doing = HOSTILE
     for width, height in [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)]:
-        told = drawn(view, width, height)
-        assert len(told) <= max(height - 1, 1)
-        assert all(cell_len(line) <= width for line in told)
-        assert not set("".join(told)) & set("\x1b\x07\u202e")
+        shown = drawn(view, width, height)
+        assert len(shown) <= max(height - 1, 1)
+        assert all(cell_len(line) <= width for line in shown)
+        assert not set("".join(shown)) & set("\x1b\x07\u202e")
 
 
 def drawn(view, width: int, height: int) -> list[str]:
@@ -343,7 +343,7 @@ def terminal(width: int, height: int) -> Console:
 
 
 @pytest.mark.parametrize(("has_simulator", "command"), [(True, "plan"), (False, "runs show")])
-def test_the_report_suggests_plan_only_with_a_simulator(has_simulator, command) -> None:
+def test_report_suggests_plan_only_with_a_simulator(has_simulator, command) -> None:
     result = TrainingResult(Path("r"), [], [], None, 300, {}, 0.0, has_simulator=has_simulator)
     *_, last = training_report(result, Path("r/curve.svg"))
     assert str(last).split() == ["Next:", "cwm", *command.split(), "r"]

@@ -1,4 +1,4 @@
-"""`cwm train` with networks: crashed and continued, with agents of both kinds; used afterwards."""
+"""`cwm train` with networks: resuming after crashes, given world models, wrong states."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ LEARNS = {"agent.starts": 4, "agent.horizon": 3, "agent.width": 8, "agent.update
 
 
 class Crash(BaseException):
-    """Simulates the end of a process within the same process."""
+    """Stands in for the end of the process."""
 
 
 def lines(folder: Path) -> list[dict]:
@@ -37,7 +37,7 @@ def lines(folder: Path) -> list[dict]:
 
 
 def train(folder: Path, agent: str, steps: int = 120, **more):
-    """Train an ensemble as small as can be."""
+    """Train a small ensemble."""
     options = SMALLEST | {"model.ratio": 0.2} | (LEARNS if agent == "actor-critic" else PLANS)
     return cwm_cli.train(
         "CartPole-v1",
@@ -53,7 +53,7 @@ def train(folder: Path, agent: str, steps: int = 120, **more):
 
 
 @pytest.mark.parametrize("agent", ["actor-critic", pytest.param("planner", marks=pytest.mark.long)])
-def test_networks_that_crash_go_on_to_the_same_numbers(agent, tmp_path, monkeypatch) -> None:
+def test_networks_continue_identically_after_crashes(agent, tmp_path, monkeypatch) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole, agent)
     write = TrainRun._write
@@ -76,8 +76,7 @@ def test_networks_that_crash_go_on_to_the_same_numbers(agent, tmp_path, monkeypa
     assert lines(broken) == lines(whole)
     for name in ("best", "last"):
         (one, acts), (other, does) = (
-            TrainRun.load(each).restored({"checkpoint.checkpoint": name})
-            for each in (whole, broken)
+            TrainRun.load(each).restore({"checkpoint.checkpoint": name}) for each in (whole, broken)
         )
         rows = TrainRun.load(whole).dataset()
         found = [each.model.predict(rows, seed=1).columns for each in (one, other)]
@@ -86,7 +85,7 @@ def test_networks_that_crash_go_on_to_the_same_numbers(agent, tmp_path, monkeypa
         assert acts.parameters == does.parameters
 
 
-def test_an_agent_learns_in_a_model_that_was_trained_before(tmp_path) -> None:
+def test_agent_learns_in_an_earlier_model(tmp_path) -> None:
     first = train(tmp_path / "first", "planner", steps=40)
     options = SMALLEST | LEARNS
     found = cwm_cli.train(
@@ -102,7 +101,7 @@ def test_an_agent_learns_in_a_model_that_was_trained_before(tmp_path) -> None:
     assert TrainRun.load(found.run).header.world == str(first.run)
 
 
-def test_states_of_networks_that_were_made_otherwise_are_refused_in_a_line(tmp_path) -> None:
+def test_states_of_other_networks_are_refused_in_one_line(tmp_path) -> None:
     train(tmp_path, "actor-critic", steps=40)
     run = TrainRun.load(tmp_path)
     saved = sorted(tmp_path.glob("checkpoints/*/*/*.pt"))
@@ -115,9 +114,9 @@ def test_states_of_networks_that_were_made_otherwise_are_refused_in_a_line(tmp_p
         networks[name] = networks[name].new_zeros(1, 2, 3)
         torch.save(state, file)
         with pytest.raises(cwm_cli.CwmError, match=f"another version.*{name}") as refused:
-            run.restored()
+            run.restore()
         assert len(str(refused.value).splitlines()) == 1
         file.write_bytes(content)
-    run.restored()
+    run.restore()
     with pytest.raises(cwm_cli.CwmError, match="device cuda:99 is not available"):
-        run.restored({"checkpoint.device": "cuda:99"})
+        run.restore({"checkpoint.device": "cuda:99"})

@@ -1,4 +1,4 @@
-"""World models of tokens: training, imagination, and the spaces that they refuse."""
+"""World models of tokens: training, imagination, and unsupported spaces."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from cwm_cli.data.spaces import Space  # noqa: E402
 from cwm_cli.errors import CwmError  # noqa: E402
 from cwm_cli.planning.model import EpisodeHistory  # noqa: E402
 from cwm_neural.backbones import Circuit, Transformer  # noqa: E402
-from cwm_neural.sequence import Taught, TokenSequence, TokenSizes  # noqa: E402
+from cwm_neural.sequence import SegmentBatch, TokenSequence, TokenSizes  # noqa: E402
 from cwm_neural.token_world import TokenPlanning  # noqa: E402
 from cwm_neural.tokens import around  # noqa: E402
 from cwm_neural.training.trainer import Diverged, TrainingTask  # noqa: E402
@@ -24,7 +24,7 @@ SMALL = {"layers": 1, "width": 32, "heads": 2, "batch_tokens": 900, "updates": 1
 
 
 def trained(rows, steps, **options):
-    """Return a training that was fitted."""
+    """Return a fitted training."""
     training = TransformerTrainer(**{**SMALL, **options}).begin(TrainingTask(BOARD, WAYS))
     training.fit(rows, steps)
     return training
@@ -47,30 +47,34 @@ def network(backbone="transformer", *, near=True):
 @pytest.mark.parametrize("backbone", ["transformer", "circuit"])
 @pytest.mark.parametrize("near", [True, False])
 @torch.no_grad()
-def test_what_is_said_with_a_memory_is_what_is_said_of_the_whole_segment(backbone, near):
+def test_predictions_with_memory_equal_those_of_whole_segments(backbone, near):
     if backbone == "circuit":
         pytest.importorskip("ncps")
     model = network(backbone, near=near)
     frames, actions = torch.randint(6, (3, 4, 4)), torch.randint(3, (3, 3))
     zeros = torch.zeros_like(actions)
-    whole, outcome, _ = model.logits(Taught(frames, actions, zeros, zeros, zeros == 0))
-    standing = model.begin(frames[:, :-1], actions[:, :-1])
-    said = model.told(standing, actions[:, -1], frames[:, -1])
-    assert torch.allclose(said, whole[:, -1], atol=1e-4)
-    followed = model.told(model.begin(frames[:, :1], actions[:, :0]), actions[:, 0], frames[:, 1])
+    whole, outcome, _ = model.logits(SegmentBatch(frames, actions, zeros, zeros, zeros == 0))
+    state = model.begin(frames[:, :-1], actions[:, :-1])
+    predicted = model.teacher_forced(state, actions[:, -1], frames[:, -1])
+    assert torch.allclose(predicted, whole[:, -1], atol=1e-4)
+    followed = model.teacher_forced(
+        model.begin(frames[:, :1], actions[:, :0]), actions[:, 0], frames[:, 1]
+    )
     assert torch.allclose(followed, whole[:, 0], atol=1e-4)
     padded = torch.cat([torch.randint(6, (3, 1, 4)), frames[:, :2]], 1)
     before = torch.cat([torch.randint(3, (3, 1)), actions[:, :1]], 1)
-    behind = model.begin(padded, before, torch.ones(3, dtype=torch.int64))
-    assert torch.allclose(model.told(behind, actions[:, 1], frames[:, 2]), whole[:, 1], atol=1e-4)
-    if not near:  # otherwise the next frame decides outcomes, which differs here
+    contexts = model.begin(padded, before, torch.ones(3, dtype=torch.int64))
+    assert torch.allclose(
+        model.teacher_forced(contexts, actions[:, 1], frames[:, 2]), whole[:, 1], atol=1e-4
+    )
+    if not near:  # otherwise outcomes depend on the next frame, which differs here
         assert torch.allclose(
-            model.step(standing, actions[:, -1])[1].ends, outcome.ends[:, -1], atol=1e-4
+            model.step(state, actions[:, -1])[1].ends, outcome.ends[:, -1], atol=1e-4
         )
 
 
 @torch.no_grad()
-def test_tokens_that_are_guessed_together_are_those_that_are_drawn_one_by_one():
+def test_parallel_decoding_equals_sequential_decoding():
     model = network()
     frames, actions = torch.randint(6, (8, 1, 4)), torch.randint(3, (2, 8))
     noise = -torch.empty(2, 8, 4, 6).exponential_().log()
@@ -89,11 +93,11 @@ def test_tokens_that_are_guessed_together_are_those_that_are_drawn_one_by_one():
 
 @pytest.fixture(scope="module")
 def walked():
-    """Return a training that knows the walks."""
+    """Return a training that was fitted to the walks."""
     return trained(walks(), 100)
 
 
-def test_a_small_world_is_learned_exactly_and_imagined_beyond_the_context(walked):
+def test_walks_are_learned_exactly_and_imagined_beyond_the_context(walked):
     rows, training = walks(), walked
     held_out = walks(10, seed=1)
     measured = training.measure(held_out)
@@ -112,7 +116,7 @@ def test_a_small_world_is_learned_exactly_and_imagined_beyond_the_context(walked
         assert seen[-1].rewards.tolist() == [1, 0]
 
 
-def test_a_longer_context_knows_what_a_single_frame_hides():
+def test_longer_contexts_predict_hidden_state():
     rows, held_out = walks(bounces=True), walks(20, bounces=True, seed=1)
     short, long = trained(rows, 50, context=2), trained(rows, 100, context=4, layers=2)
     assert short.model.by_chance
@@ -122,7 +126,7 @@ def test_a_longer_context_knows_what_a_single_frame_hides():
     assert exact[1] > exact[0] + 0.15
 
 
-def test_plans_are_scored_all_at_once_as_they_are_one_by_one(walked):
+def test_parallel_returns_equal_sequential_returns(walked):
     model = TokenPlanning(walked.model, 0, likeliest=True)
     plans = np.random.default_rng(0).integers(0, 2, (2, 5, 6))
     states = [board(2), board(4)]
@@ -134,7 +138,7 @@ def test_plans_are_scored_all_at_once_as_they_are_one_by_one(walked):
     assert together.max() == 1
 
 
-def test_published_sizes_are_the_published_network():
+def test_published_transformer_has_the_published_size():
     frames = Space("box", dtype="uint8", shape=(64, 64, 3), low=(0,) * 12288, high=(255,) * 12288)
     ways = Space("discrete", low=(0,), high=(3,))
     training = TransformerTrainer(preset="iris").begin(TrainingTask(frames, ways))
@@ -142,7 +146,7 @@ def test_published_sizes_are_the_published_network():
     assert round(training.parameters["sequence"] / 1e6, 2) == 8.45
 
 
-def test_layers_that_are_frozen_stay_as_they_were_and_norms_learn():
+def test_frozen_layers_stay_equal_and_norms_learn():
     training = TransformerTrainer(**{**SMALL, "layers": 2}, unfrozen=1).begin(
         TrainingTask(BOARD, WAYS)
     )
@@ -155,7 +159,7 @@ def test_layers_that_are_frozen_stay_as_they_were_and_norms_learn():
     assert same & {name for name in before if "layers" in name} == frozen
 
 
-def test_real_actions_are_refused_and_a_loss_that_is_no_number_names_its_update():
+def test_transformer_refuses_real_actions_and_names_diverged_update():
     torques = Space("box", "float32", (1,), (-1.0,), (1.0,))
     with pytest.raises(CwmError, match="choose --model ensemble"):
         TransformerTrainer().begin(TrainingTask(BOARD, torques))

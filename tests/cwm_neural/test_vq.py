@@ -1,4 +1,4 @@
-"""Pictures become tokens and come back, with the losses, sizes and measures that were published."""
+"""VQ tokenizer: published sizes, losses, measures, saved states and `cwm train` with images."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ SMALL = {"vq_frame": 16, "vq_side": 4, "vq_codes": 32, "vq_width": 16, "vq_chann
 
 
 def falling(episodes=20, side=16, tile=4):
-    """A white square falls by its own size each step; where it lands on the left it pays."""
+    """Return rows of a white square that falls by its size per step; landing left has reward 1."""
     rng, rows = np.random.default_rng(0), []
     for episode in range(episodes):
         column, cells = int(rng.integers(side // tile)), side // tile
@@ -52,7 +52,7 @@ def count(part):
     return sum(weights.numel() for weights in part.parameters())
 
 
-def test_the_profiles_have_the_numbers_of_parameters_of_the_publication():
+def test_presets_have_the_published_sizes():
     iris = Autoencoder(VqOptions(preset="iris"), 3)
     assert count(iris.encoder) == 1_418_240  # 1.42 M
     assert count(iris.decoder) == 1_821_827  # 1.82 M
@@ -62,8 +62,8 @@ def test_the_profiles_have_the_numbers_of_parameters_of_the_publication():
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["plain", "residual"])
-def test_pictures_are_grids_of_tokens_and_come_back_in_their_own_size(blocks):
-    rows = falling(2, side=24, tile=8)  # and not 16, which the network sees
+def test_images_are_token_grids_and_keep_their_size(blocks):
+    rows = falling(2, side=24, tile=8)  # the network scales images to 16
     made = tokenizer(rows, vq_blocks=blocks)
     tokens = made.encode(rows.select("observations"))
     assert tokens.shape == (len(rows), 16) == (len(rows), made.count)
@@ -72,7 +72,7 @@ def test_pictures_are_grids_of_tokens_and_come_back_in_their_own_size(blocks):
     assert back.shape == rows.columns["observations"].shape and back.dtype == np.uint8
 
 
-def test_it_learns_to_write_pictures_better_than_by_their_mean():
+def test_reconstructions_are_better_than_the_mean_image():
     rows = falling()
     made = tokenizer(rows, seed=1, vq_restart=200, vq_batch=16, vq_rate=3e-3)
     losses = made.fit(rows, 200)
@@ -83,7 +83,7 @@ def test_it_learns_to_write_pictures_better_than_by_their_mean():
     assert 1 < found["code perplexity"] <= 32 * found["codes used"]
 
 
-def test_a_tokenizer_that_was_saved_goes_on_to_the_last_bit(tmp_path):
+def test_restored_tokenizer_continues_identically(tmp_path):
     rows = falling()
     whole, first, second = (tokenizer(rows, seed=3, vq_restart=30, vq_critic=0.1) for _ in range(3))
     whole.fit(rows, 8)
@@ -97,7 +97,7 @@ def test_a_tokenizer_that_was_saved_goes_on_to_the_last_bit(tmp_path):
     assert [name for (name, one), other in found if not torch.equal(one, other)] == []
 
 
-def test_gradients_of_the_picture_reach_the_encoder_as_if_codes_were_latents():
+def test_straight_through_gradients_reach_the_encoder():
     network = Autoencoder(VqOptions(**SMALL), 3)
     seen = network(torch.rand(2, 3, 16, 16) * 2 - 1)
     assert torch.allclose(seen.passed, seen.codes, atol=1e-6)
@@ -109,10 +109,10 @@ def test_gradients_of_the_picture_reach_the_encoder_as_if_codes_were_latents():
     assert torch.equal(nearest, seen.tokens)
 
 
-def test_codes_that_nothing_uses_begin_anew_where_something_is_encoded():
+def test_unused_codes_are_reset_to_latents():
     rows = falling()
     kept, restarted = (tokenizer(rows, vq_restart=every) for every in (0, 50))
-    kept.network.codebook.weight.data[5:] = 100.0  # nothing is near them
+    kept.network.codebook.weight.data[5:] = 100.0  # far from all latents
     restarted.network.codebook.weight.data[5:] = 100.0
     kept.fit(rows, 5)
     restarted.fit(rows, 5)
@@ -120,18 +120,18 @@ def test_codes_that_nothing_uses_begin_anew_where_something_is_encoded():
     assert (restarted.network.codebook.weight[5:] < 99).all()
 
 
-def test_the_critic_is_asked_for_returns_that_are_known_and_weighs_nothing_by_default():
+def test_critic_learns_known_returns_and_is_off_by_default():
     rows = falling()
     assert not hasattr(tokenizer(rows).network, "critic")
     judged = tokenizer(rows, vq_critic=1.0, vq_batch=16, vq_rate=3e-3, vq_restart=200)
     judged.fit(rows, 150)
-    variance = 0.2  # half of all episodes return 1, which no constant tells better
+    variance = 0.2  # half of all episodes return 1: the squared error of a constant is larger
     assert judged.fit(rows, 10)["critic"] < variance / 4
-    rows.columns["terminations"][:] = False  # episodes that are not over, and shorter than 200
+    rows.columns["terminations"][:] = False  # unfinished episodes with fewer than 200 steps
     assert "critic" not in tokenizer(rows, vq_critic=1.0).fit(rows, 2)
 
 
-def test_edges_and_structure_are_a_loss_that_is_zero_for_equal_pictures():
+def test_perceptual_loss_is_zero_for_equal_images():
     frames = torch.rand(2, 3, 16, 16) * 2 - 1
     assert perceptual_loss(frames, frames).abs() < 1e-5
     nearly, far = frames + 0.01, torch.zeros_like(frames)
@@ -143,18 +143,18 @@ def test_edges_and_structure_are_a_loss_that_is_zero_for_equal_pictures():
     ("options", "words"),
     [({"vq_frame": 20}, "halving 20 pixels"), ({"vq_blocks": 1, "vq_channels": 20}, "multiple")],
 )
-def test_sizes_that_do_not_fit_are_refused_in_a_line(options, words):
+def test_invalid_sizes_are_refused(options, words):
     with pytest.raises(CwmError, match=words):
         tokenizer(falling(1), **options)
 
 
-def test_numbers_are_no_pictures():
+def test_vq_refuses_numbers():
     with pytest.raises(CwmError, match="needs pictures"):
         VqTokenizer(Space("box", "float64", (4,)), VqOptions())
 
 
 class Still(WorldModel):
-    """Says that nothing ever changes, and sees all pictures upside down."""
+    """Predicts no changes, and sees all images upside down."""
 
     kind = "still"
 
@@ -167,7 +167,7 @@ class Still(WorldModel):
         return {name: column[:, ::-1] for name, column in observations.items()}
 
 
-def test_what_is_seen_and_imagined_is_written_as_pictures(tmp_path):
+def test_reconstructions_and_imagined_episodes_are_written(tmp_path):
     from PIL import Image
 
     rows = falling(5)
@@ -177,12 +177,14 @@ def test_what_is_seen_and_imagined_is_written_as_pictures(tmp_path):
         "reconstructions.png",
     ]
     panels = np.asarray(Image.open(tmp_path / "reconstructions.png"))
-    assert (panels[:96, :96] == panels[100:196, :96]).all()  # squares of 4 survive 8 pixels
+    assert (
+        panels[:96, :96] == panels[100:196, :96]
+    ).all()  # squares of 4 pixels are preserved at 8 x 8
     assert (panels[:96, :96] == panels[200:296, :96][::-1]).all()
     film = Image.open(tmp_path / "imagined.gif")
     assert film.n_frames == 4  # an episode has 3 steps
     frames = imagined(Still(), rows)
-    assert (frames[0][:96] == frames[0][100:196]).all()  # where it began
+    assert (frames[0][:96] == frames[0][100:196]).all()  # the start
     assert (frames[-1][:96] != frames[-1][100:196]).any()
     assert (frames[-1][100:196] == frames[0][100:196]).all()
 
@@ -206,7 +208,7 @@ QUICK = {
 }
 
 
-def test_a_model_of_pictures_is_trained_with_a_tokenizer_that_may_be_another_runs(tmp_path):
+def test_image_models_can_use_the_tokenizer_of_another_run(tmp_path):
     known = {"env_args": CATCH, "model": "transformer", "agent": "random", "profile": "tiny"}
     first = train("Catch-v0", steps=80, options=QUICK, run=tmp_path / "first", **known)
     files = {file.name for file in first.run.iterdir()}
@@ -231,8 +233,8 @@ def test_a_model_of_pictures_is_trained_with_a_tokenizer_that_may_be_another_run
 
 
 @pytest.mark.long
-def test_a_policy_that_learned_in_imagined_pictures_catches_more_than_chance(tmp_path):
-    """The smoke profile: 300 updates of the tokenizer and the sequence model, 100 of the policy."""
+def test_policy_from_imagined_images_catches_more_than_random_play(tmp_path):
+    """Train with 300 updates of the tokenizer and the sequence model, 100 of the policy."""
     options = {
         "model.context": 2,
         "model.layers": 2,

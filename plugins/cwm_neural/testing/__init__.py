@@ -1,1 +1,1 @@
-"""Tests that trained world models and agents have to pass, and their examples."""
+"""Conformance tests of trainers and agents, and examples."""

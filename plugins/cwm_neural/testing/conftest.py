@@ -1,4 +1,4 @@
-"""The fixtures of `cwm_cli.testing`."""
+"""Fixtures of `cwm_cli.testing`."""
 
 from cwm_cli.testing.conftest import material, pytest_configure, recorded, sandbox
 

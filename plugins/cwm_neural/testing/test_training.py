@@ -1,4 +1,4 @@
-"""What is trained is held to the promises of its seam: world models, and agents."""
+"""Conformance tests: trainers and agents fulfil the contracts of their base classes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -25,18 +25,18 @@ from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import ImaginedStep, Planning
 from cwm_neural.training.trainer import Agent, Training, TrainingTask
 
-pytestmark = pytest.mark.slow  # whatever learns by gradient descent imports torch
+pytestmark = pytest.mark.slow  # most trainers import torch
 
-ELSEWHERE = ("MiniGrid-Empty-5x5-v0", "Catch-v0")
-"""Objects and pictures: what is not for vectors is tested on the first of these that it serves."""
+OTHER_ENVIRONMENTS = ("MiniGrid-Empty-5x5-v0", "Catch-v0")
+"""Objects and images: trainers without support for vectors use the first supported one."""
 
-PORTION = 4
-"""Steps that one `fit` is worth: enough for an update where there is one for each step."""
+STEPS = 4
+"""Steps for one call of `fit`; at one update per step this is enough for an update."""
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trainer with its smallest options, and rows of an environment that it serves."""
+class TrainerCase:
+    """A trainer with its smallest options, and rows of an environment that it supports."""
 
     trainer: Any
     spec: EnvironmentSpec
@@ -44,17 +44,17 @@ class Trained:
     task: TrainingTask
 
     def begin(self) -> Any:
-        """Begin anew."""
+        """Return an untrained model or agent."""
         return self.trainer.begin(self.task)
 
     @property
     def model(self) -> EnvironmentModel:
-        """What agents learn in."""
+        """The world model for agents."""
         return EnvironmentModel(self.spec)
 
 
-def trained(kind: Kind, name: str, material: Material) -> Trained:
-    """Return the example of a trainer, or its preset `tiny`, and rows that it serves."""
+def case_of(kind: Kind, name: str, material: Material) -> TrainerCase:
+    """Return the example of a trainer, or its preset `tiny`, and rows that it supports."""
     factory = find(kind, name)
     if missing := factory.missing():
         pytest.skip(f"{missing} is not installed")
@@ -62,10 +62,10 @@ def trained(kind: Kind, name: str, material: Material) -> Trained:
     example = conformance_example(kind, name)
     trainer = example(material) if example else factory(**tiny)
     refused = ""
-    for known in (material.spec.id, *ELSEWHERE):
+    for known in (material.spec.id, *OTHER_ENVIRONMENTS):
         try:
             spec = environment(known)
-            rows = material.dataset if known == material.spec.id else recorded_in(spec)
+            rows = material.dataset if known == material.spec.id else record_episodes(spec)
             spaces = rows.observation_space, rows.action_space
             task = TrainingTask(*spaces, schema=schema_of(spec), env=spec.id)
             trainer.begin(task)
@@ -73,23 +73,23 @@ def trained(kind: Kind, name: str, material: Material) -> Trained:
             refused = str(error)
             assert len(refused.splitlines()) == 1
             continue
-        return Trained(trainer, spec, rows, task)
+        return TrainerCase(trainer, spec, rows, task)
     pytest.skip(refused)
 
 
-def recorded_in(spec: EnvironmentSpec) -> Dataset:
+def record_episodes(spec: EnvironmentSpec) -> Dataset:
     """Record a few short random episodes."""
     return record(spec, policy="random", episodes=4, test_episodes=1, max_steps=12)
 
 
 def schema_of(spec: EnvironmentSpec) -> Any:
-    """Return what object tables of an environment stand for."""
+    """Return the schema of an environment's object tables."""
     with closing(spec.make()) as env:
         return None if spec.objects is None else spec.objects(env)
 
 
 def histories(rows: Dataset, steps: int) -> list[EpisodeHistory]:
-    """Return how each episode began."""
+    """Return the first steps of each episode."""
     found = []
     for episode in np.unique(rows.columns["episodes"]):
         part = [*rows[rows.columns["episodes"] == episode]][:steps]
@@ -100,37 +100,37 @@ def histories(rows: Dataset, steps: int) -> list[EpisodeHistory]:
 
 
 def actions_of(rows: Dataset, count: int) -> Columns:
-    """Return actions that were taken."""
+    """Return the first recorded actions."""
     return {name: column[:count] for name, column in rows.select("actions").items()}
 
 
 def is_finite(numbers: Mapping[str, float]) -> bool:
-    """Whether no number is missing or boundless."""
+    """Whether all numbers are finite."""
     return all(np.isfinite(number) for number in numbers.values())
 
 
 def assert_equal(left: Columns, right: Columns) -> None:
-    """Compare to the last bit."""
+    """Check that all columns are equal."""
     assert left.keys() == right.keys()
     for name, column in left.items():
         np.testing.assert_array_equal(column, right[name], err_msg=name)
 
 
 @every("trainer")
-def test_what_is_trained_predicts_rows_and_is_imagined_in(name: str, material: Material) -> None:
-    it = trained("trainer", name, material)
-    training = it.begin()
-    assert is_finite(training.fit(it.rows.train, PORTION))
-    assert is_finite(training.measure(it.rows.test))
+def test_trained_models_predict_rows_and_imagine_episodes(name: str, material: Material) -> None:
+    case = case_of("trainer", name, material)
+    training = case.begin()
+    assert is_finite(training.fit(case.rows.train, STEPS))
+    assert is_finite(training.measure(case.rows.test))
     assert all(count > 0 for count in training.parameters.values())
-    model, rows = training.model, it.rows.test
+    model, rows = training.model, case.rows.test
     found = model.predict(rows, seed=1, draws=2).checked(rows)
     assert found.failure is None
     assert_equal(found.columns, model.predict(rows, seed=1, draws=2).columns)
     assert np.isfinite(found.columns["rewards"]).all()
 
-    starts = histories(it.rows.train, 3)
-    runs = [_imagined(training, starts, it.rows) for _ in range(2)]
+    starts = histories(case.rows.train, 3)
+    runs = [_imagined(training, starts, case.rows) for _ in range(2)]
     for step, again in zip(*runs, strict=True):
         assert_equal(step.observations, again.observations)
         np.testing.assert_array_equal(step.rewards, again.rewards)
@@ -138,7 +138,7 @@ def test_what_is_trained_predicts_rows_and_is_imagined_in(name: str, material: M
         assert step.rewards.shape == step.terminated.shape == (count,)
         assert step.rewards.dtype == np.float64
         assert step.terminated.dtype == np.bool_
-        for leaf in it.rows.observation_space.leaves("observations"):
+        for leaf in case.rows.observation_space.leaves("observations"):
             column = step.observations[leaf.name]
             assert column.shape == (count, *leaf.space.shape)
             leaf.space.check(column)
@@ -147,7 +147,7 @@ def test_what_is_trained_predicts_rows_and_is_imagined_in(name: str, material: M
 def _imagined(
     training: Training, starts: Sequence[EpisodeHistory], rows: Dataset
 ) -> list[ImaginedStep]:
-    """Imagine two steps of all episodes, and one more of two of them."""
+    """Imagine two steps of all episodes, and a third step of two episodes."""
     imagined = training.model.imagine(starts, rows, seed=3)
     assert imagined.count == len(starts)
     steps = [imagined.step(actions_of(rows, len(starts))) for _ in range(2)]
@@ -157,18 +157,16 @@ def _imagined(
 
 
 @every("trainer")
-def test_what_is_trained_is_planned_with_or_says_why_it_is_not(
-    name: str, material: Material
-) -> None:
-    it = trained("trainer", name, material)
-    model = it.begin().model
-    task = Task(it.spec.make, 0, 5, it.spec.valid_actions)
+def test_planning_in_trained_models_works_or_raises_one_line(name: str, material: Material) -> None:
+    case = case_of("trainer", name, material)
+    model = case.begin().model
+    task = Task(case.spec.make, 0, 5, case.spec.valid_actions)
     try:
         session = model.open([Planning("mcts", {"simulations": 4, "rollout": 4})], task)
     except CwmError as error:
         assert len(str(error).splitlines()) == 1
         return
-    with session, closing(it.spec.make()) as env:
+    with session, closing(case.spec.make()) as env:
         history = EpisodeHistory((env.reset(seed=0)[0],))
         moment = Moment(0, 0, session.state(env, history), 5, task.allowed(env))
         plan = session.plan([moment])[0]
@@ -178,36 +176,32 @@ def test_what_is_trained_is_planned_with_or_says_why_it_is_not(
 
 
 @every("trainer")
-def test_training_that_was_saved_and_loaded_goes_on_as_if_it_was_not(
-    name: str, material: Material
-) -> None:
-    it = trained("trainer", name, material)
-    rows, test = it.rows.train, it.rows.test
-    whole, stopped, continued = it.begin(), it.begin(), it.begin()
-    assert whole.fit(rows, PORTION) == stopped.fit(rows, PORTION)
+def test_loaded_training_continues_identically(name: str, material: Material) -> None:
+    case = case_of("trainer", name, material)
+    rows, test = case.rows.train, case.rows.test
+    whole, stopped, continued = case.begin(), case.begin(), case.begin()
+    assert whole.fit(rows, STEPS) == stopped.fit(rows, STEPS)
     stopped.save(material.folder)
     continued.load(material.folder)
-    assert whole.fit(rows, PORTION) == continued.fit(rows, PORTION)
+    assert whole.fit(rows, STEPS) == continued.fit(rows, STEPS)
     assert whole.measure(test) == continued.measure(test)
     predicted = [each.model.predict(test, seed=1).columns for each in (whole, continued)]
     assert_equal(*predicted)
     if (own := whole.agent) is not None:
-        assert played(it, own) == played(it, continued.agent)
+        assert actions_taken(case, own) == actions_taken(case, continued.agent)
 
 
 @every("trainer")
-def test_a_model_is_taken_over_and_frozen_or_it_says_that_it_cannot_be(
-    name: str, material: Material
-) -> None:
-    it = trained("trainer", name, material)
-    rows, test = it.rows.train, it.rows.test
-    known, training = it.begin(), it.begin()
-    known.fit(rows, PORTION)
+def test_models_can_be_adopted_or_raise_one_line(name: str, material: Material) -> None:
+    case = case_of("trainer", name, material)
+    rows, test = case.rows.train, case.rows.test
+    known, training = case.begin(), case.begin()
+    known.fit(rows, STEPS)
     known.save(material.folder)
     with pytest.raises(CwmError):
-        training.adopt("nothing of the kind", material.folder)
+        training.adopt("no such part", material.folder)
     with pytest.raises(CwmError):
-        training.freeze("nothing of the kind")
+        training.freeze("no such part")
     try:
         training.adopt("model", material.folder)
     except CwmError as error:
@@ -218,21 +212,23 @@ def test_a_model_is_taken_over_and_frozen_or_it_says_that_it_cannot_be(
 
 
 @every("trainer")
-def test_training_refuses_a_state_that_is_of_something_else(name: str, material: Material) -> None:
-    it = trained("trainer", name, material)
-    training = it.begin()
+def test_training_refuses_wrong_states(name: str, material: Material) -> None:
+    case = case_of("trainer", name, material)
+    training = case.begin()
     if not training.parameters:
         pytest.skip("it learns nothing")
     training.save(material.folder)
-    refuses_another(it, training, material.folder)
+    check_wrong_states_are_refused(case, training, material.folder)
 
 
-def refuses_another(it: Trained, training: Training | Agent, folder: Path) -> None:
-    """Change what was saved, and see it refused in one line each time."""
-    shape = it.task.action_space
+def check_wrong_states_are_refused(
+    case: TrainerCase, training: Training | Agent, folder: Path
+) -> None:
+    """Check that changed and damaged states raise errors of one line."""
+    shape = case.task.action_space
     other = replace(shape, high=tuple(bound + 1 for bound in shape.high))
     try:
-        begun = it.trainer.begin(it.task._replace(action_space=other))
+        begun = case.trainer.begin(case.task._replace(action_space=other))
     except CwmError:
         begun = None
     if begun is not None:
@@ -243,7 +239,7 @@ def refuses_another(it: Trained, training: Training | Agent, folder: Path) -> No
         if not file.is_file():
             continue
         content = file.read_bytes()
-        for damaged in (b"", content[: len(content) // 2], b"nothing of the kind"):
+        for damaged in (b"", content[: len(content) // 2], b"no state"):
             file.write_bytes(damaged)
             with pytest.raises(CwmError) as refused:
                 training.load(folder)
@@ -252,12 +248,14 @@ def refuses_another(it: Trained, training: Training | Agent, folder: Path) -> No
     training.load(folder)
 
 
-def played(it: Trained, agent: Agent | None, *, seed: int = 1, greedy: bool = False) -> list[Any]:
-    """Have an agent act for a few steps, and return what it did."""
+def actions_taken(
+    case: TrainerCase, agent: Agent | None, *, seed: int = 1, greedy: bool = False
+) -> list[Any]:
+    """Act with an agent for a few steps, and return its actions."""
     assert agent is not None
-    task = Task(it.spec.make, seed, 20, it.spec.valid_actions)
+    task = Task(case.spec.make, seed, 20, case.spec.valid_actions)
     done: list[Any] = []
-    with closing(it.spec.make()) as env, agent.open(task, greedy=greedy, seed=seed) as session:
+    with closing(case.spec.make()) as env, agent.open(task, greedy=greedy, seed=seed) as session:
         history = EpisodeHistory((env.reset(seed=seed)[0],))
         while len(done) < 3:
             state = session.state(env, history)
@@ -273,28 +271,26 @@ def played(it: Trained, agent: Agent | None, *, seed: int = 1, greedy: bool = Fa
 
 
 @every("agent")
-def test_an_agent_learns_and_acts_alike_from_the_same_seed(name: str, material: Material) -> None:
-    it = trained("agent", name, material)
-    model = it.model if it.trainer.needs_model else None
-    one, twin = it.begin(), it.begin()
-    losses = one.fit(model, it.rows.train, PORTION)
+def test_agents_with_equal_seeds_learn_and_act_equally(name: str, material: Material) -> None:
+    case = case_of("agent", name, material)
+    model = case.model if case.trainer.needs_model else None
+    one, twin = case.begin(), case.begin()
+    losses = one.fit(model, case.rows.train, STEPS)
     assert is_finite(losses)
-    assert losses == twin.fit(model, it.rows.train, PORTION)
+    assert losses == twin.fit(model, case.rows.train, STEPS)
     for greedy in (False, True):
-        assert played(it, one, greedy=greedy) == played(it, twin, greedy=greedy)
+        assert actions_taken(case, one, greedy=greedy) == actions_taken(case, twin, greedy=greedy)
 
 
 @every("agent")
-def test_an_agent_that_was_saved_and_loaded_goes_on_as_if_it_was_not(
-    name: str, material: Material
-) -> None:
-    it = trained("agent", name, material)
-    model, rows = it.model if it.trainer.needs_model else None, it.rows.train
-    whole, stopped, continued = it.begin(), it.begin(), it.begin()
-    assert whole.fit(model, rows, PORTION) == stopped.fit(model, rows, PORTION)
+def test_loaded_agents_continue_identically(name: str, material: Material) -> None:
+    case = case_of("agent", name, material)
+    model, rows = case.model if case.trainer.needs_model else None, case.rows.train
+    whole, stopped, continued = case.begin(), case.begin(), case.begin()
+    assert whole.fit(model, rows, STEPS) == stopped.fit(model, rows, STEPS)
     stopped.save(material.folder)
     continued.load(material.folder)
-    assert whole.fit(model, rows, PORTION) == continued.fit(model, rows, PORTION)
-    assert played(it, whole) == played(it, continued)
+    assert whole.fit(model, rows, STEPS) == continued.fit(model, rows, STEPS)
+    assert actions_taken(case, whole) == actions_taken(case, continued)
     if whole.parameters:
-        refuses_another(it, continued, material.folder)
+        check_wrong_states_are_refused(case, continued, material.folder)

@@ -1,4 +1,4 @@
-"""The run of training: every row, the losses and returns of each epoch, and what was learned."""
+"""The run folder of `cwm train`: rows, losses and returns of each epoch, and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,20 +37,23 @@ from cwm_cli.worlds.model import PlanningSession, WorldModel
 from cwm_neural.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
 
 CHECKPOINTS = "checkpoints"
-"""The folder with what was learned by the end of the last epoch, and of the best one."""
+"""The folder with the checkpoints of the last epoch and of the best one."""
 
-MOST_TOLD = 12
-"""Lines of a table at most: the last ones."""
+MAX_TABLE_LINES = 12
+"""Maximum lines of a table, which shows the last epochs."""
 
 
 class TrainConfig(BaseModel):
-    """The choices that make training what it is.
+    """The choices that identify a training.
 
-    `model` and `agent` are names of trainers, empty where no model is trained, and where the agent
-    is part of the model. `dataset` is the digest of the rows that are learned from, empty where
-    they are collected; `world` is that of the world model that an agent learns in, if it is not
-    trained itself. `init` has digests of what parts began with. How many steps there are, and on
-    which device, is no part of it.
+    The number of steps and the device are no such choices.
+
+    Attributes:
+        model: Name of the model's trainer; empty if no model is trained.
+        agent: Name of the agent's trainer; empty if the agent is part of the model.
+        dataset: Digest of the given rows; empty if rows are collected.
+        world: Digest of a given world model for the agent; empty if the model is trained.
+        init: Digests of the initial states of parts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +71,7 @@ class TrainConfig(BaseModel):
 
 
 class TrainHeader(RunHeader[TrainConfig]):
-    """What training begins with: how many parameters there are, and names of files."""
+    """The header of the journal, with numbers of parameters and the source of a given model."""
 
     kind: str = "train"
     parameters: dict[str, int] = Field(default_factory=dict)
@@ -76,12 +79,12 @@ class TrainHeader(RunHeader[TrainConfig]):
 
     @property
     def openings(self) -> str:
-        """Say that there is nothing to be protected from."""
+        """Return the protection of generated code."""
         return super().openings if self.protection else "no code is generated"
 
 
 class EpisodeReturn(BaseModel):
-    """An episode that was collected: after how many steps it ended, its return and its length."""
+    """A collected episode: the total steps at its end, its return and its length."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
@@ -91,12 +94,12 @@ class EpisodeReturn(BaseModel):
 
 
 class EpochRecord(BaseModel):
-    """A line of the journal: what an epoch came to.
+    """A line of the journal: the results of an epoch.
 
-    `steps` of the environment were taken by its end, or of rows learned from, and `episodes` ended
-    in it. `losses` are those of the model and of the agent; `held_out` is what the model makes of
-    rows that it was not fitted to: those of the test part, or the new ones before they were learned
-    from. What was learned is in a folder of its number.
+    `steps` is the number of environment steps, or of training steps on given rows, at its end.
+    `episodes` ended in the epoch. `losses` include the losses of the model and of the agent.
+    `held_out` are measures of the model on the test rows, or on new rows before it was fitted to
+    them. The checkpoint folder has the number of the epoch.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -120,10 +123,10 @@ class EpochRecord(BaseModel):
 
 
 class AgentTest(BaseModel):
-    """A line of the journal: episodes that were played to see what an agent is worth.
+    """A line of the journal: test episodes of the agent after an epoch.
 
-    They are of the agent after an epoch, or played at random before the first one (0). In
-    `failures` decisions no plan could be made.
+    Number 0 is random play before the first epoch. `failures` is the number of decisions without
+    a plan.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -147,13 +150,13 @@ class AgentTest(BaseModel):
 
     @property
     def stderr(self) -> float | None:
-        """Its standard error, None for a single episode."""
+        """The standard error of the mean return, None for a single episode."""
         count = len(self.returns)
         return float(np.std(self.returns, ddof=1) / count**0.5) if count > 1 else None
 
 
 class Divergence(BaseModel):
-    """A line of the journal: training that can go on no more, and why."""
+    """A line of the journal: training that cannot continue, and the reason."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -171,7 +174,7 @@ Which = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """Which of the states that a training kept is used, and where it computes."""
+    """The checkpoint of a training that is used, and its device."""
 
     checkpoint: Which = "best"
     """best: checkpoint with the best test return, or the last one without tests; last: the last."""
@@ -180,7 +183,7 @@ class CheckpointChoice:
 
 
 class TrainRun(ModelRun[TrainHeader, TrainLine]):
-    """The folder of training: rows as they came, a journal, and two checkpoints at most."""
+    """The run folder of a training: all rows, a journal, and at most two checkpoints."""
 
     kind = "train"
     options_of = "checkpoint"
@@ -194,23 +197,23 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
 
     @property
     def has_model(self) -> bool:
-        """Whether a world model was trained, and not an agent alone."""
+        """Whether a world model was trained, not only an agent."""
         return bool(self.config.model)
 
     def epochs(self) -> list[EpochRecord]:
-        """Return what the epochs came to."""
+        """Return the records of all epochs."""
         return [each for each in self.records() if isinstance(each, EpochRecord)]
 
     def played(self) -> list[AgentTest]:
-        """Return what agents were worth; the first is random play."""
+        """Return the records of all tests; the first is random play."""
         return [each for each in self.records() if isinstance(each, AgentTest)]
 
     def checkpoint(self, number: int) -> Path:
-        """Return the folder with what was learned by the end of an epoch."""
+        """Return the checkpoint folder of an epoch."""
         return self.folder / CHECKPOINTS / f"{number:06}"
 
-    def keep(self, number: int, training: Training | None, agent: Agent | None) -> None:
-        """Write down all that was learned by the end of an epoch, at once or not at all."""
+    def save_checkpoint(self, number: int, training: Training | None, agent: Agent | None) -> None:
+        """Save the model and the agent after an epoch, atomically."""
         folder = self.checkpoint(number)
         partial = folder.with_name(f".{folder.name}.part")
         for stale in (partial, folder):
@@ -222,40 +225,40 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
                     part.save(partial / name)
             partial.mkdir(parents=True, exist_ok=True)
             for file in (each for each in partial.rglob("*") if each.is_file()):
-                with file.open("rb") as written:  # the journal names nothing that a crash can take
+                with file.open("rb") as written:  # synced before the journal refers to it
                     os.fsync(written.fileno())
             partial.replace(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def tidy(self) -> None:
-        """Remove what was learned, but by the end of the last epoch, and of the best one."""
-        kept = {self.checkpoint(self.chosen("best")), self.checkpoint(self.chosen("last"))}
+    def delete_old_checkpoints(self) -> None:
+        """Delete all checkpoints except the last one and the best one."""
+        kept = {self.checkpoint(self.epoch_of("best")), self.checkpoint(self.epoch_of("last"))}
         for folder in (self.folder / CHECKPOINTS).glob("*"):
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def chosen(self, which: Which) -> int:
-        """Return the number of the last epoch, or that of the best test return; 0 for none."""
+    def epoch_of(self, which: Which) -> int:
+        """Return the number of the last epoch, or of the best test return; 0 without epochs."""
         epochs = self.epochs()
         played = [each for each in self.played() if each.number]
         if which == "best" and played:
             return max(played, key=lambda each: (each.mean, each.number)).number
         return epochs[-1].number if epochs else 0
 
-    def restored(
+    def restore(
         self, options: Options = (), observer: Observer = SILENT
     ) -> tuple[Training | None, Agent]:
-        """Return what was learned by the end of the best epoch, or of the last one."""
+        """Return the training and the agent of a checkpoint, by default the best one."""
         choice = CheckpointChoice(**read_options(options, [CHECKPOINT])[CHECKPOINT.label])
-        number = self.chosen(choice.checkpoint)
+        number = self.epoch_of(choice.checkpoint)
         if not number:
             raise CwmError(f"{self.place} has no trained model yet: continue it first")
         config, folder = self.config, self.checkpoint(number)
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
-        trainer = made("trainer", config) if config.model else None
-        acts = made("agent", config) if config.agent else None
+        trainer = configured_trainer("trainer", config) if config.model else None
+        acts = configured_trainer("agent", config) if config.agent else None
         requires = [name for each in (trainer, acts) if each for name in each.requires]
         at = usable_device(choice.device, requires)
         task = TrainingTask.of(find_environment(config.env), config, at)
@@ -273,12 +276,12 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         return training, agent
 
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
-        """Return the world model that was trained; `checkpoint.checkpoint` says by which epoch."""
+        """Return the trained world model of the chosen checkpoint."""
         if not self.has_model:
             world = self.header.world
             instead = f"name {world}" if world else f"see `cwm runs show {self.place}`"
             raise CwmError(f"{self.place} trained an agent, not a world model: {instead}")
-        training, _ = self.restored(options, observer)
+        training, _ = self.restore(options, observer)
         assert training is not None
         return training.model
 
@@ -293,19 +296,19 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         return True
 
     def open_agent(self, options: Options, task: Task, observer: Observer) -> PlanningSession:
-        """Begin episodes of the agent as it was trained, without exploration."""
+        """Return a session of the trained agent, without exploration."""
         return self.agent(options, observer).open(task, greedy=True, seed=task.seed)
 
     def agent(self, options: Options = (), observer: Observer = SILENT) -> Agent:
-        """Return the agent as it was trained."""
-        return self.restored(options, observer)[1]
+        """Return the trained agent."""
+        return self.restore(options, observer)[1]
 
     def is_over(self, steps: int) -> bool:
-        """Whether it has come to as many steps."""
+        """Whether the run is complete, with at least `steps` steps."""
         return self.result() is not None and any(each.steps >= steps for each in self.epochs())
 
     def summary(self) -> RunSummary:
-        """Say what is trained, how far it is, and what the best agent is worth."""
+        """Return the model, the agent, the number of steps, and the best test return."""
         config, epochs = self.config, self.epochs()
         played = [each for each in self.played() if each.number]
         best = max((each.mean for each in played), default=None)
@@ -323,7 +326,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
 
     @classmethod
     def report(cls, runs: Sequence[TrainRun]) -> RunReport:
-        """Return how training went: losses, held-out measures and returns by epoch."""
+        """Return losses, held-out measures and returns by epoch."""
         if len(runs) > 1:
             raise CwmError("runs of `cwm train` cannot be merged: report them one by one")
         run, about, epochs = runs[0], runs[0].summary(), runs[0].epochs()
@@ -349,7 +352,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
 
     @classmethod
     def sections(cls, runs: Sequence[TrainRun]) -> list[Section]:
-        """Return how training went: returns, losses and held-out measures over the steps."""
+        """Return charts of returns, losses and held-out measures, and notes."""
         report = cls.report(runs)
         notes = Section("notes", "Notes", {"lines": [*report.notes]})
         return [*_sections(runs[0].epochs(), runs[0].played()), notes]
@@ -369,7 +372,7 @@ def _verdict(run: TrainRun) -> str:
 
 
 def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Iterator[Section]:
-    """Yield the curves of training: returns, losses, and what new rows say."""
+    """Yield charts of returns, losses and held-out measures, and tables."""
     collected = [episode for each in epochs for episode in each.episodes]
     tested = [each for each in played if each.number]
     random = next((each for each in played if not each.number), None)
@@ -406,17 +409,17 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
 
 
 def _measure_curve(epochs: Sequence[EpochRecord], part: str, name: str) -> dict[str, Any]:
-    """Return the chart of a loss or a measure over the steps; a gap is where it is missing."""
+    """Return the chart of a loss or a measure over the steps, with gaps for missing values."""
     points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
     return LineChart("steps", "", [ChartLine.of("", points)]).data()
 
 
 CHECKPOINT = Owner("checkpoint", CheckpointChoice)
-"""The options by which others use what was trained."""
+"""The options `checkpoint.KEY` of other commands that use a trained model."""
 
 
-def made(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
-    """Make a trainer again with the options that it had."""
+def configured_trainer(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
+    """Return a trainer with the options of the run."""
     name, label = (config.model, "model") if kind == "trainer" else (config.agent, "agent")
     factory: type[Trainer | AgentTrainer] = find(kind, name)
     factory.check()
@@ -428,38 +431,42 @@ def made(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
     return trainer
 
 
-def usable_device(asked: str, requires: Sequence[str]) -> str:
-    """Return where is computed: on a GPU if there is one, and what is trained can use it."""
+def usable_device(name: str, requires: Sequence[str]) -> str:
+    """Return the device by name; `auto` is a GPU if there is one and torch is required.
+
+    Raises:
+        CwmError: If the device is unknown or not available.
+    """
     usable = {"cpu": 1, "cuda": 0, "mps": 0}
     if "torch" in requires and find_spec("torch") is not None:
         import torch
 
         usable["cuda"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
         usable["mps"] = int(torch.backends.mps.is_available())
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if usable[name])
-    name, _, number = asked.partition(":")
-    if name not in usable or (number and not number.isdigit()):
-        raise UnknownNameError("device", asked, ("auto", *usable))
-    if int(number or 0) >= usable[name]:
-        raise CwmError(f"the device {asked} is not available here: leave out --device")
-    return asked
+    if name == "auto":
+        return next(kind for kind in ("cuda", "mps", "cpu") if usable[kind])
+    kind, _, number = name.partition(":")
+    if kind not in usable or (number and not number.isdigit()):
+        raise UnknownNameError("device", name, ("auto", *usable))
+    if int(number or 0) >= usable[kind]:
+        raise CwmError(f"the device {name} is not available here: leave out --device")
+    return name
 
 
 def number_grid(title: str, epochs: Sequence[EpochRecord], part: str) -> Grid:
-    """Write the numbers of the last epochs."""
-    told = [(each, getattr(each, part)) for each in epochs[-MOST_TOLD:]]
-    names = list(dict.fromkeys(name for _, numbers in told for name in numbers))
+    """Return a table of the losses or measures of the last epochs."""
+    shown = [(each, getattr(each, part)) for each in epochs[-MAX_TABLE_LINES:]]
+    names = list(dict.fromkeys(name for _, numbers in shown for name in numbers))
     cells = [
         [str(each.number), f"{each.steps:,}"]
         + [f"{numbers[name]:.4g}" if name in numbers else UNKNOWN for name in names]
-        for each, numbers in told
+        for each, numbers in shown
     ]
     return Grid(title, ["epoch", "steps", *names], cells if names else [])
 
 
 def played_grid(played: Sequence[AgentTest]) -> Grid:
-    """Write what agents were worth in the true environment."""
+    """Return a table of the last tests in the true environment."""
     return Grid(
         "test episodes in the true environment",
         ["agent", "steps", "episodes", "mean return", "standard error", "mean length"],
@@ -472,18 +479,23 @@ def played_grid(played: Sequence[AgentTest]) -> Grid:
                 UNKNOWN if each.stderr is None else f"{each.stderr:.3g}",
                 f"{np.mean(each.lengths):.5g}",
             ]
-            for each in played[-MOST_TOLD:]
+            for each in played[-MAX_TABLE_LINES:]
         ],
     )
 
 
 @dataclass(frozen=True)
 class TrainingResult(Result):
-    """What came of training.
+    """The result of `cwm train`.
 
-    `run` is its folder. `returns` has every episode that was collected, `tests` what agents were
-    worth after some epochs, `random` what random play is. `best` is the epoch of the best test
-    return, None where none was played. `checkpoint` is the folder of what was learned last.
+    Attributes:
+        run: The run folder.
+        epochs: The records of all epochs.
+        tests: Test episodes after epochs.
+        random: Test episodes with random actions, None if there were no tests.
+        steps: Number of environment steps, or of training steps on given rows.
+        parameters: Number of parameters of each part.
+        seconds: Duration of the training.
     """
 
     run: Path
@@ -498,16 +510,16 @@ class TrainingResult(Result):
 
     @property
     def returns(self) -> list[EpisodeReturn]:
-        """Every episode that was collected."""
+        """All collected episodes."""
         return [episode for each in self.epochs for episode in each.episodes]
 
     @property
     def best(self) -> AgentTest | None:
-        """The best test."""
+        """The test with the highest mean return, None without tests."""
         return max(self.tests, key=lambda each: (each.mean, each.number), default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm train --json` prints."""
+        """Return the output of `cwm train --json`."""
         best, last = self.best, self.epochs[-1] if self.epochs else None
         return {
             "run": named(self.run),
@@ -526,7 +538,7 @@ class TrainingResult(Result):
 
 
 def _test_json(played: AgentTest) -> dict[str, Any]:
-    """Write what an agent was worth."""
+    """Return a test for the JSON output."""
     return {
         "epoch": played.number,
         "steps": played.steps,

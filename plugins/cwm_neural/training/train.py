@@ -1,15 +1,15 @@
-"""Train a world model, and an agent in it: what `cwm train` does.
+"""`cwm.train`: train a world model, and an agent in it.
 
-`train` finds out what is asked for, opens the run, and lets a `TrainingLoop` go on epoch by epoch:
-steps are collected, the model is fitted to all rows, the agent learns in it, and now and then plays
-test episodes in the true environment.
+`train` reads the choices and opens the run. Its `TrainingLoop` repeats epochs: it collects steps,
+fits the model to all rows, trains the agent in the model, and at intervals plays test episodes in
+the true environment.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -66,14 +66,13 @@ from cwm_neural.training.trainer import (
     TrainingTask,
 )
 
-STEPS = 5000
-"""Steps where nobody says how many."""
+DEFAULT_STEPS = 5000
 
-LEAST_ROWS = 32
-"""Rows that training begins with at least: a batch of the smallest profiles."""
+MIN_ROWS = 32
+"""Minimum train rows of a dataset: a batch of the smallest presets."""
 
 COLLECTING, TESTING, ACTING = 0, 1, 2
-"""What seeds are for: no test episode is one that is collected."""
+"""Purposes of seeds, so that no test episode equals a collected one."""
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -81,7 +80,7 @@ Number = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class Schedule:
-    """When is collected, learned and tested, in steps of the environment."""
+    """Intervals of collecting, learning and testing, in environment steps."""
 
     every: Count = 200
     """Environment steps per epoch. After them, the model and the agent learn, and a checkpoint is
@@ -124,22 +123,38 @@ def train(
 ) -> TrainingResult:
     """Train a world model of an environment, and an agent in it; a stopped run continues.
 
-    Steps of the environment are collected by epochs, as the `agent` acts; after each the `model` is
-    fitted to all rows, and the agent learns in it. With a `dataset` nothing is collected: learning
-    goes on as long as so many `steps` are worth. With a `world`, the folder of a run or a file with
-    a program, an agent is trained in that and no model is. `tokenizer` and `profile` are short for
-    the options `model.tokenizer` and `preset`. Parts begin with what another run learned (`init`,
-    PART=FOLDER), and those in `freeze` are fitted no more. Without a `model` it is the usual
-    one, or none where the agent learns from rows alone.
+    The agent collects environment steps in epochs. After each epoch the model is fitted to all
+    rows, and the agent learns in the model.
 
-    The observer is told the `TrainingLoop`, each `EpochRecord` and each `AgentTest`. Raises
-    `CwmError` for what the user can mend.
+    Args:
+        env: Environment id.
+        env_args: Arguments of the environment.
+        model: Kind of model. Default: `ensemble`, or no model if the agent learns from rows alone.
+        agent: Kind of agent. Default: the model's.
+        tokenizer: Short for the option `model.tokenizer`.
+        profile: Short for the option `preset` of the model and the agent.
+        dataset: Rows to train on; then the agent collects no rows.
+        world: Run folder or program of a world model. Only an agent is trained, in this model.
+        steps: Number of environment steps, or of training steps without collection.
+            Default: 5000.
+        device: auto, cpu, cuda, cuda:N or mps.
+        init: Initial states of parts from other runs, as PART=FOLDER or a mapping.
+        freeze: Parts that are not trained.
+        options: Further options, as KEY=VALUE or a mapping.
+        seed: Random seed.
+        run: Run folder. Default: a new one, or an unfinished run with the same choices.
+        new: Start a new run even if an unfinished one has the same choices.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        observer: Receives the `TrainingLoop`, each `EpochRecord` and each `AgentTest`.
+
+    Raises:
+        CwmError: If a choice is invalid, or if a loss is not finite.
     """
     if steps is not None and steps < 1:
         raise CwmError("nothing to train: --steps must be at least 1")
     spec = find_environment(env, observer)
     args = dict(env_args or {})
-    chosen = _Chosen.of(model, agent, tokenizer, profile, options, in_world=world is not None)
+    chosen = _Choices.of(model, agent, tokenizer, profile, options, in_world=world is not None)
     parts = _init_folders(init)
     with _world(world, env, args, spec, allow_gap, observer) as found:
         rows = _given_rows(spec, dataset, args, found, observer)
@@ -164,8 +179,8 @@ def train(
                 f"the transitions do not fit the spaces of {spec.id}: choose another --dataset"
             )
         training, acting = chosen.begin(config, task, parts, freeze)
-        with closing(spec.make(**args)) as made_env:
-            limit = step_limit(made_env, chosen.schedule.max_steps)
+        with closing(spec.make(**args)) as simulator:
+            limit = step_limit(simulator, chosen.schedule.max_steps)
         header = TrainHeader(
             config=config,
             parameters=_parameters(training, acting),
@@ -174,7 +189,7 @@ def train(
             protection=None if found is None else found.protection,
         )
         begins_with = rows if rows is not None else _no_rows(spec, config, task)
-        wanted = STEPS if steps is None else steps
+        wanted = DEFAULT_STEPS if steps is None else steps
         opened = _open_run(header, begins_with, run, wanted, new=new)
         with opened as kept:
             kept.report_repair(observer)
@@ -197,11 +212,11 @@ def train(
                 loop.resume()
                 verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
                 observer.note(f"{kept.place} {verb}, on {at}", "Run")
-                return _trained(loop)
+                return _run_loop(loop)
 
 
-class _Chosen(NamedTuple):
-    """What is trained, by name, and all options."""
+class _Choices(NamedTuple):
+    """The trainers of the model and the agent, and all options."""
 
     model: str
     agent: str
@@ -221,14 +236,14 @@ class _Chosen(NamedTuple):
         options: Sequence[str] | Mapping[str, Any],
         *,
         in_world: bool,
-    ) -> _Chosen:
-        """Find out what is meant, and read the options."""
+    ) -> _Choices:
+        """Find the trainers, apply defaults, and read the options."""
         if in_world and model is not None:
-            raise CwmError("--world already is the world model: leave out --model")
+            raise CwmError("--world and --model exclude each other: leave out --model")
         acts = find("agent", agent) if agent is not None else None
         if in_world and acts is None:
             raise CwmError(
-                f"choose the agent that learns in it: --agent {' or '.join(_learning())}"
+                f"choose the agent that learns in it: --agent {' or '.join(_learning_agents())}"
             )
         if model is None and not in_world and (acts is None or acts.needs_model or not acts.learns):
             model = default("trainer")
@@ -237,7 +252,8 @@ class _Chosen(NamedTuple):
             agent, acts = trains.agent, find("agent", trains.agent)
         if in_world and acts is not None and not acts.learns:
             raise CwmError(
-                f"the agent {agent} does not learn: choose --agent {' or '.join(_learning())}"
+                f"the agent {agent} does not learn: "
+                f"choose --agent {' or '.join(_learning_agents())}"
             )
         for factory in filter(None, (trains, acts)):
             factory.check()
@@ -251,18 +267,18 @@ class _Chosen(NamedTuple):
         schedule = Schedule(**given["training"])
         trainer = trains(**given["model"]) if trains is not None else None
         agent_trainer = acts(**given["agent"]) if acts is not None else None
-        made_parts = {"training": schedule, "model": trainer, "agent": agent_trainer}
-        identity = {each.label: each.identity(made_parts[each.label]) for each in owners}
-        asked = {f"{n}.{key}": v for n in planners for key, v in given[n].items()}
+        parts = {"training": schedule, "model": trainer, "agent": agent_trainer}
+        identity = {each.label: each.identity(parts[each.label]) for each in owners}
+        planning = {f"{n}.{key}": v for n in planners for key, v in given[n].items()}
         if agent_trainer is not None and agent_trainer.plans:
-            agent_trainer.chosen = asked
-            identity["planner"] = asked
+            agent_trainer.chosen = planning
+            identity["planner"] = planning
         learns = acts is None or acts.learns
         return cls(model or "", agent or "", trainer, agent_trainer, schedule, identity, learns)
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """The packages that it needs."""
+        """The packages that the trainers require."""
         return tuple(
             name
             for each in (self.trainer, self.agent_trainer)
@@ -277,7 +293,7 @@ class _Chosen(NamedTuple):
         init: Mapping[str, Path],
         freeze: Sequence[str],
     ) -> tuple[Training | None, Agent]:
-        """Begin what is trained, with parts that others learned."""
+        """Return the training and the agent, with initialised and frozen parts."""
         training = None if self.trainer is None else self.trainer.begin(task)
         if training is None and (init or freeze):
             raise CwmError("no model is trained: leave out --init and --freeze")
@@ -294,8 +310,8 @@ class _Chosen(NamedTuple):
         return training, acting
 
 
-def _learning() -> list[str]:
-    """Name the agents that learn in a world model."""
+def _learning_agents() -> list[str]:
+    """Return the names of agents that learn in a world model."""
     known = {name: find("agent", name) for name in names("agent")}
     return [name for name, each in known.items() if each.learns and each.needs_model]
 
@@ -306,7 +322,7 @@ def _options(
     tokenizer: str | None,
     profile: str | None,
 ) -> dict[str, dict[str, Any]]:
-    """Read the options, and the flags that are short for some."""
+    """Read the options, `--tokenizer` and `--profile`."""
     given = read_options(options, owners)
     by_label = {owner.label: owner for owner in owners}
     has_tokenizer = "model" in by_label and "tokenizer" in by_label["model"].options
@@ -336,7 +352,7 @@ def _options(
 
 
 class _World(NamedTuple):
-    """A world model that is there already, and what it comes from."""
+    """A given world model, its source, and the protection of its sandbox."""
 
     subject: Subject
     model: WorldModel
@@ -379,15 +395,15 @@ def _given_rows(
     world: _World | None,
     observer: Observer,
 ) -> Dataset | None:
-    """Return the rows that are learned from, None where they are collected."""
+    """Return the rows to train on, None if rows are collected."""
     if dataset is None and world is None:
         return None
     if dataset is None and world is not None:
         rows = world.subject.transitions(observer=observer)
     else:
         rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
-    if len(rows.train) < LEAST_ROWS:
-        words = f"{len(rows.train)} train rows; at least {LEAST_ROWS} are needed"
+    if len(rows.train) < MIN_ROWS:
+        words = f"{len(rows.train)} train rows; at least {MIN_ROWS} are needed"
         raise CwmError(f"the dataset has {words}: record more with `cwm collect`")
     for name, column in rows.columns.items():
         if column.dtype.kind == "f" and not np.isfinite(column).all():
@@ -399,7 +415,7 @@ def _given_rows(
 
 
 def _no_rows(spec: EnvironmentSpec, config: TrainConfig, task: Any) -> Dataset:
-    """Return the rows that there are before any is collected."""
+    """Return an empty dataset for the rows that are collected."""
     rows = Dataset.of(
         [],
         observation_space=task.observation_space,
@@ -412,14 +428,14 @@ def _no_rows(spec: EnvironmentSpec, config: TrainConfig, task: Any) -> Dataset:
 
 
 def _init_folders(init: Sequence[str] | Mapping[str, Path | str]) -> dict[str, Path]:
-    """Return where parts begin, by name; a run stands for its best checkpoint."""
+    """Return the checkpoint folder for each part; for a run it is the best checkpoint."""
     pairs = init.items() if isinstance(init, Mapping) else [_part(text) for text in init]
     folders = {}
     for part, place in pairs:
         folder = placed(place)
         if (folder / HEADER).is_file() and kind_of(folder) == TrainRun.kind:
             run = TrainRun.load(folder)
-            folder = run.checkpoint(run.chosen("best"))
+            folder = run.checkpoint(run.epoch_of("best"))
         if (folder / "model").is_dir():
             folder /= "model"
         if not folder.is_dir():
@@ -436,7 +452,7 @@ def _part(text: str) -> tuple[str, str]:
 
 
 def _digest(folder: Path) -> str:
-    """Return the hash of all that is in a folder."""
+    """Return the hash of all files in a folder."""
     digest = sha256()
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         digest.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
@@ -445,7 +461,7 @@ def _digest(folder: Path) -> str:
 
 
 def _parameters(training: Training | None, agent: Agent) -> dict[str, int]:
-    """Return how many parameters each part has."""
+    """Return the number of parameters of each part."""
     found = dict(training.parameters) if training is not None else {}
     own = training is None or agent is not training.agent
     return found | (dict(agent.parameters) if own else {})
@@ -454,7 +470,7 @@ def _parameters(training: Training | None, agent: Agent) -> dict[str, int]:
 def _open_run(
     header: TrainHeader, rows: Dataset, folder: Path | str | None, steps: int, *, new: bool
 ) -> TrainRun:
-    """Continue the named run, or the newest unfinished one of equal choices, or start one."""
+    """Continue the named run, or the newest unfinished run with equal choices, or start one."""
     config = header.config
     if folder is None and not new:
         alike = TrainRun.find_equal(config)
@@ -466,11 +482,11 @@ def _open_run(
 
 @dataclass
 class TrainingLoop:
-    """Collects, has the model fitted and the agent learn, tests it, and writes all of it down.
+    """Collects rows, fits the model, trains and tests the agent, and saves the results.
 
-    What an epoch is follows from the seed, its number and what is written down, so that a run
-    which is killed at any moment goes on to the same end. `steps` counts those of the environment,
-    or of rows learned from; `doing` says what is being done.
+    The seed, the number of an epoch and the saved files determine the epoch. So a run that is
+    killed at any time continues to the same result. `steps` is the number of environment steps, or
+    of training steps on given rows. `doing` describes the current work.
     """
 
     run: TrainRun
@@ -498,23 +514,23 @@ class TrainingLoop:
         self.agent.model = self.model
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment."""
         self._collector.close()
 
     @property
     def title(self) -> str:
-        """Name the work in a few words."""
+        """The environment, the source of training and the agent."""
         config = self.run.config
-        what = config.model or self.run.header.world or "rows"
-        return " · ".join(filter(None, (config.env, what, config.agent)))
+        source = config.model or self.run.header.world or "rows"
+        return " · ".join(filter(None, (config.env, source, config.agent)))
 
     @property
     def steps(self) -> int:
-        """Steps that were taken, or learned from, up to the end of the last epoch."""
+        """The number of steps at the end of the last epoch."""
         return self.epochs[-1].steps if self.epochs else 0
 
     def resume(self) -> None:
-        """Take in what an earlier process did."""
+        """Restore the state of an earlier process from the run folder."""
         if self.collects:
             metadata = self.rows.metadata
             self.rows = Dataset(
@@ -522,7 +538,7 @@ class TrainingLoop:
             )
         for event in self.run.events():
             if isinstance(event, RowsAdded):
-                self._take(self.run.read_rows(event))
+                self._add_rows(self.run.read_rows(event))
             elif isinstance(event, EpochRecord):
                 self.epochs.append(event)
                 self._fresh.clear()
@@ -539,11 +555,11 @@ class TrainingLoop:
             if self.own_agent:
                 self.agent.load(folder / "agent")
         if self.collects and not self._collector.resume(self.rows):
-            words = "an episode did not come about again from its seed and actions"
-            self.observer.note(f"{words}: it keeps its previous state", "Warning")
+            words = "the environment did not reproduce the unfinished episode"
+            self.observer.note(f"{words}: the next episode starts instead", "Warning")
 
     def train(self) -> None:
-        """Go on until there were as many steps as are wanted."""
+        """Run epochs and tests until the wanted number of steps."""
         if self.schedule.tests and not self.played:
             self._test(0)
         while self.steps < self.wanted:
@@ -552,16 +568,16 @@ class TrainingLoop:
             self._epoch()
         if self._is_due(1):
             self._test(self.epochs[-1].number)
-        self.run.tidy()
+        self.run.delete_old_checkpoints()
 
     def _is_due(self, every: int) -> bool:
-        """Whether the agent of the last epoch is to be tested."""
+        """Whether the agent of the last epoch must be tested."""
         number = self.epochs[-1].number if self.epochs else 0
         tested = any(each.number == number for each in self.played)
         return bool(self.schedule.tests and number and not tested and number % every == 0)
 
     def _epoch(self) -> None:
-        """Collect, let all learn, and write it down."""
+        """Collect rows, fit the model and the agent, and save the results."""
         began, number = time.monotonic(), len(self.epochs) + 1
         portion = min(self.schedule.every, self.wanted - self.steps)
         if self.collects and not self._fresh:
@@ -574,8 +590,8 @@ class TrainingLoop:
             found = Divergence(number=number, steps=self.steps + portion, words=str(error))
             self.run.append(found)
             raise CwmError(self._diverged(found)) from error
-        self.doing = f"epoch {number}: writing down what was learned"
-        self.run.keep(number, self.training, self.agent if self.own_agent else None)
+        self.doing = f"epoch {number}: saving a checkpoint"
+        self.run.save_checkpoint(number, self.training, self.agent if self.own_agent else None)
         record = EpochRecord(
             number=number,
             steps=self.steps + portion,
@@ -587,16 +603,16 @@ class TrainingLoop:
         self.run.append(record)
         self.epochs.append(record)
         self._fresh.clear()
-        self.run.tidy()
+        self.run.delete_old_checkpoints()
         self.observer.advanced(record)
 
     def _collect(self, number: int, count: int) -> None:
-        """Act for so many steps, and write them down."""
+        """Act for `count` steps, and save the rows."""
         rows: list[Transition] = []
         session = None
         if self._acts:
             session = self.agent.open(self._seeded(COLLECTING), seed=self._seed(ACTING, number))
-        with closing(session) if session is not None else _nothing():
+        with closing(session) if session is not None else nullcontext():
             for row in self._collector.collect(session, count):
                 rows.append(row)
                 self.doing = f"epoch {number}: step {len(rows)} of {count}"
@@ -607,37 +623,36 @@ class TrainingLoop:
             metadata=self.rows.metadata,
         ).with_columns_of(self.rows)
         self.run.add_rows(found)
-        self._take(found)
+        self._add_rows(found)
 
     @property
     def _acts(self) -> bool:
-        """Whether the agent acts by now, and not chance."""
+        """Whether the agent acts, after the random steps."""
         first = max(self.schedule.warm_up, self.schedule.agent_from if self.learns else 0)
         return self.steps >= max(first, 1)
 
-    def _take(self, rows: Dataset) -> None:
-        """Have new rows."""
+    def _add_rows(self, rows: Dataset) -> None:
         self._fresh = [rows]
         self.rows = self.rows.concatenate(rows)
 
     def _learn(
         self, fresh: Dataset | None, portion: int
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Fit the model and let the agent learn; return losses, and what new rows say of it."""
+        """Fit the model and the agent; return losses and held-out measures."""
         number, rows = len(self.epochs) + 1, self.rows.train
         losses: dict[str, float] = {}
         held_out: dict[str, float] = {}
         if self.training is not None:
             if fresh is not None and self.epochs:
-                self.doing = f"epoch {number}: measuring by new rows"
+                self.doing = f"epoch {number}: evaluating the model on new rows"
                 held_out = dict(self.training.measure(fresh))
             self.doing = f"epoch {number}: fitting the model"
             losses |= self.training.fit(rows, portion)
             if fresh is None and len(self.rows.test):
-                self.doing = f"epoch {number}: measuring by held-out rows"
+                self.doing = f"epoch {number}: evaluating the model on held-out rows"
                 held_out = dict(self.training.measure(self.rows.test))
         if self.own_agent and self.steps + portion > self.schedule.agent_from:
-            self.doing = f"epoch {number}: the agent learns"
+            self.doing = f"epoch {number}: training the agent"
             for name, loss in self.agent.fit(self.model, rows, portion).items():
                 losses[f"agent {name}" if name in losses else name] = loss
         return losses, held_out
@@ -659,14 +674,14 @@ class TrainingLoop:
         return found
 
     def _test(self, number: int) -> None:
-        """Play episodes that nothing was learned from; before the first epoch at random."""
+        """Play test episodes, whose rows are not used; number 0 plays at random."""
         began, count = time.monotonic(), self.schedule.tests
         task = self._seeded(TESTING)
         seed = self._seed(ACTING, TESTING, number)
         session = self.agent.open(task, greedy=True, seed=seed) if number else None
         finished: list[FinishedEpisode] = []
         self.doing = f"test: episode 1 of {count}"
-        with closing(session) if session is not None else _nothing():
+        with closing(session) if session is not None else nullcontext():
             numbers = range(number * count, (number + 1) * count)
             with closing(play(task, numbers, session)) as stream:
                 for progress in stream:
@@ -684,22 +699,22 @@ class TrainingLoop:
         self.run.append(record)
         self.played.append(record)
         if number and self.training is not None:
-            self.doing = "drawing what the model sees"
+            self.doing = "drawing pictures of predictions"
             rows = self.rows.test
             self.training.illustrate(rows if len(rows) else self.rows.train, self.run.folder)
         self.observer.advanced(record)
 
     def _seeded(self, purpose: int) -> Task:
-        """Return the task with seeds of their own for a purpose."""
+        """Return the task with the seed of a purpose."""
         return self.setting._replace(seed=self._seed(purpose)).task(self.spec)
 
     def _seed(self, *purpose: int) -> int:
-        """Return a seed for a purpose."""
+        """Return the seed of a purpose."""
         words = np.random.SeedSequence([self.setting.seed, *purpose]).generate_state(1)
         return int(words[0])
 
     def _diverged(self, found: Divergence) -> str:
-        """Say where training came to an end, and what to do."""
+        """Return the error message: the reason, and the options to change."""
         owners = self.run.config.options
         rates = [
             f"-o {label}.{name}=..."
@@ -707,19 +722,13 @@ class TrainingLoop:
             for name in owners.get(label, {})
             if "rate" in name
         ]
-        what = f"a smaller rate ({' or '.join(rates)})" if rates else "other options"
-        kept = f", what was learned before is kept in {self.run.place}" if self.epochs else ""
-        return f"{found.words}, by step {found.steps:,}{kept}: start another run with {what}"
+        remedy = f"a smaller rate ({' or '.join(rates)})" if rates else "other options"
+        kept = f", earlier epochs are saved in {self.run.place}" if self.epochs else ""
+        return f"{found.words}, by step {found.steps:,}{kept}: start another run with {remedy}"
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    """Hold nothing open."""
-    yield
-
-
-def _trained(loop: TrainingLoop) -> TrainingResult:
-    """Train, and write down what came of it, whatever ends it."""
+def _run_loop(loop: TrainingLoop) -> TrainingResult:
+    """Train, and save and return the result; an interrupted or failed run stays resumable."""
     run, observer = loop.run, loop.observer
     observer.begins(loop)
     try:

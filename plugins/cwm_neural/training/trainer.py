@@ -139,8 +139,8 @@ class Training:
     """A world model during its training, with the complete state of the training.
 
     Two trainings with the same task that are fitted to the same rows in the same portions are
-    equal, bit by bit on one machine, even if one of them was saved and loaded in between. So
-    random generators and optimisers belong to the saved state.
+    equal, bit by bit on one machine, even if one was saved and loaded between two portions.
+    So random generators and optimisers belong to the saved state.
     """
 
     model: WorldModel
@@ -226,7 +226,7 @@ class Agent:
     """An agent that learns to act. Equal fits give equal agents, as for `Training`."""
 
     model: WorldModel | None = None
-    """The model in which the agent learns and plans; set it again after `load`."""
+    """The model for learning and planning; set it again after `load`."""
 
     @property
     def parameters(self) -> Mapping[str, int]:
