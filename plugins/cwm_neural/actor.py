@@ -254,16 +254,16 @@ class ActorCritic(Agent):
         torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)
         self._optimiser.step()
         if options.normalise:
-            self._measure_in(targets)
+            self._update_unit(targets)
         return found
 
-    def _measure_in(self, returns: np.ndarray) -> None:
+    def _update_unit(self, returns: np.ndarray) -> None:
         """Update the unit of values with a moving average of the spread of returns."""
         low, high = np.percentile(returns, RETURN_PERCENTILES)
         if high > low:
             kept = UNIT_DECAY if self._spread else 0.0
             self._spread = kept * self._spread + (1 - kept) * float(high - low)
-            self.network.measure_in(self._spread)
+            self.network.set_unit(self._spread)
 
 
 class StartSampler:

@@ -230,7 +230,9 @@ class CategoricalPolicy(ActionPolicy):
         temperature: float = 1.0,
     ) -> ChosenActions:
         """Choose an action in each row; temperature 0 chooses the most likely action."""
-        weighed = _allowed(outputs.detach(), valid).cpu().double().numpy() + temperature * noise
+        weighed = (
+            _mask_invalid(outputs.detach(), valid).cpu().double().numpy() + temperature * noise
+        )
         chosen = weighed.argmax(axis=1)
         return ChosenActions({"actions": chosen + int(self.space.low[0])}, torch.as_tensor(chosen))
 
@@ -238,12 +240,12 @@ class CategoricalPolicy(ActionPolicy):
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities (n,) of the chosen actions, and the entropies (n,)."""
-        logs = _allowed(outputs, valid).log_softmax(dim=1)
+        logs = _mask_invalid(outputs, valid).log_softmax(dim=1)
         entropies = -(logs.exp() * logs.clamp(min=-1e9)).sum(dim=1)
         return logs.gather(1, chosen.to(outputs.device)[:, None])[:, 0], entropies
 
 
-def _allowed(logits: Tensor, valid: np.ndarray | None) -> Tensor:
+def _mask_invalid(logits: Tensor, valid: np.ndarray | None) -> Tensor:
     """Return logits with -1e9 for invalid actions."""
     if valid is None:
         return logits
@@ -349,8 +351,8 @@ class ActorCriticNetwork(nn.Module):
             found = memory[0]
         return HeadOutputs(self.actor(found), self.critic(found)[:, 0] * self.unit, memory)
 
-    def measure_in(self, unit: float) -> None:
-        """Change the unit without a change of the values."""
+    def set_unit(self, unit: float) -> None:
+        """Set the unit, and rescale the value head so that its values stay equal."""
         with torch.no_grad():
             factor = self.unit / unit
             self.critic.weight.mul_(factor)

@@ -30,7 +30,7 @@ MAX_TOKENS = 512
 """Maximum number of tokens per observation; attention takes quadratic time."""
 
 MAX_VALUES = 4096
-"""Whole numbers with at most this many values have a token for each value, known or not."""
+"""A vector of whole numbers with at most this many values in total has a token for each value."""
 
 MAX_TEXTS = 64
 """Tokens for texts, such as missions; an environment has few texts."""
@@ -45,7 +45,7 @@ class GridTokenizer(Tokenizer):
     Args:
         space: The space of observations.
         schema: The schema of object tables, if there are any.
-        contents: Tokens for each kind of place if the number of contents is unknown.
+        contents: Tokens for each column whose number of contents is unknown.
         codes: Codes for each real number.
 
     Raises:
@@ -154,8 +154,8 @@ class GridTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         """Return the known contents."""
-        contents_of = [[kind, content] for kind, content in self._known]
-        return {"met": contents_of, "leaves": [leaf.state() for leaf in self._leaves]}
+        known = [[kind, content] for kind, content in self._known]
+        return {"met": known, "leaves": [leaf.state() for leaf in self._leaves]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the known contents."""
@@ -212,7 +212,7 @@ class _Leaf:
     def write(
         self, tokens: np.ndarray, meanings: Mapping[int, Any], before: np.ndarray | None
     ) -> np.ndarray:
-        """Return the column of tokens (n, count), whose contents are `meant`."""
+        """Return the column of tokens (n, count), with `meanings` as the contents of tokens."""
         width = max(prod(self.space.shape) // len(self.kinds), 1)
         contents = np.zeros((*tokens.shape, width), np.int64)
         if before is not None:

@@ -57,9 +57,9 @@ class TrainedLearning(LearningStrategy):
         training = factory(**({"preset": self.profile} if self.profile else {})).begin(wanted)
         agent = training.agent
         if agent is None:
-            acts = find("agent", factory.agent)
-            acts.check()
-            agent = acts().begin(wanted)
+            agent_factory = find("agent", factory.agent)
+            agent_factory.check()
+            agent = agent_factory().begin(wanted)
         return training, agent
 
     def _collect_and_fit(

@@ -40,7 +40,7 @@ END_PROBABILITY = 0.5
 """A step is predicted as terminal above this probability."""
 
 VAGUE_WEIGHT = 0.05
-"""Weight in a plan's value of the return under softened end probabilities.
+"""Weight in a plan's value of the return under softened end chances.
 
 If all plans, or no plans, end the episode within the horizon, this distinguishes plans that come
 closer to an end."""
@@ -142,7 +142,7 @@ class EnsembleTraining(Training):
                 sums[name] = sums.get(name, 0.0) + loss
             self._due -= 1
             updates += 1
-        self.networks.soften(data)
+        self.networks.measure_vagueness(data)
         self.model.reset_digest()
         return {name: total / updates for name, total in sums.items()}
 
@@ -150,12 +150,12 @@ class EnsembleTraining(Training):
         """Make one gradient step, and return the losses."""
         losses = self.networks.losses(rows, others)
         measures = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
-        total: Tensor = sum(losses.values(), self.networks.bounding())
+        total: Tensor = sum(losses.values(), self.networks.bounds_loss())
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()
         if others is not None:
-            self.networks.follow()
+            self.networks.update_targets()
         self._updates += 1
         return measures
 
@@ -172,8 +172,8 @@ class EnsembleTraining(Training):
         }
         predicted = found.states.mean(0)
         if numbers:
-            away = predicted[:, :numbers] - data.following[:, :numbers]
-            measures["number_error"] = _rms(away / nets.change_scale)
+            errors = predicted[:, :numbers] - data.following[:, :numbers]
+            measures["number_error"] = _rms(errors / nets.change_scale)
         if nets.seen.groups:
             pairs = [(predicted[:, a:b], data.following[:, a:b]) for a, b in nets.seen.groups]
             wrong = [(one.argmax(1) != other.argmax(1)).float() for one, other in pairs]
@@ -230,7 +230,7 @@ class EnsembleModel(WorldModel):
 
     @property
     def planners(self) -> Sequence[str]:
-        """Planners for this model; none is named if the only observation is one symbol."""
+        """The planner iCEM; none is preferred if the only observation is one symbol."""
         return ("icem",) if self.planning.deterministic else ()
 
     @property
@@ -345,7 +345,7 @@ class EnsembleEpisodes(ImaginedEpisodes):
         self, model: EnsembleModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
     ) -> None:
         self.count, self._model = len(starts), model
-        self._seen = rows.observation_space.pack(
+        self._observations = rows.observation_space.pack(
             "observations", [each.observations[-1] for each in starts]
         )
         rng = np.random.default_rng(seed)
@@ -355,17 +355,17 @@ class EnsembleEpisodes(ImaginedEpisodes):
     def step(self, actions: Columns) -> ImaginedStep:
         """Sample the next step of each episode from its member."""
         nets, device = self._model.networks, self._model.task.device
-        pair = nets.seen.encode(self._seen), nets.done.encode(actions)
+        pair = nets.seen.encode(self._observations), nets.done.encode(actions)
         states, done = (torch.as_tensor(each, device=device) for each in pair)
         found = self._model.sample(states, done, self._which, self._noise)
         ends = torch.rand(self.count, generator=self._noise.generator) < found.ends.cpu()
-        self._seen = nets.seen.decode(found.states.cpu().numpy(), self._seen)
+        self._observations = nets.seen.decode(found.states.cpu().numpy(), self._observations)
         rewards = found.rewards.cpu().numpy().astype(np.float64)
-        return ImaginedStep(dict(self._seen), rewards, ends.numpy())
+        return ImaginedStep(dict(self._observations), rewards, ends.numpy())
 
     def keep(self, places: np.ndarray) -> None:
         """Keep the episodes at some indices, in that order."""
-        self._seen = {name: column[places] for name, column in self._seen.items()}
+        self._observations = {name: column[places] for name, column in self._observations.items()}
         self._which = self._which[places]
         self.count = len(self._which)
 
@@ -407,7 +407,7 @@ class EnsemblePlanning(Model):
         if listed is None:
             before, done = self._features([self._observation], np.asarray(action)[None])
             found = Forecast(*(each.mean(0) for each in self._model.predict_all(before, done)))
-            after = self._observed(found.states)
+            after = self._decode(found.states)
             step = Step(after, float(found.rewards[0]), bool(found.ends[0] > END_PROBABILITY))
         else:
             chances = np.array([each.probability for each in listed])
@@ -427,16 +427,18 @@ class EnsemblePlanning(Model):
             return None
         before, done = self._features([self._observation], np.asarray(action)[None])
         members, size = self._nets.members, self._nets.seen.size
-        chances = self._nets.chances(*(x.expand(members, 1, -1) for x in (before, done)))[0]
+        chances = self._nets.probabilities(*(x.expand(members, 1, -1) for x in (before, done)))[0]
         likely = chances.topk(min(MAX_OUTCOMES, len(chances))).indices
         likely = likely[chances[likely] > min(MIN_PROBABILITY, float(chances.max()) / 2)]
         following = torch.eye(size, device=before.device)[likely].expand(members, -1, -1)
         before, done = (each.expand(members, len(likely), -1) for each in (before, done))
-        rewards, ends = (each.mean(0) for each in self._nets.worth(before, done, following))
+        rewards, ends = (
+            each.mean(0) for each in self._nets.rewards_and_ends(before, done, following)
+        )
         whole = chances[likely].sum()
         found = []
         for place, chance in enumerate((chances[likely] / whole).tolist()):
-            after = self._observed(following[0, place][None])
+            after = self._decode(following[0, place][None])
             step = Step(after, float(rewards[place]), bool(ends[place] > END_PROBABILITY))
             found.append(PossibleStep(chance, step, after))
         return found
@@ -460,7 +462,7 @@ class EnsemblePlanning(Model):
                 total += (shares * (lasting * found.rewards).mean(1)).sum(0)
                 here = found.states
                 if not self._nets.endless:
-                    ends = torch.stack([found.ends, self._nets.vague(found.ends)])
+                    ends = torch.stack([found.ends, self._nets.soften_ends(found.ends)])
                     lasting = lasting * (1 - ends)
             if self._model.values_ends:
                 total += (shares * (lasting * self._nets.values(here)).mean(1)).sum(0)
@@ -475,7 +477,7 @@ class EnsemblePlanning(Model):
         device = self._model.task.device
         return torch.as_tensor(seen, device=device), torch.as_tensor(done, device=device)
 
-    def _observed(self, features: Tensor) -> Any:
+    def _decode(self, features: Tensor) -> Any:
         """Return the observation of features (1, size)."""
         before = self._space.pack("observations", [self._observation])
         columns = self._nets.seen.decode(features.cpu().numpy(), before)

@@ -31,8 +31,8 @@ MIN_SCALE = 1e-6
 """Smaller deviations are rounding errors: then the scale is 1, and the mean is predicted."""
 
 MAX_RANGES = 10.0
-"""Predicted numbers stay within this multiple of the recorded range beyond it, so that they stay
-finite."""
+"""Predicted numbers are clipped to the recorded range, extended on both sides by this multiple of
+it, so that they stay finite."""
 
 TARGET_RATE = 0.02
 """Rate at which the target values follow the learned values in each update."""
@@ -167,13 +167,13 @@ class MemberNetworks(nn.Module):
             self.bounds[0], self.bounds[1] = low - room, high + room
 
     @torch.no_grad()
-    def soften(self, rows: RowBatch) -> None:
+    def measure_vagueness(self, rows: RowBatch) -> None:
         """Measure the mean distance of rows from an end; it grows as members become certain."""
         wide = (each.expand(self.members, -1, -1) for each in rows[:3])
-        distance = self._worth(*wide)[..., 1].abs().mean()
+        distance = self._reward_end_outputs(*wide)[..., 1].abs().mean()
         self.vagueness.fill_(distance / MEAN_END_LOGIT).clamp_(min=1)
 
-    def vague(self, ends: Tensor) -> Tensor:
+    def soften_ends(self, ends: Tensor) -> Tensor:
         """Return end probabilities, softened as if members were less certain."""
         return torch.sigmoid(torch.logit(ends) / self.vagueness)
 
@@ -184,41 +184,44 @@ class MemberNetworks(nn.Module):
         """
         numbers = self.seen.numbers
         inputs = self._inputs(rows.states, rows.actions)
-        moved, worth = self.moving(inputs), self._worth(rows.states, rows.actions, rows.following)
+        moved = self.moving(inputs)
+        outputs = self._reward_end_outputs(rows.states, rows.actions, rows.following)
         rewards = (rows.rewards - self.reward_mean) / self.reward_scale
         found = {
-            "reward": (rewards - worth[..., 0]).square().mean(),
-            "end": functional.binary_cross_entropy_with_logits(worth[..., 1], rows.ends),
+            "reward": (rewards - outputs[..., 0]).square().mean(),
+            "end": functional.binary_cross_entropy_with_logits(outputs[..., 1], rows.ends),
         }
         if numbers:
             changes = rows.following[..., :numbers] - rows.states[..., :numbers]
-            away = (
+            errors = (
                 moved[..., :numbers] - (changes - self.change_mean) / self.change_scale
             ).square()
-            spread = self._spread(inputs)
-            found["numbers"] = away.sum(-1).mean()
-            found["spread"] = (away.detach() * (-spread).exp() + spread).sum(-1).mean()
+            spread = self._log_variance(inputs)
+            found["numbers"] = errors.sum(-1).mean()
+            found["spread"] = (errors.detach() * (-spread).exp() + spread).sum(-1).mean()
         if self.seen.groups:
             truth = rows.following[..., numbers:]
-            found["symbols"] = -(truth * self._shares(moved[..., numbers:])).sum(-1).mean()
+            logs = self._log_probabilities(moved[..., numbers:])
+            found["symbols"] = -(truth * logs).sum(-1).mean()
         if others is not None:
-            off = self.valuing(self._seen(rows.states))[..., 0] - self._best(rows, others)
-            found["value"] = off.square().mean()
+            values = self.valuing(self._standardise(rows.states))[..., 0]
+            errors = values - self._value_targets(rows, others)
+            found["value"] = errors.square().mean()
         return found
 
     @torch.no_grad()
-    def _best(self, rows: RowBatch, others: Tensor) -> Tensor:
+    def _value_targets(self, rows: RowBatch, others: Tensor) -> Tensor:
         """Return the value of the best action (members, rows), as members predict it."""
         tried = torch.cat([rows.actions[:, :, None], others], 2)
         members, count, each = tried.shape[:3]
         here = rows.states.repeat_interleave(each, 1)
         found = self.step(here, tried.flatten(1, 2))
-        later = self.discount * (1 - found.ends) * self._valued(self.valued, found.states)
+        later = self.discount * (1 - found.ends) * self._clipped_values(self.valued, found.states)
         best: Tensor = (found.rewards + later).view(members, count, each).amax(-1)
-        return best / self._worth_unit
+        return best / self._value_unit
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def update_targets(self) -> None:
         """Move the target values towards the learned values."""
         for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
             slow.lerp_(quick, TARGET_RATE)
@@ -228,13 +231,13 @@ class MemberNetworks(nn.Module):
 
         They are clipped to the values of receiving the lowest or highest reward forever.
         """
-        return self._valued(self.valuing, states)
+        return self._clipped_values(self.valuing, states)
 
-    def _valued(self, layers: Layers, states: Tensor) -> Tensor:
-        found: Tensor = layers(self._seen(states))[..., 0] * self._worth_unit
+    def _clipped_values(self, layers: Layers, states: Tensor) -> Tensor:
+        found: Tensor = layers(self._standardise(states))[..., 0] * self._value_unit
         return torch.clamp(found, *self.reward_bounds / (1 - self.discount))
 
-    def bounding(self) -> Tensor:
+    def bounds_loss(self) -> Tensor:
         """Return the loss that keeps the bounds of variances close together."""
         return BOUNDS_WEIGHT * (self.highest - self.lowest).sum()
 
@@ -244,56 +247,58 @@ class MemberNetworks(nn.Module):
         moved = self.moving(inputs)
         change = moved[..., :numbers]
         if noise is not None and numbers:
-            change = change + (self._spread(inputs) / 2).exp() * noise.normal(change)
+            change = change + (self._log_variance(inputs) / 2).exp() * noise.normal(change)
         after = torch.addcmul(states[..., :numbers] + self.change_mean, change, self.change_scale)
         after = torch.clamp(after, self.bounds[0], self.bounds[1])
         if self.seen.groups:
-            shares = self._shares(moved[..., numbers:])
+            shares = self._log_probabilities(moved[..., numbers:])
             shares = shares if noise is None else shares + noise.gumbel(shares)
             after = torch.cat([after, self._likeliest(shares)], -1)
-        return Forecast(after, *self.worth(states, actions, after))
+        return Forecast(after, *self.rewards_and_ends(states, actions, after))
 
-    def worth(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    def rewards_and_ends(
+        self, states: Tensor, actions: Tensor, after: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the mean rewards and the end probabilities of steps."""
-        found = self._worth(states, actions, after)
+        found = self._reward_end_outputs(states, actions, after)
         rewards = found[..., 0] * self.reward_scale + self.reward_mean
         ends = torch.sigmoid(found[..., 1])
         return rewards, torch.zeros_like(ends) if self.endless else ends
 
-    def chances(self, states: Tensor, actions: Tensor) -> Tensor:
+    def probabilities(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return the probability of each value of each symbol, (rows, values): members' mean."""
         moved = self.moving(self._inputs(states, actions))
-        return self._shares(moved[..., self.seen.numbers :]).exp().mean(0)
+        return self._log_probabilities(moved[..., self.seen.numbers :]).exp().mean(0)
 
-    def _worth(self, states: Tensor, actions: Tensor, after: Tensor) -> Tensor:
-        return self.paying(torch.cat([self._inputs(states, actions), self._seen(after)], -1))
+    def _reward_end_outputs(self, states: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+        return self.paying(torch.cat([self._inputs(states, actions), self._standardise(after)], -1))
 
     def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
         done = (actions - self.action_mean) / self.action_scale
-        return torch.cat([self._seen(states), done], -1)
+        return torch.cat([self._standardise(states), done], -1)
 
-    def _seen(self, states: Tensor) -> Tensor:
+    def _standardise(self, states: Tensor) -> Tensor:
         return (states - self.state_mean) / self.state_scale
 
     @property
-    def _worth_unit(self) -> Tensor:
+    def _value_unit(self) -> Tensor:
         """The unit of values: about the largest possible sum of rewards."""
         return (self.reward_mean.abs() + self.reward_scale) / (1 - self.discount)
 
-    def _spread(self, inputs: Tensor) -> Tensor:
+    def _log_variance(self, inputs: Tensor) -> Tensor:
         """Return the log variance of each change."""
         spread = self.highest - functional.softplus(self.highest - self.spreading(inputs))
         return self.lowest + functional.softplus(spread - self.lowest)
 
-    def _shares(self, logits: Tensor) -> Tensor:
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
         """Return the log probabilities of the values of each symbol."""
-        whole = self._most(logits)
-        sums = torch.zeros_like(whole).index_add_(
-            -1, self.groups, (logits - whole[..., self.groups]).exp()
+        maxima = self._symbol_maxima(logits)
+        sums = torch.zeros_like(maxima).index_add_(
+            -1, self.groups, (logits - maxima[..., self.groups]).exp()
         )
-        return logits - (whole + sums.log())[..., self.groups]
+        return logits - (maxima + sums.log())[..., self.groups]
 
-    def _most(self, values: Tensor) -> Tensor:
+    def _symbol_maxima(self, values: Tensor) -> Tensor:
         """Return the largest value of each symbol."""
         shape = (*values.shape[:-1], len(self.seen.groups))
         empty = torch.full(shape, -torch.inf, device=values.device)
@@ -302,4 +307,4 @@ class MemberNetworks(nn.Module):
 
     def _likeliest(self, shares: Tensor) -> Tensor:
         """Return features of the value of each symbol whose share is the largest."""
-        return (shares >= self._most(shares)[..., self.groups]).float()
+        return (shares >= self._symbol_maxima(shares)[..., self.groups]).float()

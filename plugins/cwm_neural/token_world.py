@@ -359,7 +359,7 @@ class TokenPlanning(Model):
         if not isinstance(state, Here):
             history = state if isinstance(state, EpisodeHistory) else EpisodeHistory((state,))
             episodes = self.world.after([history])
-            state = Here(history.observations[-1], _packed(episodes))
+            state = Here(history.observations[-1], _pack(episodes))
         self._here: Here = state
 
     def here(self) -> Here:
@@ -384,7 +384,7 @@ class TokenPlanning(Model):
         step = Step(
             after, float(columns["rewards"][0]), bool(columns["terminations"][0]), valid or None
         )
-        self._here = Here(after, _packed(episodes))
+        self._here = Here(after, _pack(episodes))
         if self.deterministic:
             self._known[key] = self._here, step
         return step
@@ -442,7 +442,7 @@ class TokenSession(TrustedSession):
         return history if self._model.remembers else history.observations[-1]
 
 
-def _packed(episodes: TokenEpisodes) -> tuple[bytes, bytes]:
+def _pack(episodes: TokenEpisodes) -> tuple[bytes, bytes]:
     """Return the frames and actions in the context of a single sequence, as bytes."""
     room = episodes.world.network.sizes.context - 1
     skipped = 0 if episodes.skipped is None else int(episodes.skipped[0])

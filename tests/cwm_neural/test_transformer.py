@@ -63,9 +63,9 @@ def test_predictions_with_memory_equal_those_of_whole_segments(backbone, near):
     assert torch.allclose(followed, whole[:, 0], atol=1e-4)
     padded = torch.cat([torch.randint(6, (3, 1, 4)), frames[:, :2]], 1)
     before = torch.cat([torch.randint(3, (3, 1)), actions[:, :1]], 1)
-    contexts = model.begin(padded, before, torch.ones(3, dtype=torch.int64))
+    padded_state = model.begin(padded, before, torch.ones(3, dtype=torch.int64))
     assert torch.allclose(
-        model.teacher_forced(contexts, actions[:, 1], frames[:, 2]), whole[:, 1], atol=1e-4
+        model.teacher_forced(padded_state, actions[:, 1], frames[:, 2]), whole[:, 1], atol=1e-4
     )
     if not near:  # otherwise outcomes depend on the next frame, which differs here
         assert torch.allclose(

@@ -55,7 +55,7 @@ class PictureGame(gym.Env[Any, Any]):
     def _blank(self) -> np.ndarray:
         return np.full(self.observation_space.shape or (), BLACK, np.uint8)
 
-    def _checked(self, action: Any) -> int:
+    def _check_action(self, action: Any) -> int:
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
         return int(action)
@@ -97,7 +97,7 @@ class Catch(PictureGame):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move the paddle, then the ball; in the last row it is caught or missed."""
-        move = self._checked(action) - 1
+        move = self._check_action(action) - 1
         if self.state is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
         ball, row, paddle = self.state
@@ -176,7 +176,7 @@ class MovingDots(PictureGame):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Accelerate the red dot and move all dots; the reward is 1 if it overlaps another."""
-        nudge = NUDGES[self._checked(action)]
+        nudge = NUDGES[self._check_action(action)]
         if self.state is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
         (own, *places), ((right, down), *velocities) = self.state

@@ -258,8 +258,8 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
         trainer = configured_trainer("trainer", config) if config.model else None
-        acts = configured_trainer("agent", config) if config.agent else None
-        requires = [name for each in (trainer, acts) if each for name in each.requires]
+        agent_factory = configured_trainer("agent", config) if config.agent else None
+        requires = [name for each in (trainer, agent_factory) if each for name in each.requires]
         at = usable_device(choice.device, requires)
         task = TrainingTask.of(find_environment(config.env), config, at)
         training = None
@@ -267,8 +267,8 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
             training = trainer.begin(task)
             training.load(folder / "model")
         agent = training.agent if training is not None else None
-        if acts:
-            agent = acts.begin(task)
+        if agent_factory:
+            agent = agent_factory.begin(task)
             agent.load(folder / "agent")
         assert agent is not None
         agent.model = training.model if training is not None else None

@@ -178,12 +178,12 @@ def train(
             raise CwmError(
                 f"the transitions do not fit the spaces of {spec.id}: choose another --dataset"
             )
-        training, acting = chosen.begin(config, task, parts, freeze)
+        training, acting_agent = chosen.begin(config, task, parts, freeze)
         with closing(spec.make(**args)) as simulator:
             limit = step_limit(simulator, chosen.schedule.max_steps)
         header = TrainHeader(
             config=config,
-            parameters=_parameters(training, acting),
+            parameters=_parameters(training, acting_agent),
             world=str(world or ""),
             versions={**spec.versions(), **package_versions(chosen.requires)},
             protection=None if found is None else found.protection,
@@ -199,7 +199,7 @@ def train(
                 spec=spec,
                 schedule=chosen.schedule,
                 training=training,
-                agent=acting,
+                agent=acting_agent,
                 own_agent=bool(chosen.agent),
                 model=found.model if found else training.model if training else None,
                 rows=begins_with,
@@ -240,40 +240,44 @@ class _Choices(NamedTuple):
         """Find the trainers, apply defaults, and read the options."""
         if in_world and model is not None:
             raise CwmError("--world and --model exclude each other: leave out --model")
-        acts = find("agent", agent) if agent is not None else None
-        if in_world and acts is None:
+        agent_factory = find("agent", agent) if agent is not None else None
+        if in_world and agent_factory is None:
             raise CwmError(
                 f"choose the agent that learns in it: --agent {' or '.join(_learning_agents())}"
             )
-        if model is None and not in_world and (acts is None or acts.needs_model or not acts.learns):
+        if (
+            model is None
+            and not in_world
+            and (agent_factory is None or agent_factory.needs_model or not agent_factory.learns)
+        ):
             model = default("trainer")
-        trains = find("trainer", model) if model is not None else None
-        if acts is None and trains is not None and trains.agent:
-            agent, acts = trains.agent, find("agent", trains.agent)
-        if in_world and acts is not None and not acts.learns:
+        model_factory = find("trainer", model) if model is not None else None
+        if agent_factory is None and model_factory is not None and model_factory.agent:
+            agent, agent_factory = model_factory.agent, find("agent", model_factory.agent)
+        if in_world and agent_factory is not None and not agent_factory.learns:
             raise CwmError(
                 f"the agent {agent} does not learn: "
                 f"choose --agent {' or '.join(_learning_agents())}"
             )
-        for factory in filter(None, (trains, acts)):
+        for factory in filter(None, (model_factory, agent_factory)):
             factory.check()
         owners = [Owner("training", Schedule)]
-        owners += [Owner("model", trains)] if trains is not None else []
-        owners += [Owner("agent", acts)] if acts is not None else []
+        owners += [Owner("model", model_factory)] if model_factory is not None else []
+        owners += [Owner("agent", agent_factory)] if agent_factory is not None else []
         planners = {}
-        if acts is not None and acts.plans:
+        if agent_factory is not None and agent_factory.plans:
             planners = {name: Owner(name, find("planner", name)) for name in names("planner")}
         given = _options(options, [*owners, *planners.values()], tokenizer, profile)
         schedule = Schedule(**given["training"])
-        trainer = trains(**given["model"]) if trains is not None else None
-        agent_trainer = acts(**given["agent"]) if acts is not None else None
+        trainer = model_factory(**given["model"]) if model_factory is not None else None
+        agent_trainer = agent_factory(**given["agent"]) if agent_factory is not None else None
         parts = {"training": schedule, "model": trainer, "agent": agent_trainer}
         identity = {each.label: each.identity(parts[each.label]) for each in owners}
         planning = {f"{n}.{key}": v for n in planners for key, v in given[n].items()}
         if agent_trainer is not None and agent_trainer.plans:
             agent_trainer.chosen = planning
             identity["planner"] = planning
-        learns = acts is None or acts.learns
+        learns = agent_factory is None or agent_factory.learns
         return cls(model or "", agent or "", trainer, agent_trainer, schedule, identity, learns)
 
     @property
@@ -302,12 +306,12 @@ class _Choices(NamedTuple):
                 training.adopt(part, folder)
             for part in freeze:
                 training.freeze(part)
-        acting = None if self.agent_trainer is None else self.agent_trainer.begin(task)
-        if acting is None and training is not None:
-            acting = training.agent
-        if acting is None:
+        acting_agent = None if self.agent_trainer is None else self.agent_trainer.begin(task)
+        if acting_agent is None and training is not None:
+            acting_agent = training.agent
+        if acting_agent is None:
             raise CwmError(f"{config.model} has no agent of its own: choose an --agent")
-        return training, acting
+        return training, acting_agent
 
 
 def _learning_agents() -> list[str]:
@@ -331,22 +335,18 @@ def _options(
     elif tokenizer not in (None, "none"):
         raise CwmError("this model has no tokenizer: leave out --tokenizer")
     if profile is not None:
-        served = [
-            label
+        presets = {
+            label: getattr(by_label[label].factory, "PRESETS", {})
             for label in ("model", "agent")
-            if label in by_label and profile in getattr(by_label[label].factory, "PRESETS", {})
-        ]
-        if not served:
-            known = [
-                name
-                for label in ("model", "agent")
-                if label in by_label
-                for name in getattr(by_label[label].factory, "PRESETS", {})
-            ]
+            if label in by_label
+        }
+        supported = [label for label, known in presets.items() if profile in known]
+        if not supported:
+            known = [name for each in presets.values() for name in each]
             if known:
                 raise UnknownNameError("profile", profile, known)
             raise CwmError("this model has no profiles: leave out --profile")
-        for label in served:
+        for label in supported:
             given[label].setdefault("preset", profile)
     return with_presets(given, owners)
 
@@ -545,7 +545,7 @@ class TrainingLoop:
             elif isinstance(event, AgentTest):
                 self.played.append(event)
             elif isinstance(event, Divergence):
-                raise CwmError(self._diverged(event))
+                raise CwmError(self._divergence_message(event))
         if self.epochs:
             folder = self.run.checkpoint(self.epochs[-1].number)
             if not folder.is_dir():
@@ -561,13 +561,13 @@ class TrainingLoop:
     def train(self) -> None:
         """Run epochs and tests until the wanted number of steps."""
         if self.schedule.tests and not self.played:
-            self._test(0)
+            self._run_test(0)
         while self.steps < self.wanted:
             if self._is_due(self.schedule.test_every):
-                self._test(self.epochs[-1].number)
-            self._epoch()
+                self._run_test(self.epochs[-1].number)
+            self._run_epoch()
         if self._is_due(1):
-            self._test(self.epochs[-1].number)
+            self._run_test(self.epochs[-1].number)
         self.run.delete_old_checkpoints()
 
     def _is_due(self, every: int) -> bool:
@@ -576,7 +576,7 @@ class TrainingLoop:
         tested = any(each.number == number for each in self.played)
         return bool(self.schedule.tests and number and not tested and number % every == 0)
 
-    def _epoch(self) -> None:
+    def _run_epoch(self) -> None:
         """Collect rows, fit the model and the agent, and save the results."""
         began, number = time.monotonic(), len(self.epochs) + 1
         portion = min(self.schedule.every, self.wanted - self.steps)
@@ -585,17 +585,17 @@ class TrainingLoop:
         fresh = self._fresh[-1] if self._fresh else None
         portion = portion if fresh is None else len(fresh)
         try:
-            losses, held_out = self._learn(fresh, portion)
+            losses, held_out = self._fit(fresh, portion)
         except Diverged as error:
             found = Divergence(number=number, steps=self.steps + portion, words=str(error))
             self.run.append(found)
-            raise CwmError(self._diverged(found)) from error
+            raise CwmError(self._divergence_message(found)) from error
         self.doing = f"epoch {number}: saving a checkpoint"
         self.run.save_checkpoint(number, self.training, self.agent if self.own_agent else None)
         record = EpochRecord(
             number=number,
             steps=self.steps + portion,
-            episodes=[] if fresh is None else self._ended(fresh),
+            episodes=[] if fresh is None else self._ended_episodes(fresh),
             losses=losses,
             held_out=held_out,
             seconds=round(time.monotonic() - began, 3),
@@ -610,7 +610,7 @@ class TrainingLoop:
         """Act for `count` steps, and save the rows."""
         rows: list[Transition] = []
         session = None
-        if self._acts:
+        if self._agent_acts:
             session = self.agent.open(self._seeded(COLLECTING), seed=self._seed(ACTING, number))
         with closing(session) if session is not None else nullcontext():
             for row in self._collector.collect(session, count):
@@ -626,7 +626,7 @@ class TrainingLoop:
         self._add_rows(found)
 
     @property
-    def _acts(self) -> bool:
+    def _agent_acts(self) -> bool:
         """Whether the agent acts, after the random steps."""
         first = max(self.schedule.warm_up, self.schedule.agent_from if self.learns else 0)
         return self.steps >= max(first, 1)
@@ -635,7 +635,7 @@ class TrainingLoop:
         self._fresh = [rows]
         self.rows = self.rows.concatenate(rows)
 
-    def _learn(
+    def _fit(
         self, fresh: Dataset | None, portion: int
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Fit the model and the agent; return losses and held-out measures."""
@@ -657,7 +657,7 @@ class TrainingLoop:
                 losses[f"agent {name}" if name in losses else name] = loss
         return losses, held_out
 
-    def _ended(self, fresh: Dataset) -> list[EpisodeReturn]:
+    def _ended_episodes(self, fresh: Dataset) -> list[EpisodeReturn]:
         """Return the episodes that ended in the new rows, which are the last ones."""
         columns = self.rows.columns
         ends = columns["terminations"] | columns["truncations"]
@@ -673,7 +673,7 @@ class TrainingLoop:
             )
         return found
 
-    def _test(self, number: int) -> None:
+    def _run_test(self, number: int) -> None:
         """Play test episodes, whose rows are not used; number 0 plays at random."""
         began, count = time.monotonic(), self.schedule.tests
         task = self._seeded(TESTING)
@@ -713,7 +713,7 @@ class TrainingLoop:
         words = np.random.SeedSequence([self.setting.seed, *purpose]).generate_state(1)
         return int(words[0])
 
-    def _diverged(self, found: Divergence) -> str:
+    def _divergence_message(self, found: Divergence) -> str:
         """Return the error message: the reason, and the options to change."""
         owners = self.run.config.options
         rates = [
