@@ -471,8 +471,8 @@ def fill_memory(network: ActorCriticNetwork, model: WorldModel, starts: StartBat
     with torch.no_grad():
         for step in range(starts.places.shape[1] - 1):
             memory = network(model.seen(starts.observed(step)), memory).memory
-            begun = torch.as_tensor(starts.mask[:, step, None]).to(memory[0])
-            memory = tuple(each * begun for each in memory)
+            inside = torch.as_tensor(starts.mask[:, step, None]).to(memory[0])
+            memory = tuple(each * inside for each in memory)
     return memory
 
 

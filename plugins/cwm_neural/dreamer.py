@@ -322,8 +322,8 @@ class DreamtPlanning(Model):
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the values of plans from each state, computed in parallel."""
         net, (count, each, length) = self._networks, plans.shape[:3]
-        begun = [s.state if isinstance(s, Here) else self._seen([s]) for s in states]
-        latent = self._latent.stack(begun).select(np.repeat(np.arange(count), each))
+        latents = [s.state if isinstance(s, Here) else self._seen([s]) for s in states]
+        latent = self._latent.stack(latents).select(np.repeat(np.arange(count), each))
         flat = plans.reshape(count * each, length, *plans.shape[3:])
         total, alive = np.zeros(len(flat)), np.ones(len(flat), np.bool_)
         with net.evaluating():

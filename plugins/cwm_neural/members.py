@@ -40,7 +40,7 @@ END_PROBABILITY = 0.5
 """A step is predicted as terminal above this probability."""
 
 VAGUE_WEIGHT = 0.05
-"""Weight in a plan's value of the return under softened end chances.
+"""Weight in a plan's value of the return under softened end probabilities.
 
 If all plans, or no plans, end the episode within the horizon, this distinguishes plans that come
 closer to an end."""

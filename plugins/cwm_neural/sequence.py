@@ -122,11 +122,11 @@ class FrameSequence(nn.Module):
 
         `first` includes the first frames of segments, as published.
         """
-        logits, outcome, begun = self.logits(segments)
+        logits, outcome, first_logits = self.logits(segments)
         mask = segments.mask
         parts = [(logits, segments.frames[:, 1:], mask[..., None])]
-        if first and begun is not None:
-            parts.append((begun, segments.frames[:, 0, 1:], mask[:, :1]))
+        if first and first_logits is not None:
+            parts.append((first_logits, segments.frames[:, 0, 1:], mask[:, :1]))
         summed, counted = logits.new_zeros(()), logits.new_zeros(())
         for predicted, true, counts in parts:
             possible = predicted.gather(-1, true[..., None])[..., 0].isfinite() & counts

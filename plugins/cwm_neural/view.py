@@ -16,10 +16,10 @@ from cwm_cli.views.terminal import bar, duration, printable
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
-TALLEST = 10
+MAX_PLOT_HEIGHT = 10
 """Maximum height of the plot in lines."""
 
-MOST_NUMBERS = 8
+MAX_NUMBERS = 8
 """Maximum number of losses or measures in a line."""
 
 
@@ -57,8 +57,8 @@ class TrainingView(ProgressView):
 
 def number_words(numbers: Mapping[str, float]) -> str:
     """Return the first numbers with their names."""
-    told = [f"{name} {value:.4g}" for name, value in list(numbers.items())[:MOST_NUMBERS]]
-    return printable(", ".join(told))
+    words = [f"{name} {value:.4g}" for name, value in list(numbers.items())[:MAX_NUMBERS]]
+    return printable(", ".join(words))
 
 
 def epoch_words(epoch: EpochRecord) -> str:
@@ -110,7 +110,7 @@ class TrainingPicture(DrawnProgress, TrainingView):
         series = return_series(self.epochs, self.played)
         steps = self.epochs[-1].steps if self.epochs else 0
         plot: list[Text] = []
-        room = min(TALLEST, height - 2 - len(facts))
+        room = min(MAX_PLOT_HEIGHT, height - 2 - len(facts))
         if series and room >= 4 and width >= 20:
             plot = Chart.of("", "steps", "return", series).dots(width, room)
         title = Text(printable(work.title), "bold")
@@ -158,7 +158,7 @@ def return_series(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) ->
 def number_charts(title: str, epochs: Sequence[EpochRecord], part: str) -> Iterator[Chart]:
     """Yield a chart for each loss, or for each held-out measure."""
     names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
-    for name in list(names)[:MOST_NUMBERS]:
+    for name in list(names)[:MAX_NUMBERS]:
         points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
         known = [(x, y) for x, y in points if y is not None and abs(y) < float("inf")]
         if known:

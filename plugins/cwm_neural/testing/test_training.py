@@ -228,12 +228,12 @@ def check_wrong_states_are_refused(
     shape = case.task.action_space
     other = replace(shape, high=tuple(bound + 1 for bound in shape.high))
     try:
-        begun = case.trainer.begin(case.task._replace(action_space=other))
+        other_training = case.trainer.begin(case.task._replace(action_space=other))
     except CwmError:
-        begun = None
-    if begun is not None:
+        other_training = None
+    if other_training is not None:
         with pytest.raises(CwmError) as refused:
-            begun.load(folder)
+            other_training.load(folder)
         assert len(str(refused.value).splitlines()) == 1
     for file in [*folder.rglob("*")]:
         if not file.is_file():

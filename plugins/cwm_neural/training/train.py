@@ -134,7 +134,8 @@ def train(
         tokenizer: Short for the option `model.tokenizer`.
         profile: Short for the option `preset` of the model and the agent.
         dataset: Rows to train on; then the agent collects no rows.
-        world: Run folder or program of a world model. Only an agent is trained, in this model.
+        world: Run folder or program of a world model. Only an agent is trained, in this model and
+            on `dataset`, by default the rows of the run.
         steps: Number of environment steps, or of training steps without collection.
             Default: 5000.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -156,8 +157,8 @@ def train(
     args = dict(env_args or {})
     chosen = _Choices.of(model, agent, tokenizer, profile, options, in_world=world is not None)
     parts = _init_folders(init)
-    with _world(world, env, args, spec, allow_gap, observer) as found:
-        rows = _given_rows(spec, dataset, args, found, observer)
+    with _world(world, env, args, spec, allow_gap, observer) as given_world:
+        rows = _given_rows(spec, dataset, args, given_world, observer)
         if rows is not None:
             args = recorded_args(rows, args)
         config = TrainConfig(
@@ -166,14 +167,14 @@ def train(
             model=chosen.model,
             agent=chosen.agent,
             dataset="" if rows is None else rows.digest,
-            world="" if found is None else found.subject.digest,
+            world="" if given_world is None else given_world.subject.digest,
             init={part: _digest(folder) for part, folder in parts.items()},
             freeze=tuple(sorted(set(freeze))),
             options=chosen.identity,
             seed=seed,
         )
-        at = usable_device(device, chosen.requires)
-        task = TrainingTask.of(spec, config, at, observer.note)
+        device_name = usable_device(device, chosen.requires)
+        task = TrainingTask.of(spec, config, device_name, observer.note)
         if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
             raise CwmError(
                 f"the transitions do not fit the spaces of {spec.id}: choose another --dataset"
@@ -186,23 +187,22 @@ def train(
             parameters=_parameters(training, acting_agent),
             world=str(world or ""),
             versions={**spec.versions(), **package_versions(chosen.requires)},
-            protection=None if found is None else found.protection,
+            protection=None if given_world is None else given_world.protection,
         )
-        begins_with = rows if rows is not None else _no_rows(spec, config, task)
+        initial_rows = rows if rows is not None else _no_rows(spec, config, task)
         wanted = DEFAULT_STEPS if steps is None else steps
-        opened = _open_run(header, begins_with, run, wanted, new=new)
-        with opened as kept:
-            kept.report_repair(observer)
+        with _open_run(header, initial_rows, run, wanted, new=new) as train_run:
+            train_run.report_repair(observer)
             loop = TrainingLoop(
-                run=kept,
+                run=train_run,
                 setting=Setting(spec.id, args, seed, limit),
                 spec=spec,
                 schedule=chosen.schedule,
                 training=training,
                 agent=acting_agent,
                 own_agent=bool(chosen.agent),
-                model=found.model if found else training.model if training else None,
-                rows=begins_with,
+                model=given_world.model if given_world else training.model if training else None,
+                rows=initial_rows,
                 collects=rows is None,
                 learns=chosen.learns,
                 wanted=wanted,
@@ -211,7 +211,7 @@ def train(
             with closing(loop):
                 loop.resume()
                 verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
-                observer.note(f"{kept.place} {verb}, on {at}", "Run")
+                observer.note(f"{train_run.place} {verb}, on {device_name}", "Run")
                 return _run_loop(loop)
 
 
