@@ -70,7 +70,7 @@ GREY = 0.5
 """Pixel value that torchrl adds to decoded images."""
 
 MAX_VALUES = 512
-"""Whole numbers with more values are refused, because their one-hot vectors would dominate."""
+"""Discrete observations with more values are refused: their one-hot vectors would dominate."""
 
 
 class Coding:
@@ -82,7 +82,8 @@ class Coding:
         self._names = [leaf.name for leaf in observations.leaves("")]
         self.picture = self._leaves[0].shape if observations.is_picture else None
         if any(_width(space) == 0 for space in self._leaves):
-            raise CwmError("DreamerV3 does not support text observations: choose another model")
+            words = f"text observations, or Discrete ones with more than {MAX_VALUES} values"
+            raise CwmError(f"DreamerV3 does not support {words}: choose another model")
         self.width = sum(map(_width, self._leaves))
         self.is_discrete = actions.kind == "discrete"
         bounded = actions.is_float and np.isfinite((*actions.low, *actions.high)).all()
@@ -169,7 +170,7 @@ class Latent(NamedTuple):
     state: Tensor
 
     def select(self, places: np.ndarray) -> Latent:
-        """Select some."""
+        """Return the latent states at some indices."""
         return Latent(self.belief[places], self.state[places])
 
     @classmethod
@@ -259,13 +260,14 @@ class DreamerNetworks(nn.Module):
     ) -> Latent:
         """Return the latent states after actions (None: a new episode) and observations."""
         coding = self.coding
-        some = coding.actions.low[0] if coding.is_discrete else np.array(coding.actions.low)
-        passed = [some if action is None else action for action in actions]
-        goes_on = torch.tensor([[action is not None] for action in actions], device=coding.device)
+        placeholder = coding.actions.low[0] if coding.is_discrete else np.array(coding.actions.low)
+        filled = [placeholder if action is None else action for action in actions]
+        continues = torch.tensor([[action is not None] for action in actions], device=coding.device)
         with self.evaluating():
             return self.filter(
-                Latent(before.belief * goes_on, before.state * goes_on),
-                coding.encode_actions(coding.actions.pack("actions", passed)["actions"]) * goes_on,
+                Latent(before.belief * continues, before.state * continues),
+                coding.encode_actions(coding.actions.pack("actions", filled)["actions"])
+                * continues,
                 coding.encode(coding.observations.pack("observations", observations)),
                 draws,
             )
@@ -312,8 +314,8 @@ class DreamerNetworks(nn.Module):
 
     def _losses(self) -> DreamerV3Loss:
         """Return the sum of all losses, as published."""
-        options, gone = self._options, ("next", "belief")
-        following = [gone, ("next", "state")]
+        options, belief_after = self._options, ("next", "belief")
+        following = [belief_after, ("next", "state")]
         rollout = RSSMRolloutV3(
             TensorDictModule(
                 self.prior,
@@ -322,7 +324,7 @@ class DreamerNetworks(nn.Module):
             ),
             TensorDictModule(
                 self.posterior,
-                in_keys=[gone, ("next", "encoded_latents")],
+                in_keys=[belief_after, ("next", "encoded_latents")],
                 out_keys=[("next", "posterior_logits"), ("next", "state")],
             ),
         )

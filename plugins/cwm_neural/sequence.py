@@ -150,8 +150,8 @@ class FrameSequence(nn.Module):
 class TokenSequence(FrameSequence):
     """Predicts one token after the other with a backbone that sees all previous tokens.
 
-    `step` decodes all tokens of the next frame in parallel, from guesses, which are first the
-    tokens of the last frame. It repeats this from the first wrong guess on. Each pass makes at
+    `step` decodes all tokens of the next frame in parallel, from guesses, which are initially
+    the tokens of the last frame. It repeats this from the first wrong guess on. Each pass makes at
     least one more token equal to the result of sequential decoding (Song et al., 2021); two passes
     usually suffice.
 
@@ -206,20 +206,16 @@ class TokenSequence(FrameSequence):
         most = size - 1 if self.backbone.parallel else 0
         hints = None if self.earlier is None else self.earlier(last, self.actions(actions))
         inputs = self._step_inputs(last, actions, last[:, :most], hints)
-        guess = last
         found, memory = self._run(inputs, start, memory)
         acted = found[:, 1]
         after = self._choose(found[:, 1:], last, 0, noise)
-        if not self.backbone.parallel:
-            while after.shape[1] < size:
-                place = after.shape[1]
-                inputs = self._token_inputs(after[:, -1:], hints, place)
-                found, memory = self._run(inputs, start + 1 + place, memory)
-                after = torch.cat([after, self._choose(found, last, place, noise)], 1)
-            outcome = self.outcomes(acted if hints is None else found[:, -1])
-            return after, outcome, SequenceState(memory, state.frames + 1, after)
-        wrong = (after != guess)[:, :-1].any(0)
-        while wrong.any():
+        while after.shape[1] < size:  # backbones that are not parallel
+            place = after.shape[1]
+            inputs = self._token_inputs(after[:, -1:], hints, place)
+            found, memory = self._run(inputs, start + 1 + place, memory)
+            after = torch.cat([after, self._choose(found, last, place, noise)], 1)
+        wrong = (after != last)[:, :-1].any(0)
+        while self.backbone.parallel and wrong.any():
             place = int(wrong.int().argmax())  # tokens up to here equal sequential decoding
             memory = self.backbone.rewind(memory, start + 2 + place)
             inputs = self._token_inputs(after[:, place:-1], hints, place + 1)
