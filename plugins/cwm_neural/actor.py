@@ -385,7 +385,7 @@ class ImaginedBatch:
         return returns[:-1]
 
     def measures(self) -> dict[str, float]:
-        """Return the mean predicted value of the starts, and the mean imagined return."""
+        """Return means of the predicted value and the imagined return, and the number of steps."""
         return {
             "value": float(self.decided[0].values.detach().mean()),
             "imagined_return": float(self.rewards.sum(axis=0).mean()),
