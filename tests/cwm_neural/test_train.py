@@ -19,23 +19,12 @@ from cwm_neural.training.runs import TrainingResult, TrainRun
 from cwm_neural.view import training_report, training_view
 from folders import SUPPORT
 from processes import wait_until
+from training_runs import Crash, journal_lines
 
 PLUGIN = (SUPPORT / "linear_training.py").read_text()
 POLE = ("train", "--env", "CartPole-v1", "--model", "linear")
-SHORT = tuple(
-    [
-        "-o",
-        "every=40",
-        "-o",
-        "warm_up=40",
-        "-o",
-        "test_every=2",
-        "-o",
-        "tests=2",
-        "-o",
-        "max_steps=50",
-    ]
-)
+OPTIONS = ("every=40", "warm_up=40", "test_every=2", "tests=2", "max_steps=50")
+SHORT = tuple(word for option in OPTIONS for word in ("-o", option))
 
 
 @pytest.fixture
@@ -44,21 +33,13 @@ def pole(cwm):
     return cwm
 
 
-def lines(folder: Path) -> list[dict]:
-    """Return the journal without times."""
-    found = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    for line in found:
-        line.pop("seconds", None)
-    return found
-
-
 def test_train_records_every_epoch_of_model_and_agent(pole) -> None:
     done = pole.inside(*POLE, *SHORT, "--steps", "200", "--run", "r", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["steps"], found["epochs"]) == (200, 5)
     assert found["parameters"] == {"linear": 24, "policy": 4}
-    journal = lines(pole.folder / "r")
+    journal = journal_lines(pole.folder / "r")
     epochs = [each for each in journal if each["kind"] == "epoch"]
     assert [each["steps"] for each in epochs] == [40, 80, 120, 160, 200]
     assert epochs[-1]["losses"]["error"] < epochs[0]["losses"]["error"]
@@ -91,11 +72,7 @@ def test_killed_training_continues_to_the_same_result(pole) -> None:
     done = pole.inside(*slow)
     assert done.returncode == 0, done.stderr
     assert "continues after " in done.stderr
-    assert lines(pole.folder / "killed") == lines(pole.folder / "whole")
-
-
-class Crash(BaseException):
-    """Stands in for the end of the process."""
+    assert journal_lines(pole.folder / "killed") == journal_lines(pole.folder / "whole")
 
 
 @pytest.fixture
@@ -109,7 +86,7 @@ TRAINED = {
     "env": "CartPole-v1",
     "model": "linear",
     "steps": 160,
-    "options": SHORT[1::2],
+    "options": OPTIONS,
 }
 
 
@@ -129,15 +106,15 @@ def test_crash_after_any_line_or_checkpoint_changes_nothing(here, monkeypatch) -
     for times in range(100):
         try:
             with monkeypatch.context() as patch:
-                if len(lines(whole)) * 2 > times:
+                if len(journal_lines(whole)) * 2 > times:
                     name = "_write" if times % 2 == 0 else "save_checkpoint"
                     patch.setattr(TrainRun, name, crash_after(methods[name]))
                 cwm_cli.train(**TRAINED, run=broken)
-            if times >= len(lines(whole)) * 2:
+            if times >= len(journal_lines(whole)) * 2:
                 break
         except Crash:
             pass
-    assert lines(broken) == lines(whole)
+    assert journal_lines(broken) == journal_lines(whole)
     files = {each.relative_to(whole) for each in whole.rglob("*.npz")}
     assert files == {each.relative_to(broken) for each in broken.rglob("*.npz")}
     assert len(files) == 5 + 2 * len([*(whole / "checkpoints").iterdir()])
@@ -150,7 +127,7 @@ def test_more_steps_continue_a_finished_run(here) -> None:
     for steps in (80, 160):
         cwm_cli.train(**{**TRAINED, "steps": steps}, run=here / "parts")
     cwm_cli.train(**TRAINED, run=here / "whole")
-    assert lines(here / "parts") == lines(here / "whole")
+    assert journal_lines(here / "parts") == journal_lines(here / "whole")
 
 
 @pytest.mark.slow
@@ -162,7 +139,7 @@ def test_training_on_a_dataset_collects_no_rows(pole) -> None:
     command = (*POLE, "--dataset", "d.npz", *SHORT, "--run", "r", "--json")
     found = json.loads(pole.inside(*command, "--steps", "120").stdout)
     assert (found["epochs"], found["returns"]) == (3, [])
-    kinds = [each["kind"] for each in lines(pole.folder / "r")]
+    kinds = [each["kind"] for each in journal_lines(pole.folder / "r")]
     assert "rows" not in kinds
     assert found["held_out"]["off"] < 0.1
     own = ("train", "--env", "CartPole-v1", "--agent", "copying", "--dataset", "d.npz", *SHORT)
@@ -218,7 +195,7 @@ def test_diverged_training_stops_with_a_reason_and_is_not_repeated(pole) -> None
     assert again.returncode == 1
     assert again.stderr.strip().splitlines()[-1] == shown
     (run,) = (pole.folder / "runs").iterdir()
-    assert [each["kind"] for each in lines(run)].count("diverged") == 1
+    assert [each["kind"] for each in journal_lines(run)].count("diverged") == 1
 
 
 REFUSED = {
@@ -279,7 +256,7 @@ def test_rows_of_a_damaged_line_are_not_overwritten(pole) -> None:
     done = pole.inside(*POLE, *SHORT, "--steps", "120", "--run", "r")
     assert done.returncode == 0, done.stderr
     assert {path: path.read_bytes() for path in rows} == rows
-    added = [line["file"] for line in lines(folder) if line["kind"] == "rows"]
+    added = [line["file"] for line in journal_lines(folder) if line["kind"] == "rows"]
     assert added == ["rows-3.npz"]
 
 

@@ -1,6 +1,5 @@
 """`cwm train` with networks: resuming after crashes, given world models, wrong states."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import cwm_cli  # noqa: E402
 from cwm_neural.training.runs import TrainRun  # noqa: E402
+from training_runs import Crash, journal_lines  # noqa: E402
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
@@ -22,18 +22,6 @@ SMALLEST = {
 }
 PLANS = {"icem.budget": 12, "icem.iterations": 1, "icem.horizon": 3}
 LEARNS = {"agent.starts": 4, "agent.horizon": 3, "agent.width": 8, "agent.updates": 0.1}
-
-
-class Crash(BaseException):
-    """Stands in for the end of the process."""
-
-
-def lines(folder: Path) -> list[dict]:
-    """Return the journal without times."""
-    found = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    for line in found:
-        line.pop("seconds", None)
-    return found
 
 
 def train(folder: Path, agent: str, steps: int = 120, **more):
@@ -58,22 +46,18 @@ def test_networks_continue_identically_after_crashes(agent, tmp_path, monkeypatc
     train(whole, agent)
     write = TrainRun._write
 
-    def crash(run, *records):
-        write(run, *records)
-        raise Crash
-
-    for written in range(3, len(lines(whole)), 3):
+    for written in range(3, len(journal_lines(whole)), 3):
 
         def crash_at(run, *records, written=written):
             write(run, *records)
-            if len(lines(run.folder)) == written:
+            if len(journal_lines(run.folder)) == written:
                 raise Crash
 
         with monkeypatch.context() as patch, pytest.raises(Crash):
             patch.setattr(TrainRun, "_write", crash_at)
             train(broken, agent)
     train(broken, agent)
-    assert lines(broken) == lines(whole)
+    assert journal_lines(broken) == journal_lines(whole)
     for name in ("best", "last"):
         (one, acts), (other, does) = (
             TrainRun.load(each).restore({"checkpoint.checkpoint": name}) for each in (whole, broken)
