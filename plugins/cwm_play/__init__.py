@@ -1,4 +1,4 @@
-"""Games in an environment or a world model, played by keys: `cwm play`."""
+"""Playing an environment or a world model with the keyboard: `cwm play`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.play`."""
-    return {
-        "play": "cwm_play.play:play",
-    }
+    """Add the Python function `cwm.play`."""
+    return {"play": "cwm_play.play:play"}
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
-    """Add `cwm play`."""
+    """Add the command `cwm play`."""
     from cwm_play.command import play
 
     app.command("play")(api.guarded(play))

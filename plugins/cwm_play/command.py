@@ -1,4 +1,4 @@
-"""`cwm play`: play in a world model by keys, or look on."""
+"""The command `cwm play`: play in a world model with the keyboard, or watch a planner."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FpsOption = Annotated[
 
 
 class GameOptions(TypedDict):
-    """The environment and the data of a game, and its film."""
+    """Options that choose the environment, the data and the film of a game."""
 
     env: RunEnvOption
     program: ProgramOption
@@ -64,7 +64,7 @@ class GameOptions(TypedDict):
         Path | None,
         data_option(
             "--dataset",
-            help="Episodes to replay. Default: those of the run, or of the environment.",
+            help="Episodes to replay. Default: episodes of the run, or of the environment.",
             autocompletion=complete_dataset,
         ),
     ]

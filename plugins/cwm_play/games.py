@@ -1,7 +1,7 @@
-"""Games: a world that is played in by keys or by plans, beside the true one.
+"""Games in a world model or an environment, and replays of recorded episodes.
 
-A game is told keys, one after the other, and says what there is to see. In the world model it goes
-on from its own predictions, so that what it gets wrong once stays wrong.
+A game receives keys one by one and returns a scene to draw. A game in a world model continues from
+the model's own predictions, so a wrong prediction affects all later steps.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cwm_cli.planning.model import EpisodeHistory, Step
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import ImaginedEpisodes, Plan, PlanningSession, Stuck, WorldModel
 from cwm_play.keys import RESET, TRUTH, Keys, legend
-from cwm_play.painting import Components, Painter, rendered
+from cwm_play.painting import Components, Painter, render
 from cwm_play.scenes import (
     GameScene,
     Panel,
-    compared_rows,
-    difference_words,
-    foreseen,
-    parts_of,
-    seen_wrong,
-    transition,
+    as_transition,
+    component_rows,
+    describe_difference,
+    matching_shape,
+    mismatched_parts,
+    visible_errors,
 )
 
 if TYPE_CHECKING:
@@ -41,11 +41,16 @@ if TYPE_CHECKING:
 
 
 class EpisodeOutcome(NamedTuple):
-    """What an episode came to that was played by keys or by plans.
+    """The result of an episode that keys or a planner played.
 
-    `returned` is the return in the world that was played, `truly` that of the true environment
-    for the same actions, None where that is the same. `first_mismatch` is the step, counted
-    from 1, that came out otherwise than predicted, in these `parts`.
+    Attributes:
+        steps: Number of steps.
+        returned: The return in the model; without a model, the return in the environment.
+        truly: The return in the environment for the same actions; None without a world model.
+        first_mismatch: The first step, counted from 1, with a wrong prediction.
+        parts: The wrong parts of that prediction, such as "observation".
+        failure: The error of the model, if it failed.
+        is_over: Whether the episode ended.
     """
 
     steps: int
@@ -58,54 +63,60 @@ class EpisodeOutcome(NamedTuple):
 
 
 class Game:
-    """What keys are told to, and what there is to see then.
+    """Base class of games.
 
-    `press` hears a key, or None when time went on without one; `scene` is what to look at, and
-    `outcome` what came of it in the end. `is_done` says that time alone leads no further.
+    Attributes:
+        is_done: Whether the game has ended, so that only keys can continue it.
     """
 
     is_done = False
 
     @property
     def scene(self) -> GameScene:
-        """What there is to see."""
+        """The scene to draw."""
         raise NotImplementedError
 
     def press(self, key: str | None) -> None:
-        """Hear of a key, or that time went on."""
+        """Process a key, or None if time passed without one."""
         raise NotImplementedError
 
     def outcome(self) -> dict[str, Any]:
-        """Return what came of it, as plain data."""
+        """Return the results of the episodes as JSON-like data."""
         return {}
 
     def close(self) -> None:
-        """Let go of what the game holds."""
+        """Release the resources of the game."""
 
 
 @dataclass
 class Arena:
-    """What games are played in: the task, its spaces, and how its observations are shown.
+    """The setting of a game: the task, and how to show its observations and read its keys.
 
-    `rows` are of the environment: their spaces count.
+    Attributes:
+        name: Title of the game.
+        task: The environment, its seed and its step limit.
+        rows: Example rows of the environment, which define its spaces.
+        painter: Draws observations.
+        components: Names the components of observations.
+        keys: The key of each action.
     """
 
     name: str
     task: Task
     rows: Dataset
     painter: Painter
-    named: Components
+    components: Components
     keys: Keys
 
     @property
     def spaces(self) -> tuple[Space, Space]:
-        """Of observations and of actions."""
+        """The observation space and the action space."""
         return self.rows.observation_space, self.rows.action_space
 
 
 @dataclass
 class _Side:
-    """One of the worlds: the path that was gone in it, and what is to be said of it."""
+    """The current episode, in the model or in the environment."""
 
     title: str
     history: EpisodeHistory
@@ -123,7 +134,7 @@ class _Side:
         return float(sum(self.history.rewards))
 
     def take(self, action: Any, step: Step, note: str = "") -> None:
-        """Go a step on."""
+        """Append a step; a note ends the episode and gives the reason."""
         self.history = self.history.after(action, step.observation, step.reward)
         self.step, self.valid = step, step.valid
         self.is_over, self.note = bool(step.terminated or note), note
@@ -132,11 +143,16 @@ class _Side:
 
 
 class WorldGame(Game):
-    """A world model that is played in, with the true environment beside it; or that alone.
+    """A game in a world model beside the true environment, or in the environment alone.
 
-    Without a `model` the true environment is played. With a `session` it is not keys that choose
-    the actions, but plans, for so many `episodes`. `seen` returns observations as the model sees
-    them: with it a third panel shows that.
+    Args:
+        arena: The setting of the game.
+        model: The world model to play in. Without it, the environment is played.
+        session: A planner that chooses the actions. Without it, keys choose them.
+        episodes: Number of episodes that a planner plays.
+        reconstruct: Returns an observation as the model represents it. With it, the scene has
+            three panels: the image, the observation and the reconstruction.
+        player: The name of the planner or agent for the legend.
     """
 
     def __init__(
@@ -146,34 +162,34 @@ class WorldGame(Game):
         session: PlanningSession | None = None,
         *,
         episodes: int = 1,
-        seen: Callable[[Any], Any] | None = None,
-        chosen_by: str = "",
+        reconstruct: Callable[[Any], Any] | None = None,
+        player: str = "",
     ) -> None:
         self.arena, self.model, self.session = arena, model, session
-        self.played: list[EpisodeOutcome] = []
-        self._episodes, self._seen, self._chosen_by = episodes, seen, chosen_by
+        self.finished: list[EpisodeOutcome] = []
+        self._episodes, self._reconstruct, self._player = episodes, reconstruct, player
         self._env: gym.Env[Any, Any] = arena.task.make()
-        self._draws = bool(self._env.render_mode)
+        self._renders = bool(self._env.render_mode)
         self._shows_truth = True
         self._planned: deque[Any] = deque()
-        self._number = -1
-        self._imagined: ImaginedEpisodes | None = None
-        self._reset()
+        self._episode_number = -1
+        self._imagination: ImaginedEpisodes | None = None
+        self._start_episode()
 
     def press(self, key: str | None) -> None:
-        """Take the action of a key; begin again, or show and hide what is true."""
+        """Take the action of a key, start another episode, or toggle the environment."""
         if self.is_done and key is None:
             return
         self._warning = ""
         if key == TRUTH:
             self._shows_truth = not self._shows_truth
-        elif key == RESET or (key is None and self._inside.is_over):
-            self._again(key)
-        elif self._inside.is_over:
+        elif key == RESET or (key is None and self._active.is_over):
+            self._finish_episode(key)
+        elif self._active.is_over:
             self._warning = "the episode is over: press enter to start another"
         elif self.session is not None:
             if key in (None, "space"):
-                self._step(self._decided(self.session))
+                self._step(self._next_planned_action(self.session))
         else:
             action = self.arena.keys.idle if key is None else self.arena.keys.press(key)
             if action is not None:
@@ -181,20 +197,21 @@ class WorldGame(Game):
 
     @property
     def scene(self) -> GameScene:
-        """Both worlds, how far the episode is, and what keys do."""
-        inside, truth, arena = self._inside, self._truth, self.arena
+        """The panels, the progress of the episode, and the legend of the keys."""
+        active, truth, arena = self._active, self._truth, self.arena
         compares = self.model is not None and self._shows_truth
-        shown = [inside, truth] if compares else [inside]
+        shown = [active, truth] if compares else [active]
         panels = [self._panel(side) for side in shown]
-        if self._seen is not None:
-            inner = self._seen(truth.observation)
+        if self._reconstruct is not None:
+            image = self._renders and render(self._env)
+            reconstruction = arena.painter.paint(self._reconstruct(truth.observation))
             panels = [
-                Panel("original", (self._draws and rendered(self._env)) or panels[0].look),
-                Panel("as observed", panels[0].look, panels[0].note),
-                Panel("as the model sees it", arena.painter.look(inner)),
+                Panel("original", image or panels[0].appearance),
+                Panel("as observed", panels[0].appearance, panels[0].note),
+                Panel("as the model sees it", reconstruction),
             ]
-        rows = compared_rows(
-            arena.named, [side.observation for side in shown], (0, 1) if compares else None
+        rows = component_rows(
+            arena.components, [side.observation for side in shown], (0, 1) if compares else None
         )
         return GameScene(
             title=arena.name,
@@ -205,93 +222,92 @@ class WorldGame(Game):
             mark=self._mark,
             warning=self._warning,
             legend=self._legend(),
-            moment=(self._number, len(inside.history.actions)),
-            is_over=inside.is_over,
+            moment=(self._episode_number, len(active.history.actions)),
+            is_over=active.is_over,
         )
 
     def outcome(self) -> dict[str, Any]:
-        """Return every episode that had a step, or that an agent could not begin."""
-        every = [*self.played, *([self._episode()] if self._counts else [])]
-        return {"episodes": [each._asdict() for each in every]}
+        """Return every episode with a step, and every episode that failed at its first step."""
+        episodes = [*self.finished, *([self._episode()] if self._has_result else [])]
+        return {"episodes": [each._asdict() for each in episodes]}
 
     def close(self) -> None:
-        """Let go of the environment, the model and the plans."""
+        """Close the environment, the imagined episodes and the planner."""
         self._env.close()
-        if self._imagined is not None:
-            self._imagined.close()
+        if self._imagination is not None:
+            self._imagination.close()
         if self.session is not None:
             self.session.close()
 
     @property
-    def _counts(self) -> bool:
-        """Whether the episode counts; an agent repeats an episode that does not."""
+    def _has_result(self) -> bool:
+        """Whether the episode counts; a planner repeats an episode that does not."""
         failed = self.session is not None and bool(self._failure)
-        return failed or bool(self._inside.history.actions)
+        return failed or bool(self._active.history.actions)
 
-    def _again(self, key: str | None) -> None:
-        """Begin another episode, unless there were enough."""
-        if self._counts:
-            self.played.append(self._episode())
-        if self.session is not None and len(self.played) >= self._episodes:
+    def _finish_episode(self, key: str | None) -> None:
+        """Start another episode, unless a planner has played all; a key adds one more."""
+        if self._has_result:
+            self.finished.append(self._episode())
+        if self.session is not None and len(self.finished) >= self._episodes:
             if key is None:
-                self.played.pop()  # it is still shown
+                self.finished.pop()  # it is still shown, so `outcome` adds it
                 self.is_done = True
                 return
             self._episodes += 1
         self.is_done = False
-        self._reset()
+        self._start_episode()
 
-    def _reset(self) -> None:
-        """Begin an episode in both worlds."""
+    def _start_episode(self) -> None:
+        """Start an episode in the environment, and in the model from the same observation."""
         task = self.arena.task
-        self._number += 1
-        seed, random = seeds_of(task.seed, self._number)
+        self._episode_number += 1
+        seed, random = seeds_of(task.seed, self._episode_number)
         observation, _ = self._env.reset(seed=seed)
         self._env.action_space.seed(random)
         start = EpisodeHistory((deepcopy(observation),))
         valid = task.allowed(self._env)
         self._truth = _Side("environment", start, valid)
-        self._inside = self._truth
+        self._active = self._truth
         self._mark = self._warning = ""
-        self._first: tuple[int, tuple[str, ...]] | None = None
-        self._failure, self._is_apart = "", False
+        self._first_mismatch: tuple[int, tuple[str, ...]] | None = None
+        self._failure, self._has_diverged = "", False
         self._planned.clear()
         self._decisions = 0
         if self.model is not None:
-            self._inside = _Side("world model", start, valid)
-            if self._imagined is not None:
-                self._imagined.close()
-            seed = (task.seed + EPISODE_SEED_STRIDE * self._number) % (1 << 31)
-            self._imagined = self.model.imagine([start], self.arena.rows, seed=seed)
+            self._active = _Side("world model", start, valid)
+            if self._imagination is not None:
+                self._imagination.close()
+            seed = (task.seed + EPISODE_SEED_STRIDE * self._episode_number) % (1 << 31)
+            self._imagination = self.model.imagine([start], self.arena.rows, seed=seed)
 
     def _step(self, action: Any) -> None:
-        """Take an action in both worlds, and compare what it led to."""
-        inside, truth = self._inside, self._truth
-        if inside.valid is not None and action not in inside.valid:
-            self._warning = f"{self.arena.keys.words(action)} is not allowed here"
+        """Take an action in the environment and in the model, and compare the results."""
+        active, truth = self._active, self._truth
+        if active.valid is not None and action not in active.valid:
+            self._warning = f"{self.arena.keys.action_name(action)} is not allowed here"
             return
         if not truth.is_over:
-            self._step_truly(action)
+            self._step_environment(action)
         if self.model is None:
             return
         try:
-            predicted = self._predicted(action)
+            predicted = self._predict(action)
         except CwmError as error:
             self._failure = self._warning = str(error)
-            inside.is_over, inside.note = True, "the world model failed: press enter to restart"
+            active.is_over, active.note = True, "the world model failed: press enter to restart"
             return
-        was_over = truth.is_over and len(truth.history.actions) <= len(inside.history.actions)
-        inside.take(action, predicted)
+        was_over = truth.is_over and len(truth.history.actions) <= len(active.history.actions)
+        active.take(action, predicted)
         if not was_over and truth.step is not None:
             self._compare(predicted, truth.step, action)
-        if len(inside.history.actions) >= self.arena.task.limit and not inside.is_over:
-            inside.is_over, inside.note = True, "time limit reached"
+        if len(active.history.actions) >= self.arena.task.limit and not active.is_over:
+            active.is_over, active.note = True, "time limit reached"
 
-    def _predicted(self, action: Any) -> Step:
-        """Ask the world model what follows."""
-        assert self._imagined is not None
+    def _predict(self, action: Any) -> Step:
+        assert self._imagination is not None
         observations, actions = self.arena.spaces
-        found = self._imagined.step(actions.pack("actions", [action]))
+        found = self._imagination.step(actions.pack("actions", [action]))
         valid = None if found.valid is None else actions.masked(found.valid[0]) or None
         return Step(
             observations.unpack("observations", found.observations, 0),
@@ -300,58 +316,62 @@ class WorldGame(Game):
             valid,
         )
 
-    def _step_truly(self, action: Any) -> None:
-        """Step the true environment, as long as it goes on and allows the action."""
+    def _step_environment(self, action: Any) -> None:
+        """Step the true environment; an action that is not allowed ends its episode."""
         truth, task = self._truth, self.arena.task
         if truth.valid is not None and action not in truth.valid:
-            truth.is_over, truth.note = True, f"{self.arena.keys.words(action)} is not allowed"
+            truth.is_over, truth.note = (
+                True,
+                f"{self.arena.keys.action_name(action)} is not allowed",
+            )
             return
-        seen, reward, terminated, truncated, _ = self._env.step(deepcopy(action))
-        named = task.valid and task.valid(self._env.unwrapped)
-        valid = None if named is None else tuple(map(int, named))
-        step = Step(deepcopy(seen), reward_number(reward), bool(terminated), valid)
-        cut = truncated or len(truth.history.actions) + 1 >= task.limit
-        truth.take(action, step, "time limit reached" if cut else "")
+        observation, reward, terminated, truncated, _ = self._env.step(deepcopy(action))
+        allowed = task.valid and task.valid(self._env.unwrapped)
+        valid = None if allowed is None else tuple(map(int, allowed))
+        step = Step(deepcopy(observation), reward_number(reward), bool(terminated), valid)
+        truncated = truncated or len(truth.history.actions) + 1 >= task.limit
+        truth.take(action, step, "time limit reached" if truncated else "")
         truth.valid = valid or None
 
     def _compare(self, predicted: Step, actual: Step, action: Any) -> None:
-        """Mark the first step that came out otherwise than predicted; then the worlds are apart.
+        """Mark the first mismatch; after it, the two episodes diverge and are not compared.
 
-        Where the model is right from what is true, the step is none: small differences add up.
+        A step that the model predicts correctly from the true observation is no mismatch: small
+        differences have accumulated.
         """
-        if self._is_apart:
+        if self._has_diverged:
             return
         before = self._truth.history.observations[-2]
-        row = transition(before, action, actual)
-        parts = parts_of(predicted, row, self.arena.rows)
+        row = as_transition(before, action, actual)
+        parts = mismatched_parts(predicted, row, self.arena.rows)
         if not parts:
             return
-        number = len(self._inside.history.actions)
-        how = foreseen(self.model, row, self.arena.rows) if self.model is not None else None
-        if how == "certain":
+        number = len(self._active.history.actions)
+        shape = None if self.model is None else matching_shape(self.model, row, self.arena.rows)
+        if shape == "certain":
             self._mark = self._mark or f"small differences have accumulated up to step {number}"
             return
-        self._is_apart = True
-        if how is not None:
+        self._has_diverged = True
+        if shape is not None:
             self._mark = f"random outcomes differ since step {number}: the episodes diverge"
             return
-        self._first = number, tuple(parts)
-        what = ""
+        self._first_mismatch = number, tuple(parts)
+        detail = ""
         if "observation" in parts:
-            seen = predicted.observation, actual.observation
-            what = difference_words(self.arena.named, *seen)
-        if not what and "reward" in parts:
-            what = f"reward {predicted.reward:.5g} instead of {actual.reward:.5g}"
-        words = f"first mismatch at step {number}: {' and '.join(parts)}"
-        self._mark = f"{words} ({what})" if what else words
+            observations = predicted.observation, actual.observation
+            detail = describe_difference(self.arena.components, *observations)
+        if not detail and "reward" in parts:
+            detail = f"reward {predicted.reward:.5g} instead of {actual.reward:.5g}"
+        message = f"first mismatch at step {number}: {' and '.join(parts)}"
+        self._mark = f"{message} ({detail})" if detail else message
 
-    def _decided(self, session: PlanningSession) -> Any:
-        """Return the next planned action; a random one where there is no plan."""
-        inside = self._inside
+    def _next_planned_action(self, session: PlanningSession) -> Any:
+        """Return the next action of the plan, or a random action if planning failed."""
+        active = self._active
         if not self._planned:
-            horizon = self.arena.task.limit - len(inside.history.actions)
-            state = session.state(self._env, inside.history)
-            moment = Moment(self._number, self._decisions, state, horizon, inside.valid)
+            horizon = self.arena.task.limit - len(active.history.actions)
+            state = session.state(self._env, active.history)
+            moment = Moment(self._episode_number, self._decisions, state, horizon, active.valid)
             try:
                 [plan] = session.plan([moment])
             except Unsuited as reason:
@@ -368,75 +388,83 @@ class WorldGame(Game):
                     f"planning failed, so a random action is taken: {plan.failure.message}"
                 )
         if not self._planned:
-            return random_action(self._env.action_space, inside.valid)
+            return random_action(self._env.action_space, active.valid)
         return self._planned.popleft()
 
     def _panel(self, side: _Side) -> Panel:
-        """Return what is seen of a world; the true one draws itself where nothing else does."""
-        found = self.arena.painter.look(side.observation)
-        if found.is_empty and side is self._truth and self._draws:
-            found = rendered(self._env) or found
+        """Return the panel of a side; the environment renders itself if the painter cannot."""
+        appearance = self.arena.painter.paint(side.observation)
+        if appearance.is_empty and side is self._truth and self._renders:
+            appearance = render(self._env) or appearance
         note = side.note
         if side.step is not None and self.model is not None:
             note = f"reward {side.step.reward:.5g}" + (f" · {note}" if note else "")
-        wrong = self._first is not None and side is self._inside
-        return Panel(side.title, found, note, is_marked=wrong)
+        wrong = self._first_mismatch is not None and side is self._active
+        return Panel(side.title, appearance, note, is_marked=wrong)
 
     def _facts(self) -> Sequence[str]:
-        """Say how far the episode is."""
-        inside, truth = self._inside, self._truth
-        parts = [f"episode {self._number + 1}", f"step {len(inside.history.actions)}"]
-        if inside.history.actions:
-            parts.append(self.arena.keys.words(inside.history.actions[-1]))
-        returned = f"return {inside.returned:.5g}"
+        active, truth = self._active, self._truth
+        parts = [f"episode {self._episode_number + 1}", f"step {len(active.history.actions)}"]
+        if active.history.actions:
+            parts.append(self.arena.keys.action_name(active.history.actions[-1]))
+        returned = f"return {active.returned:.5g}"
         if self.model is not None:
             returned += f" (true: {truth.returned:.5g})"
         parts.append(returned)
-        if inside.is_over:
-            parts.append(inside.note)
+        if active.is_over:
+            parts.append(active.note)
         return [" · ".join(parts)]
 
     def _legend(self) -> list[str]:
-        """Say what keys do here."""
-        told = []
+        entries = []
         if self.session is not None:
-            told.append(f"{self._chosen_by} plays")
+            entries.append(f"{self._player} plays")
         else:
-            told += legend(self.arena.keys.open_to(self._inside.valid))
-            if standing := getattr(self.arena.keys, "standing", ""):
-                told.append(f"now {standing}")
-        told += legend({RESET: "restart"})
+            entries += legend(self.arena.keys.allowed(self._active.valid))
+            if values := self.arena.keys.current_values:
+                entries.append(f"now {values}")
+        entries += legend({RESET: "restart"})
         if self.model is not None:
-            told += legend({TRUTH: "true environment"})
-        return told
+            entries += legend({TRUTH: "true environment"})
+        return entries
 
     def _episode(self) -> EpisodeOutcome:
-        """Return what the episode came to so far."""
-        inside, truth = self._inside, self._truth
-        number, parts = self._first or (None, ())
+        """Return the result of the episode so far."""
+        active, truth = self._active, self._truth
+        number, parts = self._first_mismatch or (None, ())
         return EpisodeOutcome(
-            steps=len(inside.history.actions),
-            returned=inside.returned,
+            steps=len(active.history.actions),
+            returned=active.returned,
             truly=truth.returned if self.model is not None else None,
             first_mismatch=number,
             parts=parts,
             failure=self._failure,
-            is_over=inside.is_over,
+            is_over=active.is_over,
         )
 
 
 @dataclass(frozen=True)
 class _Split:
-    """The episodes of a part of a dataset, and what a model says to each of their rows."""
+    """The train or test split of a dataset: the row numbers of each episode."""
 
     name: str
     episodes: list[np.ndarray]
 
 
 class ReplayGame(Game):
-    """Recorded episodes, step by step: what was before, what was predicted, and what came about.
+    """Recorded episodes step by step: observation, prediction and true next observation.
 
-    Every row is predicted from what was observed, not from predictions.
+    Every prediction starts from the recorded observation, not from earlier predictions.
+
+    Args:
+        arena: The setting of the game.
+        model: The world model that predicts the rows, or None.
+        rows: The recorded rows.
+        seed: Seed of random predictions.
+        episodes: Number of episodes to replay if no keys are pressed.
+
+    Raises:
+        CwmError: There are no rows.
     """
 
     KEYS: Mapping[str, str] = {
@@ -462,7 +490,7 @@ class ReplayGame(Game):
         if not len(rows):
             raise CwmError("the dataset has no rows: record some with `cwm collect`")
         self.arena, self.model, self.rows = arena, model, rows
-        self._warning, self._failure, self._most = "", "", episodes
+        self._warning, self._failure, self._max_episodes = "", "", episodes
         self._splits = [
             _Split(name, _episodes(rows, part))
             for part, name in enumerate(("train", "test"))
@@ -476,17 +504,17 @@ class ReplayGame(Game):
             self._failure = f"the world model failed: {self._found.failure.message}"
             self._found = None
         if self._found is not None:
-            self._wrong = seen_wrong(self._found, rows)
+            self._wrong = visible_errors(self._found, rows)
         masks = list(self._wrong.values())
         self.wrong = np.logical_or.reduce(masks) if masks else np.zeros(len(rows), bool)
 
     def press(self, key: str | None) -> None:
-        """Go to another step, episode or split; time alone goes on, through so many episodes."""
+        """Go to another step, episode or split; None goes to the next step."""
         moves = {"left": -1, "right": 1, "down": -10, "up": 10, None: 1, "space": 1}
         episode, count = self._rows, len(self._splits[self._split].episodes)
         self._warning = ""
         if key is None and self._place == len(episode) - 1:
-            self.is_done = self._episode + 1 >= min(self._most, count)
+            self.is_done = self._episode + 1 >= min(self._max_episodes, count)
             if not self.is_done:
                 self._episode, self._place = self._episode + 1, 0
         elif key in moves:
@@ -501,34 +529,34 @@ class ReplayGame(Game):
         elif key == "s":
             self._split, self._episode, self._place = (self._split + 1) % len(self._splits), 0, 0
         elif key == "m":
-            self._to_mismatch()
+            self._go_to_next_mismatch()
 
     @property
     def scene(self) -> GameScene:
-        """The step that the game stands at."""
+        """The current step."""
         arena, index = self.arena, int(self._rows[self._place])
         row, predicted = self.rows.row(index), self._prediction(index)
         observations = [row.observation, predicted and predicted.observation, row.next_observation]
         titles = ["before", "predicted", "true"]
         notes = ["", predicted and f"reward {predicted.reward:.5g}", f"reward {row.reward:.5g}"]
         ends = [False, bool(predicted and predicted.terminated), row.terminated]
-        kept = [n for n, each in enumerate(observations) if each is not None]
+        shown = [n for n, each in enumerate(observations) if each is not None]
         panels = [
             Panel(
                 titles[n],
-                arena.painter.look(observations[n]),
+                arena.painter.paint(observations[n]),
                 " · ".join(filter(None, [notes[n], "the episode is over" * ends[n]])),
                 is_marked=n == 1 and bool(self.wrong[index]),
             )
-            for n in kept
+            for n in shown
         ]
         compared = (1, 2) if predicted is not None else None
-        table = compared_rows(arena.named, [observations[n] for n in kept], compared)
+        table = component_rows(arena.components, [observations[n] for n in shown], compared)
         return GameScene(
             title=arena.name,
             facts=self._facts(row.action),
             panels=panels,
-            columns=[titles[n] for n in kept],
+            columns=[titles[n] for n in shown],
             rows=table,
             mark=self._failure or self._mark(index, predicted),
             warning=self._warning,
@@ -538,7 +566,7 @@ class ReplayGame(Game):
         )
 
     def outcome(self) -> dict[str, Any]:
-        """Return for every episode its length, and which of its steps were predicted wrongly."""
+        """Return the length, the return and the wrong predictions of every episode."""
         episodes = []
         for split in self._splits:
             for number, rows in enumerate(split.episodes):
@@ -566,8 +594,8 @@ class ReplayGame(Game):
         """The rows of the episode that is shown."""
         return self._splits[self._split].episodes[self._episode]
 
-    def _to_mismatch(self) -> None:
-        """Go to the next step that was predicted wrongly, in this split."""
+    def _go_to_next_mismatch(self) -> None:
+        """Go to the next wrong prediction of this split."""
         split = self._splits[self._split]
         for episode in range(self._episode, len(split.episodes)):
             after = self._place + 1 if episode == self._episode else 0
@@ -579,7 +607,7 @@ class ReplayGame(Game):
         self._warning = "no more wrong predictions"
 
     def _prediction(self, index: int) -> Step | None:
-        """Return what was predicted of a row, the likeliest where several things may follow."""
+        """Return the most likely prediction of a row, or None if there is no prediction."""
         found = self._found
         if found is None or (found.answered is not None and not found.answered[index]):
             return None
@@ -592,19 +620,18 @@ class ReplayGame(Game):
         )
 
     def _facts(self, action: Any) -> list[str]:
-        """Say which step of which episode is shown."""
         split, rows = self._splits[self._split], self._rows
         parts = [
             f"{split.name} episode {self._episode + 1} of {len(split.episodes)}",
             f"step {self._place + 1} of {len(rows)}",
-            self.arena.keys.words(action),
+            self.arena.keys.action_name(action),
         ]
         if self._found is not None:
             parts.append(f"{int(self.wrong[rows].sum())} wrong predictions")
         return [" · ".join(parts)]
 
     def _mark(self, index: int, predicted: Step | None) -> str:
-        """Say in what the step differs, or where the first one of its episode is that does."""
+        """Describe the mismatch of this step, or name the first mismatch of the episode."""
         wrong = np.flatnonzero(self.wrong[self._rows])
         if not len(wrong):
             return ""
@@ -612,15 +639,15 @@ class ReplayGame(Game):
         if not self.wrong[index]:
             return first
         parts = [name.replace("_", " ") for name, mask in self._wrong.items() if mask[index]]
-        what = ""
+        detail = ""
         if "observation" in parts and predicted is not None:
             actual = self.rows.row(index).next_observation
-            what = difference_words(self.arena.named, predicted.observation, actual)
-        words = f"mismatch: {' and '.join(parts)}" + (f" ({what})" if what else "")
-        return f"first {words}" if self._place == wrong[0] else f"{words}; {first}"
+            detail = describe_difference(self.arena.components, predicted.observation, actual)
+        message = f"mismatch: {' and '.join(parts)}" + (f" ({detail})" if detail else "")
+        return f"first {message}" if self._place == wrong[0] else f"{message}; {first}"
 
 
 def _episodes(rows: Dataset, part: int) -> list[np.ndarray]:
-    """Return the rows of each episode of a part of a dataset, in their order."""
+    """Return the row numbers of each episode of a split."""
     numbers, mask = rows.columns["episodes"], rows.columns["split"] == part
     return [np.flatnonzero(mask & (numbers == number)) for number in np.unique(numbers[mask])]

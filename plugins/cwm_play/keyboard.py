@@ -1,4 +1,4 @@
-"""Keys that are pressed on a terminal, one by one, and time that goes on without any."""
+"""Read keys from a terminal one by one, with a tick if time passes without a key."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ SEQUENCES = {
     "[5~": "pageup",
     "[6~": "pagedown",
 }
-"""What terminals send behind an escape character; some write O for [."""
+"""Key names by the characters after the escape character; some terminals send O for [."""
 
 RESIZED = "resized"
-"""What is told as a key when the terminal has another size: all is drawn anew."""
+"""The pseudo-key that reports a new terminal size, so that the screen is drawn again."""
 
-ESCAPED = 0.05
-"""Seconds in which what belongs to an escape character comes."""
+ESCAPE_SECONDS = 0.05
+"""Time to wait for the rest of an escape sequence."""
 
 
 class Keyboard:
-    """The keys of the terminal that is standard input; to be used by `with`, which restores it.
+    """The keys of the terminal at standard input, as a context manager that restores it.
 
-    With `fps` time goes on: so often a second None is told, whether or not a key was pressed.
+    Args:
+        fps: Ticks per second: the iterator yields None at this rate, whether or not a key is
+            pressed. Without it, there are no ticks.
     """
 
     def __init__(self, fps: float | None = None) -> None:
@@ -48,7 +50,11 @@ class Keyboard:
         self._pending = b""
 
     def __enter__(self) -> Self:
-        """Have keys told as they are pressed, without an echo; Ctrl-C interrupts as ever."""
+        """Switch the terminal to unbuffered input without echo; Ctrl-C still interrupts.
+
+        Raises:
+            CwmError: Standard input is no terminal.
+        """
         try:
             import termios
             import tty
@@ -60,13 +66,13 @@ class Keyboard:
             raise CwmError("no terminal to read keys from: choose --mode agent") from error
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        # a signal that comes just before it is waited for a key interrupts nothing: it is read
+        # A signal just before `select` would not interrupt it; the pipe wakes `select` instead.
         self._woken = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._handler = signal.signal(signal.SIGWINCH, lambda *_: None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal and the signal handlers."""
         import termios
 
         termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
@@ -76,7 +82,7 @@ class Keyboard:
         os.close(self._writer)
 
     def __iter__(self) -> Iterator[str | None]:
-        """Yield keys until the terminal is gone."""
+        """Yield key names, `RESIZED`, or None for a tick, until the terminal closes."""
         due = time.monotonic() + (self._tick or 0)
         while True:
             left = None if self._tick is None else max(0.0, due - time.monotonic())
@@ -87,15 +93,15 @@ class Keyboard:
                 data = os.read(self._descriptor, 1024)
                 if not data:
                     return
-                yield from self._keys(data)
+                yield from self._complete_keys(data)
             if self._tick is not None and time.monotonic() >= due:
                 due = time.monotonic() + self._tick
                 yield None
 
-    def _keys(self, data: bytes) -> Iterator[str]:
-        """Yield the keys of what was read; an escape character waits for what belongs to it."""
+    def _complete_keys(self, data: bytes) -> Iterator[str]:
+        """Yield the keys in `data`; wait for the rest of an incomplete escape sequence."""
         while data.endswith(b"\x1b") or data[-2:] in (b"\x1b[", b"\x1bO"):
-            if not select.select([self._descriptor], [], [], ESCAPED)[0]:
+            if not select.select([self._descriptor], [], [], ESCAPE_SECONDS)[0]:
                 break
             more = os.read(self._descriptor, 1024)
             if not more:
@@ -105,7 +111,7 @@ class Keyboard:
 
 
 def read_keys(text: str) -> Iterator[str]:
-    """Yield the keys of what a terminal sent; sequences of no known key are left out."""
+    """Yield the names of the keys in the input of a terminal; skip unknown sequences."""
     place = 0
     while place < len(text):
         character = text[place]

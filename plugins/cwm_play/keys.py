@@ -1,6 +1,6 @@
-"""Which key takes which action, by what the actions are called.
+"""Assign keys to the actions of a space, by the names of the actions.
 
-A key is named by its character, or is one of `NAMED`.
+The name of a key is its character, or one of `NAMED`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NAMED = {
     "pageup": "page up",
     "pagedown": "page down",
 }
-"""Keys that are no characters, and what a legend calls them."""
+"""Names of special keys, and their labels in a legend."""
 
 QUIT, PAUSE, RECORD, TRUTH, RESET = "q", ".", ",", "t", "enter"
-"""Keys that mean the same in every world."""
+"""Keys with the same meaning in every environment."""
 
 RESERVED = {QUIT, PAUSE, RECORD, TRUTH}
 
@@ -40,53 +40,66 @@ DIRECTIONS: Mapping[str, Sequence[str]] = {
     "up": ("forward", "up", "north"),
     "down": ("backward", "back", "down", "south"),
 }
-"""Words in the name of an action that stand for an arrow, the most telling one first."""
+"""Words in the name of an action that assign an arrow key, in order of preference."""
 
-ACTING = ("fire", "toggle", "activate", "use", "jump")
-"""What the space bar does, where an action is called so."""
+SPACE_BAR_WORDS = ("fire", "toggle", "activate", "use", "jump")
+"""Words in the name of an action that assign the space bar."""
 
-NOTHING = ("noop", "nop", "nothing", "stay", "wait", "stand", "idle")
-"""What happens where no key is pressed and time goes on, if an action is called so."""
+IDLE_WORDS = ("noop", "nop", "nothing", "stay", "wait", "stand", "idle")
+"""Words in the name of the action to take when time passes without a key."""
 
-SHARES = 4
-"""Key presses from the middle of a range of numbers to its end."""
+PRESSES_TO_BOUND = 4
+"""Key presses from the middle of a bounded range of floats to its end."""
 
-WIDEST = 1.0
-"""How far a component without bounds is moved by a key."""
+UNBOUNDED_STEP = 1.0
+"""The change of an unbounded component per key press."""
 
 DIALS = (("left", "right"), ("down", "up"), ("a", "d"), ("s", "w"), ("f", "h"), ("g", "y"))
-"""Keys that make a component of an action smaller and larger; those beyond cannot be moved."""
+"""Keys that decrease and increase each component of an action; further ones have no keys."""
 
 
 class Keys:
-    """Actions by key. `named` says what keys do, in the order of a legend.
+    """Base class of key assignments.
 
-    `press` returns the action that a key takes, None where it takes none; `idle` is what goes on
-    where no key is pressed, and `words` says what an action is called.
+    Attributes:
+        named: Labels by key, in the order of the legend.
     """
 
     named: dict[str, str]
 
     def press(self, key: str) -> Any | None:
-        """Return the action of a key."""
+        """Return the action that a key takes, or None if it takes no action."""
         raise NotImplementedError
 
     @property
     def idle(self) -> Any | None:
-        """What is done when time goes on without a key; None before there was one."""
+        """The action when time passes without a key; None before the first key."""
         raise NotImplementedError
 
-    def words(self, action: Any) -> str:
-        """Say what an action is called."""
+    @property
+    def current_values(self) -> str:
+        """The values that keys have set, as text; empty if keys set no values."""
+        return ""
+
+    def action_name(self, action: Any) -> str:
+        """Return the name of an action."""
         return str(action)
 
-    def open_to(self, valid: Sequence[int] | None) -> dict[str, str]:
-        """Return what the keys of allowed actions do."""
+    def allowed(self, valid: Sequence[int] | None) -> dict[str, str]:
+        """Return labels by key for the valid actions; None means that all are valid."""
         return self.named
 
 
 def keys_of(space: Space, names: Sequence[str] = ()) -> Keys:
-    """Return the keys for the actions of a space; `names` are those of discrete ones."""
+    """Return the key assignment for an action space.
+
+    Args:
+        space: The action space.
+        names: Names of the actions of a discrete space, or of the components of another one.
+
+    Raises:
+        CwmError: The space contains text.
+    """
     if space.kind == "discrete":
         return ActionKeys(int(space.low[0]), space.count, names)
     leaves = [leaf.space for leaf in space.leaves("")]
@@ -96,57 +109,60 @@ def keys_of(space: Space, names: Sequence[str] = ()) -> Keys:
 
 
 class ActionKeys(Keys):
-    """A key for each of some actions: arrows by direction, letters by name, digits by number."""
+    """A key per discrete action: arrows by direction, letters by name, digits by number.
+
+    Args:
+        start: The smallest action.
+        count: Number of actions.
+        names: Names of the actions, or none.
+    """
 
     def __init__(self, start: int, count: int, names: Sequence[str] = ()) -> None:
-        called = names if len(names) == count else [f"action {start + n}" for n in range(count)]
-        self._start, self._called = start, list(called)
-        split = [re.findall(r"[a-z]+", name.lower()) for name in called] if names else []
-        self._keys = self._chosen(split)
-        self.named = {key: self._called[place] for key, place in self._keys.items()}
-        digits = [str(n) for n in range(min(count, 10))]
-        self._keys |= {digit: int(digit) for digit in digits}
-        if unreached := [n for n in range(min(count, 10)) if n not in self._named_places]:
-            self.named |= {str(n): self._called[n] for n in unreached}
-        still = [
-            place for place, words in enumerate(split) if {"".join(words), *words} & set(NOTHING)
+        self._start, self._names = start, list(names)
+        if len(names) != count:
+            self._names = [f"action {start + n}" for n in range(count)]
+        split = [re.findall(r"[a-z]+", name.lower()) for name in self._names] if names else []
+        self._keys = self._assign_keys(split)
+        self.named = {key: self._names[place] for key, place in self._keys.items()}
+        digits = range(min(count, 10))
+        without_key = set(digits) - set(self._keys.values())
+        self._keys |= {str(n): n for n in digits}
+        self.named |= {str(n): self._names[n] for n in sorted(without_key)}
+        idle = [
+            place for place, words in enumerate(split) if {"".join(words), *words} & set(IDLE_WORDS)
         ]
-        self._idle: int | None = still[0] if still else None
-        self._has_idle = bool(still)
-
-    @property
-    def _named_places(self) -> set[int]:
-        return {place for key, place in self._keys.items() if not key.isdecimal()}
+        self._idle: int | None = idle[0] if idle else None
+        self._has_idle = bool(idle)
 
     def press(self, key: str) -> int | None:
-        """Return the action of a key."""
+        """Return the action of a key, or None if the key has no action."""
         if key not in self._keys:
             return None
         place = self._keys[key]
         if not self._has_idle:
-            self._idle = place  # the last key holds
+            self._idle = place  # the last action is repeated
         return self._start + place
 
     @property
     def idle(self) -> int | None:
-        """What does nothing, else the last action."""
+        """The no-op action, else the last action; None before the first key."""
         return None if self._idle is None else self._start + self._idle
 
-    def words(self, action: Any) -> str:
-        """Say what an action is called."""
-        return self._called[int(action) - self._start]
+    def action_name(self, action: Any) -> str:
+        """Return the name of an action."""
+        return self._names[int(action) - self._start]
 
-    def open_to(self, valid: Sequence[int] | None) -> dict[str, str]:
-        """Return what the keys of allowed actions do."""
+    def allowed(self, valid: Sequence[int] | None) -> dict[str, str]:
+        """Return labels by key for the valid actions; None means that all are valid."""
         if valid is None:
             return self.named
-        allowed = {action - self._start for action in valid}
-        return {key: name for key, name in self.named.items() if self._keys[key] in allowed}
+        places = {action - self._start for action in valid}
+        return {key: name for key, name in self.named.items() if self._keys[key] in places}
 
-    def _chosen(self, split: Sequence[Sequence[str]]) -> dict[str, int]:
-        """Choose keys by the words of names; each action has one at most, and each key one."""
+    def _assign_keys(self, split: Sequence[Sequence[str]]) -> dict[str, int]:
+        """Assign at most one key to each action, by the words of its name."""
         keys: dict[str, int] = {}
-        for key, words in (*DIRECTIONS.items(), ("space", ACTING)):
+        for key, words in (*DIRECTIONS.items(), ("space", SPACE_BAR_WORDS)):
             named = [
                 (rank, len(name), place)
                 for rank, word in enumerate(words)
@@ -167,7 +183,12 @@ class ActionKeys(Keys):
 
 
 class DialKeys(Keys):
-    """Keys that move each component of an action; the space bar takes what they stand at."""
+    """Keys that change each component of an action; the space bar takes the action.
+
+    Args:
+        space: An action space that is not discrete.
+        names: Names of its components, or none.
+    """
 
     def __init__(self, space: Space, names: Sequence[str] = ()) -> None:
         self._space, self._leaves = space, [leaf for leaf in space.leaves("")]
@@ -184,17 +205,18 @@ class DialKeys(Keys):
         bounded = np.isfinite(low) & np.isfinite(high)
         middle = np.where(bounded, (np.where(bounded, low + high, 0)) / 2, 0.0)
         self._middle = np.where(whole, np.floor(middle), middle)
-        reach = np.where(bounded, np.where(bounded, high - low, 0) / 2 / SHARES, WIDEST)
-        self._step = np.where(whole, 1.0, reach)
+        width = np.where(bounded, high - low, 0)
+        step = np.where(bounded, width / 2 / PRESSES_TO_BOUND, UNBOUNDED_STEP)
+        self._step = np.where(whole, 1.0, step)
         self._values = self._middle.copy()
-        called = list(names) if len(names) == len(low) else [f"[{n}]" for n in range(len(low))]
+        labels = names if len(names) == len(low) else [f"[{n}]" for n in range(len(low))]
         self.named = {}
-        for name, (less, more) in zip(called, DIALS, strict=False):
+        for name, (less, more) in zip(labels, DIALS, strict=False):
             self.named |= {less: f"{name} less", more: f"{name} more"}
         self.named |= {"0": "the middle", "space": "act"}
 
     def press(self, key: str) -> Any | None:
-        """Move a component, or return the action."""
+        """Change a component, or return the action if the key is the space bar."""
         if key == "0":
             self._values = self._middle.copy()
         for place, (less, more) in enumerate(DIALS[: len(self._values)]):
@@ -205,7 +227,7 @@ class DialKeys(Keys):
 
     @property
     def idle(self) -> Any:
-        """The action that the components make."""
+        """The action with the current values of the components."""
         columns, start = {}, 0
         for name, leaf in self._leaves:
             part = self._values[start : start + leaf.size]
@@ -213,21 +235,21 @@ class DialKeys(Keys):
             start += leaf.size
         return self._space.unpack("", columns, 0)
 
-    def words(self, action: Any) -> str:
-        """Write the numbers of an action."""
+    def action_name(self, action: Any) -> str:
+        """Return the numbers of an action as text."""
         columns = self._space.pack("", [action]).values()
         numbers = np.concatenate([np.asarray(column, float).reshape(-1) for column in columns])
         return ", ".join(f"{number:.3g}" for number in numbers)
 
     @property
-    def standing(self) -> str:
-        """What the components stand at."""
-        return self.words(self.idle)
+    def current_values(self) -> str:
+        """The values of the components as text."""
+        return self.action_name(self.idle)
 
 
 def legend(named: Mapping[str, str]) -> list[str]:
-    """Say what each of some keys does."""
-    found: dict[str, list[str]] = {}
-    for key, does in named.items():
-        found.setdefault(does, []).append(NAMED.get(key, key))
-    return [f"{'/'.join(keys)} {does}" for does, keys in found.items()]
+    """Return an entry such as "q quit" for each label; keys with the same label share one."""
+    keys_by_label: dict[str, list[str]] = {}
+    for key, label in named.items():
+        keys_by_label.setdefault(label, []).append(NAMED.get(key, key))
+    return [f"{'/'.join(keys)} {label}" for label, keys in keys_by_label.items()]

@@ -1,4 +1,4 @@
-"""Pictures on a terminal: two pixels a character in colour, or letters of different weight."""
+"""Draw pictures on a terminal: two coloured pixels per character, or letters without colours."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from rich.style import Style
 from rich.text import Text
 
 HALF = "\N{UPPER HALF BLOCK}"
-"""Its colour is that of the pixel above, its background that of the one below."""
+"""Its foreground is the colour of the upper pixel, its background of the lower pixel."""
 
 WEIGHTS = " .:-=+*#%@"
-"""Letters from light to heavy, where there are no colours; what a picture has most of is light."""
+"""Letters from light to heavy for terminals without colours."""
 
 LUMA = np.array([0.299, 0.587, 0.114])
-"""How bright red, green and blue are to the eye (ITU-R BT.601)."""
+"""Weights of red, green and blue in the perceived brightness (ITU-R BT.601)."""
 
 
 def picture_lines(
     picture: np.ndarray, width: int, height: int, *, in_colour: bool = True
 ) -> list[Text]:
-    """Draw a picture (height, width, 3) in at most so many columns and lines of a terminal."""
-    pixels = resized(picture, max(width, 1), 2 * max(height, 1))
+    """Draw a picture as lines of a terminal.
+
+    Args:
+        picture: Bytes (height, width, 3).
+        width: Maximum number of columns.
+        height: Maximum number of lines.
+        in_colour: Draw two coloured pixels per character; otherwise letters.
+    """
+    pixels = resize(picture, max(width, 1), 2 * max(height, 1))
     if len(pixels) % 2:
         pixels = np.concatenate([pixels, pixels[-1:]])
     if not in_colour:
         brightness = (pixels[::2].astype(float) + pixels[1::2]) / 2 @ LUMA
-        if np.median(brightness) > 127:
+        if np.median(brightness) > 127:  # draw the most common brightness with light letters
             brightness = 255 - brightness
         places = (brightness / 256 * len(WEIGHTS)).astype(int)
         return [Text("".join(WEIGHTS[place] for place in row)) for row in places.tolist()]
@@ -51,22 +58,25 @@ def _style(above: tuple[int, int, int], below: tuple[int, int, int]) -> Style:
     return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
 
 
-def resized(picture: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Fit a picture into a size, in its proportions: by whole factors up, by areas down."""
+def resize(picture: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Fit a picture into a size and keep its proportions.
+
+    Small pictures are enlarged by whole factors. Large pictures are reduced by averaging areas.
+    """
     rows, columns = picture.shape[:2]
     factor = min(width / columns, height / rows)
     if factor >= 1:
         return picture.repeat(int(factor), axis=0).repeat(int(factor), axis=1)
     for axis, size in enumerate((rows, columns)):
-        wanted = max(1, int(size * factor))
-        starts = np.arange(wanted) * size // wanted
+        new_size = max(1, int(size * factor))
+        starts = np.arange(new_size) * size // new_size
         counts = np.diff([*starts, size]).reshape([-1, 1, 1] if axis == 0 else [1, -1, 1])
         picture = np.add.reduceat(picture.astype(float), starts, axis=axis) / counts
     return picture.round().astype(np.uint8)
 
 
 def gauge(value: float, low: float, high: float, width: int) -> str:
-    """Draw where a number is between its bounds; nothing where these are endless."""
+    """Draw the position of a number between its bounds; empty if a bound is infinite."""
     if not (np.isfinite([value, low, high]).all() and high > low) or width < 3:
         return ""
     place = round((min(max(value, low), high) - low) / (high - low) * (width - 1))

@@ -1,4 +1,4 @@
-"""Play in a world by keys, let plans play in it, or look through what was recorded: `cwm play`."""
+"""Play in a world model or an environment, watch a planner, or replay episodes: `cwm play`."""
 
 from __future__ import annotations
 
@@ -38,35 +38,55 @@ from cwm_cli.worlds.program import ProgramModel
 from cwm_play.filming import FilmRecorder
 from cwm_play.games import Arena, Game, ReplayGame, WorldGame
 from cwm_play.keys import PAUSE, QUIT, RECORD, keys_of
-from cwm_play.painting import Components, Painter, drawing
+from cwm_play.painting import Components, Painter, make_rendering_env
 from cwm_play.scenes import GameScene
 
 PlayMode = Literal["human", "env", "agent", "recon", "replay"]
-"""Who plays, and where: by keys in the world model or in the environment, by plans in the model, by
-keys with what the model sees, or nobody, as what was recorded is looked through."""
+"""The mode of a game:
+
+- `human`: keys play in a world model.
+- `env`: keys play in the environment.
+- `agent`: a planner or a trained agent plays in a world model.
+- `recon`: keys or random actions play in the environment, and the model's input is shown.
+- `replay`: recorded episodes are shown.
+"""
 
 MODES: Sequence[PlayMode] = get_args(PlayMode)
 
 CHECKPOINT = "checkpoint"
-"""The label of options that choose the checkpoint of a trained agent."""
+"""The prefix of options that choose the checkpoint of a trained agent."""
 
 FPS = 15.0
-"""Steps a second, as published."""
+"""Default steps per second: the published value."""
 
 
 @dataclass(frozen=True)
 class GameProgress:
-    """A scene of a game, whether it is filmed, whether time stands still, and why no film is."""
+    """An event of a game: the scene after a key or a step.
+
+    Attributes:
+        scene: The scene to draw.
+        is_recording: Whether the film is being recorded.
+        is_paused: Whether the player has paused the game.
+        film_error: Why recording could not start, or an empty text.
+    """
 
     scene: GameScene
     is_recording: bool = False
     is_paused: bool = False
-    refused: str = ""
+    film_error: str = ""
 
 
 @dataclass(frozen=True)
 class GameResult(Result):
-    """What came of a game: the mode, what was played or replayed, and the film of it."""
+    """The result of a game.
+
+    Attributes:
+        mode: The mode of the game.
+        title: The environment and the model.
+        facts: Results of the episodes as JSON-like data, under the key `episodes`.
+        film: Path of the film, or None.
+    """
 
     mode: PlayMode
     title: str
@@ -99,17 +119,37 @@ def play(
     allow_gap: Sequence[str] = (),
     observer: Observer = SILENT,
 ) -> GameResult:
-    """Play in the world model of a `run`, or of a `program` of `env`, or in `env` itself.
+    """Play in the model of a `run`, in a `program` of `env`, or in `env` itself.
 
-    The agent of a run that trained no world model plays in the environment.
+    Args:
+        run: A run with a world model or an agent. If the run has trained no world model, its
+            agent plays in the environment.
+        env: The environment id.
+        env_args: Keyword arguments of the environment.
+        program: A world model program of `env`.
+        mode: `human` plays in the model beside the true environment, and `env` in the environment.
+            With `agent`, a planner plays in the model. `recon` shows how the model represents
+            observations, and `replay` shows recorded episodes. The last three need no keys. The
+            default is `human` if there is a model.
+        dataset: Episodes to replay. The default is the data of the run or of the environment.
+        keys: The pressed keys in order: characters, or names such as "left" and "enter". None
+            means that time passes without a key.
+        record: File of a film of the game, .gif or .mp4.
+        fps: Frames per second of the film.
+        planner: The planner of the mode `agent`.
+        options: Options of the planner, like `-o` on the command line.
+        episodes: Number of episodes that a planner plays, or that are replayed without keys.
+        seed: Seed of all random draws.
+        max_steps: Step limit of an episode.
+        tools: Tools that the program may use.
+        allow_gap: Gaps in the protection of the sandbox to accept.
+        observer: Receives the game, and a `GameProgress` after every key.
 
-    `keys` are what is pressed, one after the other: characters, or names such as "left" and
-    "enter"; None is time that goes on without a key. `human` plays in the world model, with the
-    true environment beside it; `env` in the environment; with `agent` plans play in the model;
-    `recon` shows how a model sees what is observed; `replay` looks through recorded episodes. The
-    last three need no keys. A film goes to the file `record`, of so many frames a second.
+    Returns:
+        The results of the episodes, and the film.
 
-    The observer is told the game, and a `GameProgress` after every key.
+    Raises:
+        CwmError: The mode needs keys or a world model, or the film cannot be written.
     """
     subject = find_subject(
         run,
@@ -121,29 +161,31 @@ def play(
         agents=True,
         observer=observer,
     )
-    chosen = _mode(mode, subject)
+    chosen = _choose_mode(mode, subject)
     if keys is None and chosen in ("human", "env"):
         raise CwmError(f"--mode {chosen} needs keys: play in a terminal, or choose another --mode")
     if record is not None:
         check_film(Path(record), "--record")
     check_access(tools, allow_gap)
     with ExitStack() as stack:
-        arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
+        arena = make_arena(subject, seed, max_steps, renders=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
         checkpoint, _ = split_options(options, CHECKPOINT)
         by_keys = keys is not None
-        opened = _Opening(subject, arena, planner, checkpoint, by_keys, tools, allow_gap, observer)
-        game = opened.game(stack, chosen, dataset, episodes)
+        factory = _GameFactory(
+            subject, arena, planner, checkpoint, by_keys, tools, allow_gap, observer
+        )
+        game = factory.make(stack, chosen, dataset, episodes)
         stack.callback(game.close)
-        if arena.painter.lacking and chosen != "replay":
-            observer.note(f"{arena.painter.lacking}: observations are shown instead")
+        if arena.painter.no_rendering_reason and chosen != "replay":
+            observer.note(f"{arena.painter.no_rendering_reason}: observations are shown instead")
         recorder = FilmRecorder(Path(record or _film_name(subject)), fps)
         if record is not None:
             recorder.switch()
         observer.begins(game)
         try:
             _loop(game, keys, recorder, observer)
-        finally:  # also of a game that was interrupted there is a film
+        finally:  # write the film of an interrupted game, too
             observer.ends()
             film = recorder.write()
             if film is not None:
@@ -151,14 +193,14 @@ def play(
         return GameResult(chosen, arena.name, game.outcome(), film)
 
 
-def _mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
-    """Return the mode, by itself that of whoever plays by keys, or of an agent without a model."""
-    alone = subject.text is None and subject.model is None
+def _choose_mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
+    """Check the mode; by default, `human` with a model, else `agent` for runs, else `env`."""
+    has_model = subject.text is not None or subject.model is not None
     if mode is None:
-        return "human" if not alone else "env" if subject.run is None else "agent"
+        return "human" if has_model else "env" if subject.run is None else "agent"
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    if alone and mode in ("human", "recon"):
+    if not has_model and mode in ("human", "recon"):
         raise CwmError(f"--mode {mode} needs a world model: give a run, or --program FILE")
     return mode
 
@@ -166,44 +208,51 @@ def _mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
 def _loop(
     game: Game, keys: Iterable[str | None] | None, recorder: FilmRecorder, observer: Observer
 ) -> None:
-    """Tell the game every key, until it is left; what is seen is told and filmed.
+    """Pass keys to the game until the player quits; film and report every scene.
 
-    Without keys time goes on until it leads no further.
+    Without keys, run the game until it is done.
     """
-    paused, refused = False, ""
-    recorder.see(game.scene)
+    paused, film_error = False, ""
+    recorder.add(game.scene)
     observer.advanced(GameProgress(game.scene, recorder.is_on))
     for key in repeat(None) if keys is None else keys:
         if key == QUIT:
             return
         if key is not None:
-            refused = ""
+            film_error = ""
         if key == PAUSE:
             paused = not paused
         elif key == RECORD:
             try:
                 recorder.switch()
             except CwmError as error:
-                refused = str(error)
+                film_error = str(error)
         elif key is not None or not paused:
             game.press(key)
         scene = game.scene
-        recorder.see(scene)
-        observer.advanced(GameProgress(scene, recorder.is_on, paused, refused))
+        recorder.add(scene)
+        observer.advanced(GameProgress(scene, recorder.is_on, paused, film_error))
         if game.is_done and keys is None:
             return
 
 
 def _film_name(subject: Subject) -> Path:
-    """Return a name for a film that is no file yet."""
+    """Return a file name for a film that does not exist yet."""
     number, name = 1, subject.spec.id.replace("/", "-")
     while (file := Path(f"play-{name}-{number}.gif")).exists():
         number += 1
     return file
 
 
-def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool) -> Arena:
-    """Gather what games are played in; `draws` has the true environment draw itself."""
+def make_arena(subject: Subject, seed: int, max_steps: int | None, *, renders: bool) -> Arena:
+    """Return the setting of a game.
+
+    Args:
+        subject: The environment and its model.
+        seed: Seed of the episodes.
+        max_steps: Step limit of an episode; None for the environment's limit.
+        renders: Whether an environment with image observations renders itself as well.
+    """
     spec, env_args = subject.spec, subject.env_args
     with closing(spec.make(**env_args)) as made:
         spaces = space_of(made.observation_space), space_of(made.action_space, "actions")
@@ -215,21 +264,21 @@ def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool)
         names = documented_actions(description, spaces[1].count)
     painter = Painter(spec, env_args, spaces[0], schema)
     args = dict(env_args)
-    painter.look(rows.row(0).observation)  # whether that can be drawn shows then
-    if (draws and spaces[0].is_picture) or painter.lacking:
-        drawn = drawing(spec, env_args)
-        if not isinstance(drawn, str):
-            args["render_mode"] = drawn.render_mode
-            drawn.close()
+    painter.paint(rows.row(0).observation)  # sets `no_rendering_reason` if this is impossible
+    if (renders and spaces[0].is_picture) or painter.no_rendering_reason:
+        rendering_env = make_rendering_env(spec, env_args)
+        if not isinstance(rendering_env, str):
+            args["render_mode"] = rendering_env.render_mode
+            rendering_env.close()
     task = Task(lambda: spec.make(**args), seed, limit, spec.valid_actions)
-    named = Components(spaces[0], description, schema)
+    components = Components(spaces[0], description, schema)
     name = f"{spec.id} · {subject.name}"
-    return Arena(name, task, rows, painter, named, keys_of(spaces[1], names))
+    return Arena(name, task, rows, painter, components, keys_of(spaces[1], names))
 
 
 @dataclass
-class _Opening:
-    """Makes the game of a mode: with the world model, the plans, or the rows that it needs."""
+class _GameFactory:
+    """Makes the game of a mode, with its world model, planner or dataset."""
 
     subject: Subject
     arena: Arena
@@ -240,14 +289,14 @@ class _Opening:
     allow_gap: Sequence[str]
     observer: Observer
 
-    def game(
+    def make(
         self,
         stack: ExitStack,
         mode: PlayMode,
         dataset: Dataset | Path | str | None,
         episodes: int,
     ) -> Game:
-        """Return the game; what it needs is let go of with the stack."""
+        """Return the game; the stack closes the sandbox that it uses."""
         arena, subject = self.arena, self.subject
         if mode == "env":
             return WorldGame(arena)
@@ -258,33 +307,38 @@ class _Opening:
         )
         limits = choice.limits if choice else Limits.chosen({**subject.limits, **DECISION})
         addresses = [each.address for each in choice.planners if each.address] if choice else []
-        model = self._model(stack, limits, addresses)
+        model = self._open_model(stack, limits, addresses)
         if mode == "replay":
             rows = subject.transitions(dataset, self.observer)
             return ReplayGame(arena, model, rows, seed=arena.task.seed, episodes=episodes)
         if mode == "recon":
             assert model is not None
-            drawn = None if self.by_keys else RandomSession(arena.task, arena.task.seed)
-            seen = self._seen(model)
-            return WorldGame(arena, None, drawn, episodes=episodes, seen=seen, chosen_by="chance")
+            return WorldGame(
+                arena,
+                session=None if self.by_keys else RandomSession(arena.task, arena.task.seed),
+                episodes=episodes,
+                reconstruct=self._reconstruction(model),
+                player="chance",
+            )
         if choice is None:
             return WorldGame(arena, model)
         if subject.run is not None and subject.run.has_agent and self.planner == "auto":
-            told = self.observer if model is None else SILENT  # which checkpoint it is was said
-            session = subject.run.open_agent(self.checkpoint, arena.task, told)
-            return WorldGame(arena, model, session, episodes=episodes, chosen_by="the agent")
+            # A model has already reported its checkpoint.
+            observer = self.observer if model is None else SILENT
+            session = subject.run.open_agent(self.checkpoint, arena.task, observer)
+            return WorldGame(arena, model, session, episodes=episodes, player="the agent")
         planners = choice.planners
         if isinstance(model, ProgramModel):
             model, planners = with_planners(model, subject, choice, arena.task, self.observer)
-        planned = model or EnvironmentModel(subject.spec, subject.env_args)
-        session = planned.planned.open(planners, arena.task)
-        by = f"{self.planner} planner" if self.planner != "auto" else "the planner"
-        return WorldGame(arena, model, session, episodes=episodes, chosen_by=by)
+        planning_model = model or EnvironmentModel(subject.spec, subject.env_args)
+        session = planning_model.planned.open(planners, arena.task)
+        player = f"{self.planner} planner" if self.planner != "auto" else "the planner"
+        return WorldGame(arena, model, session, episodes=episodes, player=player)
 
-    def _model(
+    def _open_model(
         self, stack: ExitStack, limits: Limits, addresses: Sequence[str]
     ) -> WorldModel | None:
-        """Return the world model, none where there is only the environment."""
+        """Return the model, or None if there is only the environment."""
         subject = self.subject
         if subject.text is None:
             return subject.model
@@ -293,22 +347,22 @@ class _Opening:
                 limits,
                 tools=sorted({*subject.tools, *self.tools}),
                 accepted=self.allow_gap,
-                workers=4,  # that predict, imagine, plan, and confirm
+                workers=4,  # one each to predict, imagine, plan and confirm
                 handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                 observer=self.observer,
             )
         )
         return ProgramModel(subject.text, sandbox, subject.name)
 
-    def _seen(self, model: WorldModel) -> Callable[[Any], Any]:
-        """Return what shows an observation as the model sees it."""
+    def _reconstruction(self, model: WorldModel) -> Callable[[Any], Any]:
+        """Return a function that returns an observation as the model represents it."""
         if type(model).seen is WorldModel.seen:
             words = f"{model.describe()} does not encode observations"
             raise CwmError(f"{words}: --mode recon is for models with a tokenizer")
         space = self.arena.rows.observation_space
 
-        def seen(observation: Any) -> Any:
+        def reconstruct(observation: Any) -> Any:
             columns = model.seen(space.pack("observations", [observation]))
             return space.unpack("observations", columns, 0)
 
-        return seen
+        return reconstruct

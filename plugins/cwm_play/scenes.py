@@ -1,9 +1,9 @@
-"""What there is to see of a game: panels side by side, components by name, how they differ."""
+"""Scenes of games: panels side by side, a table of components, and the mismatches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,28 +16,27 @@ from cwm_cli.text import percent
 from cwm_cli.worlds.model import Predictions, Shape, WorldModel
 from cwm_play.painting import Appearance, Components, NamedComponent
 
-FORESEEN = 256
-"""Draws of a step before what came about counts as not foreseen: an outcome of one in fifty is
-overlooked then with a chance of 0.006."""
+DRAWS_PER_STEP = 256
+"""Draws per step of a random model; they miss an outcome of probability 0.02 with chance 0.006."""
 
-VISIBLE = 32
-"""Of 255: a picture without a number that is further off looks as it should."""
+VISIBLE_DIFFERENCE = 32
+"""The largest difference of a pixel value (of 255) that does not count as a mismatch."""
 
-MOST_ROWS = 64
-"""Components that are told one by one; of more, those that differ or have changed."""
+MAX_ROWS = 64
+"""Components in a full table; a larger table shows only components that differ or have changed."""
 
 
 class Panel(NamedTuple):
-    """One of the worlds: what it is called, what is seen in it, what else is to be said of it."""
+    """A panel of a scene: a drawn observation with its title and a note."""
 
     title: str
-    look: Appearance
+    appearance: Appearance
     note: str = ""
     is_marked: bool = False
 
 
 class ComponentRow(NamedTuple):
-    """A component of the observations in the columns of a scene; None where there is none."""
+    """The values of a component in the columns of a scene; None if a column has no value."""
 
     component: NamedComponent
     values: tuple[Any, ...]
@@ -46,10 +45,19 @@ class ComponentRow(NamedTuple):
 
 @dataclass(frozen=True)
 class GameScene:
-    """What a game shows: a title, facts, panels, a table of components, and what keys do.
+    """The content of the screen of a game.
 
-    `mark` says what came out otherwise than predicted first, `warning` what went wrong. `columns`
-    are the heads of the table. `moment` counts what happened: a film has a frame for each.
+    Attributes:
+        title: The environment and the model.
+        facts: Lines about the progress of the episode.
+        panels: Drawn observations, from left to right.
+        columns: Headings of the table of components.
+        rows: The table of components.
+        mark: The first mismatch, or another difference.
+        warning: An error or a rejected action.
+        legend: Entries such as "q quit".
+        moment: Position in the game; a film has one frame for each.
+        is_over: Whether the episode ended.
     """
 
     title: str
@@ -62,33 +70,40 @@ class GameScene:
     legend: Sequence[str] = ()
     moment: tuple[int, ...] = ()
     is_over: bool = False
-    flags: Sequence[str] = field(default=())
 
 
-def compared_rows(
-    named: Components, values: Sequence[Any | None], compared: tuple[int, int] | None = None
+def component_rows(
+    components: Components,
+    observations: Sequence[Any | None],
+    compared: tuple[int, int] | None = None,
 ) -> list[ComponentRow]:
-    """Return the components of observations beside each other; two of them are compared.
+    """Return a table with a row per component and a column per observation.
 
-    Where there are many, those are left out that are equal in all columns; of pictures there are
-    none.
+    Args:
+        components: Names the components. Images have none, so the table is empty.
+        observations: One observation per column.
+        compared: Two columns; values that differ between them are marked as wrong.
+
+    Returns:
+        All rows if there are at most `MAX_ROWS`; otherwise only rows with different values, the
+        wrong ones first.
     """
-    if named.is_picture:
+    if components.is_picture:
         return []
-    columns = [None if each is None else named.values(each) for each in values]
+    columns = [None if each is None else components.values(each) for each in observations]
     rows = []
-    for place, component in enumerate(named.each):
+    for place, component in enumerate(components.entries):
         cells = tuple(None if column is None else column[place] for column in columns)
         wrong = compared is not None and differs(cells[compared[0]], cells[compared[1]])
         rows.append(ComponentRow(component, cells, wrong))
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return rows
-    telling = [row for row in rows if row.is_wrong or len(set(row.values) - {None}) > 1]
-    return sorted(telling, key=lambda row: not row.is_wrong)[:MOST_ROWS]
+    different = [row for row in rows if row.is_wrong or len(set(row.values) - {None}) > 1]
+    return sorted(different, key=lambda row: not row.is_wrong)[:MAX_ROWS]
 
 
 def differs(one: Any, other: Any) -> bool:
-    """Whether two components differ by more than the tolerance."""
+    """Return whether two components differ by more than the tolerance."""
     if one is None or other is None:
         return False
     if isinstance(one, str) or isinstance(other, str):
@@ -96,56 +111,67 @@ def differs(one: Any, other: Any) -> bool:
     return not bool(close(np.array([one], float), np.array([other], float))[0])
 
 
-def transition(observation: Any, action: Any, step: Step) -> Transition:
-    """Return what an action led to as a row of a dataset."""
-    observed, reward, terminated, valid = step
-    return Transition(observation, action, observed, reward, terminated, valid=valid)
+def as_transition(observation: Any, action: Any, step: Step) -> Transition:
+    """Return a step as a row of a dataset."""
+    next_observation, reward, terminated, valid = step
+    return Transition(observation, action, next_observation, reward, terminated, valid=valid)
 
 
-def parts_of(predicted: Step, actual: Transition, like: Dataset) -> list[str]:
-    """Name the parts in which a step came out otherwise than predicted."""
-    rows = _alone(actual, like)
-    said = _alone(transition(actual.observation, actual.action, predicted), like)
-    parts = seen_wrong(Predictions(said.columns), rows)
+def mismatched_parts(predicted: Step, actual: Transition, like: Dataset) -> list[str]:
+    """Return the names of the wrong parts of a predicted step.
+
+    Args:
+        predicted: The predicted step.
+        actual: The true transition.
+        like: A dataset with the spaces and columns of the environment.
+    """
+    rows = _one_row(actual, like)
+    prediction = _one_row(as_transition(actual.observation, actual.action, predicted), like)
+    parts = visible_errors(Predictions(prediction.columns), rows)
     return [name.replace("_", " ") for name, wrong in parts.items() if wrong[0]]
 
 
-def seen_wrong(found: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
-    """Return for each part a mask of the rows that came out otherwise, as far as one can see.
+def visible_errors(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
+    """Return a mask of the wrongly predicted rows for each part.
 
-    Networks tell pictures nearly, and never to the last bit.
+    Networks never predict images exactly, so only visible differences count there.
     """
     if not rows.observation_space.is_picture:
-        return wrong_parts(found, rows)
-    said, came = (each.columns["next_observations"].astype(int) for each in (found, rows))
-    if found.shape != "certain":
-        came = came[:, None]
-    alike = (np.abs(said - came) <= VISIBLE).all(axis=(-3, -2, -1), keepdims=True)
-    columns = {**found.columns, "next_observations": np.where(alike, came, said)}
-    return wrong_parts(replace(found, columns=columns), rows)
+        return wrong_parts(predictions, rows)
+    predicted, actual = (
+        each.columns["next_observations"].astype(int) for each in (predictions, rows)
+    )
+    if predictions.shape != "certain":
+        actual = actual[:, None]
+    is_close = np.abs(predicted - actual) <= VISIBLE_DIFFERENCE
+    alike = is_close.all(axis=(-3, -2, -1), keepdims=True)
+    columns = {**predictions.columns, "next_observations": np.where(alike, actual, predicted)}
+    return wrong_parts(replace(predictions, columns=columns), rows)
 
 
-def foreseen(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
-    """Return in which shape a model foresees what came about, None where it does not.
+def matching_shape(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
+    """Return the shape of a model's predictions if they match a transition, else None.
 
-    It is asked for the step alone, from what was observed truly. Of one that remembers that is
-    not known.
+    The model predicts this step only, from the true observation. A model with memory cannot do
+    this, so the result is None.
     """
     if model.remembers:
         return None
-    rows = _alone(row, like)
-    found = model.predict(rows, draws=FORESEEN)
-    if found.failure is not None or any(part[0] for part in seen_wrong(found, rows).values()):
+    rows = _one_row(row, like)
+    predictions = model.predict(rows, draws=DRAWS_PER_STEP)
+    if predictions.failure is not None:
         return None
-    return found.shape
+    if any(part[0] for part in visible_errors(predictions, rows).values()):
+        return None
+    return predictions.shape
 
 
-def _alone(row: Transition, like: Dataset) -> Dataset:
-    """Return a dataset of one row, with the columns that others have."""
+def _one_row(row: Transition, like: Dataset) -> Dataset:
+    """Return a dataset of one row with the columns of `like`."""
     spaces = like.observation_space, like.action_space
     if like.has_valid_actions and row.valid is None:
-        every = spaces[1].masked(np.ones(spaces[1].count, np.bool_))
-        row = row._replace(valid=every)
+        all_actions = spaces[1].masked(np.ones(spaces[1].count, np.bool_))
+        row = row._replace(valid=all_actions)
     return Dataset.of(
         [row],
         observation_space=spaces[0],
@@ -154,24 +180,25 @@ def _alone(row: Transition, like: Dataset) -> Dataset:
     )
 
 
-def difference_words(named: Components, predicted: Any, actual: Any) -> str:
-    """Say of the first component that differs what was predicted; of pictures how much does."""
-    said, came = (named.values(each) for each in (predicted, actual))
-    if named.is_picture:
-        apart = np.abs(np.subtract(said, came))
-        visible = percent(float((apart > VISIBLE).mean()))
-        return f"{visible} of the pixel values differ visibly, mean difference {apart.mean():.3g}"
-    for component, one, other in zip(named.each, said, came, strict=True):
+def describe_difference(components: Components, predicted: Any, actual: Any) -> str:
+    """Describe the first component that differs; for images, the share of different values."""
+    wrong, right = (components.values(each) for each in (predicted, actual))
+    if components.is_picture:
+        differences = np.abs(np.subtract(wrong, right))
+        visible = percent(float((differences > VISIBLE_DIFFERENCE).mean()))
+        mean = f"{differences.mean():.3g}"
+        return f"{visible} of the pixel values differ visibly, mean difference {mean}"
+    for component, one, other in zip(components.entries, wrong, right, strict=True):
         if differs(one, other):
-            told, truth = number_words(one), number_words(other)
-            if told == truth:  # they differ behind the digits that are written
-                told, truth = str(one), str(other)
-            return f"{component.name} {told} instead of {truth}"
+            texts = format_value(one), format_value(other)
+            if texts[0] == texts[1]:  # the difference is smaller than the digits shown
+                texts = str(one), str(other)
+            return f"{component.name} {texts[0]} instead of {texts[1]}"
     return ""
 
 
-def number_words(value: Any) -> str:
-    """Write a component in few characters."""
+def format_value(value: Any) -> str:
+    """Return a component as short text: floats with five digits, None as an empty text."""
     if isinstance(value, float):
         return f"{value:.5g}"
     return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What `cwm play` does: worlds are played in by keys or by plans, and looked through."""
+"""`cwm play`: games by keys and by planners, replays, films, keys and drawings."""
 
 import json
 import signal
@@ -30,12 +30,12 @@ from cwm_neural.training.train import train
 from cwm_play.games import ReplayGame, WorldGame
 from cwm_play.keys import keys_of, legend
 from cwm_play.painting import CELL, board_cells, object_cells
-from cwm_play.play import GameProgress, arena_of, play
-from cwm_play.scenes import parts_of
+from cwm_play.play import GameProgress, make_arena, play
+from cwm_play.scenes import mismatched_parts
 from worlds import CARTPOLE, ICE
 
 
-class Seen(Observer):
+class RecordingObserver(Observer):
     """Records every scene and every note."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class Seen(Observer):
         return [event.scene.facts[0] for event in self.events]
 
 
-class Sticky(WorldModel):
-    """The true FrozenLake, but for one cell: from cell 4 nothing leads on."""
+class StickyLake(WorldModel):
+    """FrozenLake, except that no action leaves cell 4."""
 
     kind = "sticky"
 
@@ -71,10 +71,10 @@ TRUTH = EnvironmentModel(environment("FrozenLake-v1"), LAKE)
 
 def arena(env: str = "FrozenLake-v1", **args: Any):
     subject = find_subject(env=env, env_args=args, real_env=True)
-    return arena_of(subject, 0, None, draws=False)
+    return make_arena(subject, 0, None, renders=False)
 
 
-def pressed(game: WorldGame | ReplayGame, *keys: str | None) -> list[Any]:
+def press_keys(game: WorldGame | ReplayGame, *keys: str | None) -> list[Any]:
     scenes = []
     for key in keys:
         game.press(key)
@@ -83,42 +83,44 @@ def pressed(game: WorldGame | ReplayGame, *keys: str | None) -> list[Any]:
 
 
 def sticky_game(**options: Any) -> WorldGame:
-    return WorldGame(arena(**LAKE), Sticky(), **options)
+    return WorldGame(arena(**LAKE), StickyLake(), **options)
 
 
-def test_in_the_model_one_goes_on_from_its_predictions_and_the_first_mismatch_is_marked() -> None:
+def test_game_continues_from_predictions_and_marks_the_first_mismatch() -> None:
     with closing(sticky_game()) as game:
-        right, wrong, apart = pressed(game, "down", "down", "down")
+        right, wrong, apart = press_keys(game, "down", "down", "down")
     assert not right.mark
     assert wrong.mark == "first mismatch at step 2: observation (observation 4 instead of 8)"
     assert [panel.is_marked for panel in wrong.panels] == [True, False]
     assert [row.values for row in apart.rows] == [(4, 12)]
     assert apart.mark == wrong.mark
-    assert apart.panels[1].note == "reward 0 · the episode is over"  # a hole, there only
+    assert (
+        apart.panels[1].note == "reward 0 · the episode is over"
+    )  # a hole, in the environment only
     [episode] = game.outcome()["episodes"]
     assert episode["first_mismatch"] == 2
     assert episode["parts"] == ("observation",)
 
 
-def test_enter_begins_again_from_another_seed_and_t_hides_what_is_true() -> None:
+def test_enter_starts_another_episode_and_t_hides_the_environment() -> None:
     with closing(sticky_game()) as game:
-        hidden, again = pressed(game, "t", "down", "down", "enter")[0::3]
+        hidden, again = press_keys(game, "t", "down", "down", "enter")[0::3]
         assert [panel.title for panel in hidden.panels] == ["world model"]
         assert again.facts == ["episode 2 · step 0 · return 0 (true: 0)"]
         assert not again.mark
         assert [each["steps"] for each in game.outcome()["episodes"]] == [2]
 
 
-def test_an_episode_that_is_over_takes_no_actions() -> None:
+def test_finished_episode_rejects_actions() -> None:
     game = WorldGame(arena(**LAKE))
-    *_, fell, after = pressed(game, "right", "down", "left")
+    *_, fell, after = press_keys(game, "right", "down", "left")
     assert fell.is_over
     assert "the episode is over" in fell.facts[0]
     assert after.warning == "the episode is over: press enter to start another"
     game.close()
 
 
-class Failing(WorldModel):
+class FailingModel(WorldModel):
     kind = "failing"
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
@@ -127,9 +129,9 @@ class Failing(WorldModel):
         return Predictions({}, Failure(kind="step_error", message="KeyError: 7"))
 
 
-def test_where_the_model_fails_that_is_said_in_place_and_play_goes_on_from_a_reset() -> None:
-    game = WorldGame(arena(**LAKE), Failing())
-    failed, later, again = pressed(game, "down", "down", "enter")
+def test_failure_of_the_model_is_reported_and_enter_restarts() -> None:
+    game = WorldGame(arena(**LAKE), FailingModel())
+    failed, later, again = press_keys(game, "down", "down", "enter")
     assert failed.warning == "failing failed: KeyError: 7"
     assert failed.is_over
     assert later.facts[0].startswith("episode 1 · step 0")
@@ -138,7 +140,7 @@ def test_where_the_model_fails_that_is_said_in_place_and_play_goes_on_from_a_res
     game.close()
 
 
-def test_a_game_that_is_drawn_can_be_terminated() -> None:
+def test_sigterm_ends_a_process_that_renders() -> None:
     script = (
         "import os, signal\n"
         "from cwm_cli.envs.films import QUIET\n"
@@ -152,7 +154,7 @@ def test_a_game_that_is_drawn_can_be_terminated() -> None:
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGTERM
 
 
-def test_an_agent_stops_after_its_episodes_if_the_model_fails_at_once(tmp_path) -> None:
+def test_agent_stops_after_its_episodes_if_the_first_step_fails(tmp_path) -> None:
     (tmp_path / "broken.py").write_text(
         "class Environment:\n"
         "    def set_state(self, observation):\n        pass\n"
@@ -172,8 +174,8 @@ def test_an_agent_stops_after_its_episodes_if_the_model_fails_at_once(tmp_path) 
     assert "KeyError" in found["episodes"][0]["failure"]
 
 
-class Dicing(WorldModel):
-    """Says that the end may follow anything, most likely, and draws."""
+class RandomLake(WorldModel):
+    """A random model: each step leads to the last cell with probability 0.99."""
 
     kind = "dicing"
 
@@ -184,15 +186,15 @@ class Dicing(WorldModel):
         return Predictions(columns, None, "outcomes", np.tile([0.01, 0.99], (len(rows), 1)))
 
 
-def test_what_chance_decides_otherwise_is_no_mismatch() -> None:
-    game = WorldGame(arena(**LAKE), Dicing())
-    [scene] = pressed(game, "down")
+def test_random_outcome_that_the_model_allows_is_no_mismatch() -> None:
+    game = WorldGame(arena(**LAKE), RandomLake())
+    [scene] = press_keys(game, "down")
     assert scene.mark == "random outcomes differ since step 1: the episodes diverge"
     assert game.outcome()["episodes"][0]["first_mismatch"] is None
     game.close()
 
 
-def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
+def test_replay_steps_through_episodes_and_finds_mismatches() -> None:
     place = arena(**LAKE)
     paths = [[0, 1, 2, 3], [0, 4, 8, 9], [0, 4, 8, 12]]
     downwards = {4: 1, 1: 2}
@@ -205,16 +207,16 @@ def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
         observation_space=place.rows.observation_space,
         action_space=place.rows.action_space,
     )
-    game = ReplayGame(place, Sticky(), rows, seed=0)
-    first, back, on, wrong, none, test = pressed(game, "right", "down", "up", "m", "m", "s")
+    game = ReplayGame(place, StickyLake(), rows, seed=0)
+    first, back, last, wrong, no_more, test = press_keys(game, "right", "down", "up", "m", "m", "s")
     assert first.facts[0].startswith("train episode 1 of 2 · step 2 of 3 · Move right · 0 wrong")
     assert back.facts[0].split(" · ")[1] == "step 1 of 3"
-    assert on.facts[0].split(" · ")[1] == "step 3 of 3"
+    assert last.facts[0].split(" · ")[1] == "step 3 of 3"
     assert wrong.facts[0].startswith("train episode 2 of 2 · step 2 of 3")
     assert wrong.columns == ["before", "predicted", "true"]
     assert [(row.values, row.is_wrong) for row in wrong.rows] == [((4, 4, 8), True)]
     assert wrong.mark == "first mismatch: observation (observation 4 instead of 8)"
-    assert none.warning == "no more wrong predictions"
+    assert no_more.warning == "no more wrong predictions"
     assert test.facts[0].startswith("test episode 1 of 1")
     found = game.outcome()["episodes"]
     assert [(each["split"], each["wrong"], each["first_mismatch"]) for each in found] == [
@@ -225,18 +227,19 @@ def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
     assert found[1]["parts"] == {"observation": 1}
 
 
-def test_plans_play_without_a_terminal_and_are_filmed(tmp_path) -> None:
-    seen, file = Seen(), tmp_path / "lake.gif"
+def test_planner_plays_and_is_filmed_without_a_terminal(tmp_path) -> None:
+    seen, file = RecordingObserver(), tmp_path / "lake.gif"
     options = {"simulations": 5, "rollout": 5}
-    how: dict[str, Any] = {"env_args": LAKE, "options": options, "planner": "mcts"}
     found = play(
         env="FrozenLake-v1",
+        env_args=LAKE,
         mode="agent",
+        planner="mcts",
+        options=options,
         max_steps=4,
         episodes=2,
         record=file,
         observer=seen,
-        **how,
     ).as_json()
     assert [each["steps"] for each in found["episodes"]] == [
         int(fact.split("step ")[1].split(" ")[0])
@@ -250,37 +253,35 @@ def test_plans_play_without_a_terminal_and_are_filmed(tmp_path) -> None:
     assert seen.notes[-1] == str(file)
 
 
-def test_a_film_has_the_moments_between_two_commas_and_time_stands_still_at_a_point(
-    tmp_path,
-) -> None:
+def test_comma_starts_and_stops_recording_and_point_pauses(tmp_path) -> None:
     file = tmp_path / "some.gif"
     keys = ["down", ",", "down", "right", "x", ",", "right", ".", None, ".", None, "q", "left"]
-    seen = Seen()
+    seen = RecordingObserver()
     play(env="FrozenLake-v1", env_args=LAKE, keys=keys, record=file, observer=seen)
     steps = [fact.split(" · ")[1] for fact in seen.facts]
-    assert steps[-4:] == ["step 4", "step 4", "step 4", "step 5"]  # the last action holds
+    assert steps[-4:] == ["step 4", "step 4", "step 4", "step 5"]  # the last action is repeated
     assert [event.is_paused for event in seen.events][-4:] == [True, True, False, False]
     assert [event.is_recording for event in seen.events][:7] == [True, True, *[False] * 4, True]
 
 
-def test_what_a_model_sees_stands_beside_what_is_observed_and_chance_plays_without_keys() -> None:
+def test_recon_shows_three_panels_and_plays_random_actions_without_keys() -> None:
     place = arena(**LAKE)
     session = RandomSession(place.task, 0)
-    game = WorldGame(place, session=session, seen=lambda cell: 15 - cell, episodes=2)
+    game = WorldGame(place, session=session, reconstruct=lambda cell: 15 - cell, episodes=2)
     while not game.is_done:
         game.press(None)
         panels = game.scene.panels
     assert [panel.title for panel in panels] == ["original", "as observed", "as the model sees it"]
     assert len(game.outcome()["episodes"]) == 2
-    seen, mirrored = (panel.look.picture for panel in panels[1:])
+    seen, mirrored = (panel.appearance.picture for panel in panels[1:])
     cell = game.scene.rows[0].values[0]
-    assert (mirrored == place.painter.look(15 - cell).picture).all()
-    assert (seen == place.painter.look(cell).picture).all()
+    assert (mirrored == place.painter.paint(15 - cell).picture).all()
+    assert (seen == place.painter.paint(cell).picture).all()
     game.close()
 
 
-class Narrow(WorldModel):
-    """Allows the first action alone."""
+class FirstActionOnly(WorldModel):
+    """A model that allows only the first action."""
 
     kind = "narrow"
 
@@ -292,12 +293,12 @@ class Narrow(WorldModel):
         return Predictions(columns)
 
 
-def test_only_actions_that_the_world_allows_have_keys_there() -> None:
-    game = WorldGame(arena("Household-v0"), Narrow())
+def test_legend_lists_only_allowed_actions() -> None:
+    game = WorldGame(arena("Household-v0"), FirstActionOnly())
     assert sum("go to" in key for key in game.scene.legend) > 3
-    game.press(next(key for key in game.arena.keys.open_to(game._inside.valid)))
+    game.press(next(key for key in game.arena.keys.allowed(game._active.valid)))
     assert [key for key in game.scene.legend if "go to" in key] == ["g go to the fridge"]
-    [scene] = pressed(game, "m")
+    [scene] = press_keys(game, "m")
     assert scene.warning == "go to the microwave is not allowed here"
     game.close()
 
@@ -311,7 +312,7 @@ NAMES = {
 }
 
 
-def test_keys_follow_from_what_actions_are_called() -> None:
+def test_keys_follow_from_action_names() -> None:
     for name, wanted in NAMES.items():
         keys = arena(name).keys
         assert {key: keys.press(key) for key in wanted} == wanted, name
@@ -319,14 +320,14 @@ def test_keys_follow_from_what_actions_are_called() -> None:
     assert legend(arena("CartPole-v1").keys.named)[0].endswith("Push cart to the left")
 
 
-def test_documented_actions_are_those_of_a_list_or_table_that_counts_them_all() -> None:
+def test_documented_actions_need_a_complete_list_or_table() -> None:
     assert documented_actions("- 0: go\n- 1: stay\n\n- 0: red", 2) == ("go", "stay")
     assert documented_actions("- 0: go\n- 1: stay", 3) == ()
     table = "| Num | Action |\n|---|---|\n| 0 | push |\n| 1 | pull |"
     assert documented_actions(table, 2) == ("push", "pull")
 
 
-def test_what_is_no_choice_of_one_is_dialled_and_space_acts() -> None:
+def test_dial_keys_change_components_and_space_acts() -> None:
     space = space_of(spaces.Dict({"a": spaces.Box(-2, 2, (1,)), "b": spaces.MultiDiscrete([3, 5])}))
     keys = keys_of(space)
     assert [keys.press(key) for key in ("right", "right", "down", "d", "0", "left", "d")] == [
@@ -335,7 +336,7 @@ def test_what_is_no_choice_of_one_is_dialled_and_space_acts() -> None:
     action = keys.press("space")
     assert action["a"].tolist() == [-0.5]
     assert action["b"].tolist() == [1, 3]
-    assert keys.words(action) == "-0.5, 1, 3"
+    assert keys.action_name(action) == "-0.5, 1, 3"
     for _ in range(9):
         keys.press("left")
     assert keys.press("space")["a"].tolist() == [-2.0]
@@ -343,7 +344,7 @@ def test_what_is_no_choice_of_one_is_dialled_and_space_acts() -> None:
         keys_of(Space("text", max_length=9))
 
 
-def test_boards_and_object_tables_are_cells_in_colour() -> None:
+def test_boards_and_object_tables_are_drawn_as_coloured_cells() -> None:
     board = board_cells(np.array([[0, 1], [2, 0]]))
     assert board.shape == (2 * CELL, 2 * CELL, 3)
     corners = board[::CELL, ::CELL].reshape(4, 3).tolist()
@@ -357,8 +358,8 @@ def test_boards_and_object_tables_are_cells_in_colour() -> None:
     assert board_cells(np.zeros(4, int)) is None
 
 
-class Unseen(gym.Env[Any, Any]):
-    """Draws itself, and tells nobody where it is."""
+class UnrestorableEnv(gym.Env[Any, Any]):
+    """An environment that renders itself but cannot be set to a state."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = spaces.Discrete(2)
@@ -377,16 +378,16 @@ class Unseen(gym.Env[Any, Any]):
         return np.zeros((4, 4, 3), np.uint8)
 
 
-def test_an_environment_that_cannot_be_restored_still_draws_itself(monkeypatch) -> None:
-    gym.register("Unseen-v0", entry_point=Unseen)
+def test_environment_that_cannot_be_restored_renders_itself(monkeypatch) -> None:
+    gym.register("UnrestorableEnv-v0", entry_point=UnrestorableEnv)
     monkeypatch.setattr("cwm_gymnasium.restoring.restore", lambda env, observation: False)
-    seen = Seen()
-    play(env="Unseen-v0", keys=["1"], observer=seen)
-    assert seen.events[-1].scene.panels[0].look.picture.shape == (4, 4, 3)
-    gym.registry.pop("Unseen-v0")
+    seen = RecordingObserver()
+    play(env="UnrestorableEnv-v0", keys=["1"], observer=seen)
+    assert seen.events[-1].scene.panels[0].appearance.picture.shape == (4, 4, 3)
+    gym.registry.pop("UnrestorableEnv-v0")
 
 
-def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
+def test_invalid_arguments_are_reported_on_one_line(tmp_path) -> None:
     wrong = {
         "needs keys": {"env": "FrozenLake-v1"},
         "needs a world model": {"env": "FrozenLake-v1", "mode": "human", "keys": []},
@@ -395,24 +396,24 @@ def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
         "did you mean human": {"env": "FrozenLake-v1", "keys": [], "mode": "humn"},
         "is not a run folder: ": {"run": tmp_path, "keys": []},
     }
-    for words, how in wrong.items():
+    for message, arguments in wrong.items():
         with pytest.raises(CwmError) as caught:
-            play(**how)
-        assert words in str(caught.value), words
+            play(**arguments)
+        assert message in str(caught.value), message
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-def test_programs_are_played_in_whether_plain_of_chance_or_with_a_memory() -> None:
+def test_random_programs_and_programs_with_memory_can_be_played() -> None:
     keys = ["right", "left", *["right"] * 3]
-    chance = play(program=ICE, env="FrozenLake-v1", keys=["down"] * 4)
-    assert chance.facts["episodes"][0]["first_mismatch"] is None
+    random = play(program=ICE, env="FrozenLake-v1", keys=["down"] * 4)
+    assert random.facts["episodes"][0]["first_mismatch"] is None
     remembering = CARTPOLE.replace("set_state(self, observation)", "reset(self, observation)")
     remembering += "\n    def correct(self, observation, reward):\n        pass\n"
     recalled = play(program=remembering, env="CartPole-v1", keys=keys)
     assert recalled.facts["episodes"][0]["first_mismatch"] is None
     broken = CARTPOLE.replace("return [x", "assert abs(angle) < 0.06\n        return [x")
-    seen = Seen()
+    seen = RecordingObserver()
     failed = play(
         program=broken, env="CartPole-v1", keys=[*["left"] * 9, "enter", "left"], observer=seen
     )
@@ -423,11 +424,18 @@ def test_programs_are_played_in_whether_plain_of_chance_or_with_a_memory() -> No
 
 
 @pytest.mark.slow
-def test_the_agent_of_a_training_plays_in_the_model_that_was_trained_with_it(tmp_path) -> None:
+def test_trained_agent_plays_in_the_model_of_its_run(tmp_path) -> None:
     options = {"training.every": 20, "training.warm_up": 10, "training.tests": 1}
-    how: dict[str, Any] = {"model": "dummy", "agent": "random", "steps": 20, "options": options}
-    trained = train("FrozenLake-v1", env_args=LAKE, run=tmp_path / "run", **how)
-    seen = Seen()
+    trained = train(
+        "FrozenLake-v1",
+        env_args=LAKE,
+        model="dummy",
+        agent="random",
+        steps=20,
+        options=options,
+        run=tmp_path / "run",
+    )
+    seen = RecordingObserver()
     found = play(trained.run, mode="agent", observer=seen)
     assert seen.events[0].scene.legend[0] == "the agent plays"
     assert found.facts["episodes"][0]["is_over"]
@@ -439,17 +447,17 @@ def test_the_agent_of_a_training_plays_in_the_model_that_was_trained_with_it(tmp
         play(trained.run, mode="recon")
 
 
-def test_of_pictures_only_what_can_be_seen_is_a_mismatch() -> None:
+def test_only_visible_differences_of_images_are_mismatches() -> None:
     picture = space_of(spaces.Box(0, 255, (32, 32, 3), np.uint8))
     before, after = np.zeros((32, 32, 3), np.uint8), np.full((32, 32, 3), 100, np.uint8)
     row = Transition(before, 0, after, 0.0, False)
     like = Dataset.of(
         [row], observation_space=picture, action_space=Space("discrete", low=(0,), high=(1,))
     )
-    nearly, plainly = after.copy(), after.copy()
-    nearly[:] += 20
-    plainly[2, 2, 0] += 50
-    assert parts_of(Step(after, 0.0, False), row, like) == []
-    assert parts_of(Step(nearly, 0.0, False), row, like) == []
-    assert parts_of(Step(plainly, 0.0, False), row, like) == ["observation"]
-    assert parts_of(Step(nearly, 1.0, False), row, like) == ["reward"]
+    similar, different = after.copy(), after.copy()
+    similar[:] += 20
+    different[2, 2, 0] += 50
+    assert mismatched_parts(Step(after, 0.0, False), row, like) == []
+    assert mismatched_parts(Step(similar, 0.0, False), row, like) == []
+    assert mismatched_parts(Step(different, 0.0, False), row, like) == ["observation"]
+    assert mismatched_parts(Step(similar, 1.0, False), row, like) == ["reward"]

@@ -1,4 +1,4 @@
-"""What people see while they play, and which keys they press."""
+"""The screen of `cwm play`: layout, pictures, keys, the report, and a real terminal."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ from rich.color import ColorType
 
 from cwm_play.keyboard import read_keys
 from cwm_play.painting import Appearance, NamedComponent
-from cwm_play.pictures import gauge, picture_lines, resized
+from cwm_play.pictures import gauge, picture_lines, resize
 from cwm_play.play import GameProgress
 from cwm_play.scenes import ComponentRow, GameScene, Panel
 from cwm_play.view import game_report, scene_lines
@@ -30,13 +30,16 @@ PICTURE[:, 40:] = 255
 
 
 def progress(picture: np.ndarray | None = PICTURE, text: str = "", rows: int = 3) -> GameProgress:
-    look = Appearance(picture, text)
+    appearance = Appearance(picture, text)
     component = NamedComponent(HOSTILE, -1.0, 1.0)
     return GameProgress(
         GameScene(
             title=HOSTILE,
             facts=["episode 1 · step 2"],
-            panels=[Panel("world model", look, HOSTILE, True), Panel("environment", look)],
+            panels=[
+                Panel("world model", appearance, HOSTILE, True),
+                Panel("environment", appearance),
+            ],
             columns=["world model", "environment"],
             rows=[ComponentRow(component, (0.5, -0.25), True)] * rows,
             mark=HOSTILE,
@@ -46,7 +49,7 @@ def progress(picture: np.ndarray | None = PICTURE, text: str = "", rows: int = 3
     )
 
 
-def test_a_scene_fits_any_terminal_whatever_texts_say() -> None:
+def test_scene_fits_any_terminal_and_escapes_control_characters() -> None:
     wrong = []
     for event in (progress(), progress(None, HOSTILE * 3), progress(None, "", rows=70)):
         for width, height in ((200, 60), (80, 24), (30, 8), (29, 24), (12, 5)):
@@ -59,7 +62,7 @@ def test_a_scene_fits_any_terminal_whatever_texts_say() -> None:
     assert small.plain == "29 x 24: make it 30 x 8, or q"
 
 
-def test_worlds_stand_side_by_side_over_components_and_keys() -> None:
+def test_panels_are_side_by_side_above_components_and_keys() -> None:
     lines = [line.plain for line in scene_lines(progress(), 80, 24, in_colour=True)]
     assert lines[0].endswith("● recording")
     assert cell_len(lines[2].partition("environment")[0]) == 40
@@ -70,7 +73,7 @@ def test_worlds_stand_side_by_side_over_components_and_keys() -> None:
     assert "-0.25" in row
 
 
-def test_two_pixels_make_a_character_and_letters_do_where_there_are_no_colours() -> None:
+def test_pictures_use_half_blocks_or_letters_without_colours() -> None:
     [line] = picture_lines(PICTURE, 3, 1)
     assert line.plain == "▀▀▀"
     colours = [span.style.color for span in line.spans]
@@ -80,17 +83,17 @@ def test_two_pixels_make_a_character_and_letters_do_where_there_are_no_colours()
     assert {line.plain for line in lines} == {" " * 40 + "@" * 20}
 
 
-def test_pictures_keep_their_proportions_and_their_brightness() -> None:
-    small = resized(PICTURE, 12, 100)
+def test_resized_pictures_keep_proportions_and_brightness() -> None:
+    small = resize(PICTURE, 12, 100)
     assert small.shape == (8, 12, 3)
     assert abs(small.mean() - PICTURE.mean()) < 1
-    assert resized(PICTURE[:2, :2], 9, 7).shape == (6, 6, 3)
+    assert resize(PICTURE[:2, :2], 9, 7).shape == (6, 6, 3)
     assert gauge(0.0, -1.0, 1.0, 5) == "··█··"
     assert gauge(9.0, -1.0, 1.0, 5) == "····█"
     assert gauge(0.0, -np.inf, 1.0, 5) == ""
 
 
-def test_keys_are_read_from_what_terminals_send() -> None:
+def test_keys_are_read_from_escape_sequences() -> None:
     assert list(read_keys("\x1b[A\x1bOB\x1b[5~a \r")) == [
         "up",
         "down",
@@ -103,21 +106,21 @@ def test_keys_are_read_from_what_terminals_send() -> None:
     assert list(read_keys("\x1b")) == []
 
 
-def test_the_report_leaves_out_what_no_episode_has() -> None:
+def test_report_leaves_out_columns_without_values() -> None:
     report = game_report([{"steps": 3, "failure": "", "parts": ()}, {"steps": 4, "failure": ""}])
     assert report.grid.heads == ["steps"]
 
 
 class Terminal:
-    """`cwm play` on a terminal that receives keys; `screen` is its last content."""
+    """`cwm play` on a pseudo-terminal; `screen` is the last content of its screen."""
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self.child, self.descriptor = pty.fork()
         if self.child == 0:
-            time.sleep(0.1)  # until the terminal has its size
-            kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+            time.sleep(0.1)  # wait until the parent has set the size
+            variables |= {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
             command = [sys.executable, "-m", "cwm_cli", "play", *arguments]
-            os.execve(sys.executable, command, kept | {"TERM": "xterm-256color"} | variables)
+            os.execve(sys.executable, command, {"TERM": "xterm-256color"} | variables)
         self.before = termios.tcgetattr(self.descriptor)[3]
         self.output = ""
         self.resize(24, 80)
@@ -126,7 +129,7 @@ class Terminal:
         ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def until(self, words: str) -> None:
-        """Read on until the screen has some words."""
+        """Read output until the screen contains some words."""
         while words not in self.screen:
             assert select.select([self.descriptor], [], [], 60)[0], self.screen
             self.output += os.read(self.descriptor, 65536).decode(errors="replace")
@@ -140,7 +143,7 @@ class Terminal:
         return ESCAPES.sub("", self.output.rpartition("\x1b[H")[2])
 
     def end(self) -> int:
-        """Read the rest, and return the exit code."""
+        """Read the remaining output, and return the exit code."""
         try:
             while select.select([self.descriptor], [], [], 60)[0]:
                 self.output += os.read(self.descriptor, 65536).decode(errors="replace")
@@ -150,7 +153,7 @@ class Terminal:
 
 
 @pytest.mark.slow
-def test_on_a_real_terminal_keys_play_and_ctrl_c_leaves_it_as_it_was() -> None:
+def test_keys_play_on_a_real_terminal_and_ctrl_c_restores_it() -> None:
     terminal = Terminal("--env", "FrozenLake-v1", "--env-arg", "is_slippery=false")
     terminal.until("episode 1 · step 0")
     terminal.press("\x1b[B", "step 1 · Move down · return 0")
@@ -169,7 +172,7 @@ def test_on_a_real_terminal_keys_play_and_ctrl_c_leaves_it_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_terminal_plans_play_and_keys_are_asked_for_in_a_line(cwm) -> None:
+def test_planner_plays_without_a_terminal_and_modes_with_keys_fail_on_one_line(cwm) -> None:
     options = ("-o", "simulations=5", "-o", "rollout=5", "--max-steps", "4")
     found = cwm.inside("play", "--env", "FrozenLake-v1", "--mode", "agent", *options, "--json")
     assert found.returncode == 0, found.stderr
