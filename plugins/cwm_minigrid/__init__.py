@@ -1,4 +1,4 @@
-"""MiniGrid: small worlds of rooms, keys and doors, seen as objects, with a mission in words."""
+"""MiniGrid environments: rooms with keys and doors, as tables of objects with a mission text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CURRICULUM = (
     "MiniGrid-UnlockPickup-v0",
     "MiniGrid-BlockedUnlockPickup-v0",
 )
-"""The environments that are listed, in the order in which they build on each other."""
+"""The listed environments, from easy to difficult: each builds on earlier ones."""
 
 
 class Grids(Mapping[str, "Callable[[], EnvironmentSpec]"]):
-    """The curriculum by id; every other id of MiniGrid is served as well."""
+    """The curriculum by id; it contains every other MiniGrid id without listing it."""
 
     def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
         if name not in self:
@@ -44,12 +44,11 @@ class Grids(Mapping[str, "Callable[[], EnvironmentSpec]"]):
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer the environments of the package minigrid, which is imported when one is made."""
+    """Add the environments of the package minigrid, which is imported on first use."""
     return Grids()
 
 
 def _specify(name: str) -> EnvironmentSpec:
-    """Describe an environment; what that takes is imported when it is asked for."""
     from cwm_minigrid.catalogue import specify
 
     return specify(name)

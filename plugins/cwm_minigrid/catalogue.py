@@ -1,4 +1,4 @@
-"""The environments of the package minigrid, made so that all of their objects are seen, or few."""
+"""Specifications of the MiniGrid environments, which `ObjectGrid` wraps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def specify(name: str) -> EnvironmentSpec:
-    """Describe how to make an environment, and what can be done with it."""
+    """Return the specification of a MiniGrid environment."""
     return EnvironmentSpec(
         id=name,
         make=partial(_make, name),
@@ -31,12 +31,12 @@ def specify(name: str) -> EnvironmentSpec:
         restore=_restore,
         objects=_objects,
         action_names=_action_names,
-        text=_words,
+        text=_text_view,
     )
 
 
-def _load(name: str) -> None:
-    """Import the package without a screen and without greetings, or say how to install it."""
+def _import_minigrid(name: str) -> None:
+    """Import minigrid without a screen and messages; raise `CwmError` if it is not installed."""
     os.environ.update({key: text for key, text in QUIET.items() if key not in os.environ})
     try:
         import minigrid  # noqa: F401  # it registers its environments
@@ -55,8 +55,19 @@ def _make(
     view: str = "objects",
     **env_args: Any,
 ) -> gym.Env[Any, Any]:
-    """Make an environment, or say in one line why not."""
-    _load(name)
+    """Make an environment.
+
+    Args:
+        name: The id of the environment.
+        render_mode: None, "rgb_array" or "ansi".
+        max_steps: Step limit of an episode; None for the default of the package.
+        view: One of `VIEWS`.
+        env_args: Further arguments of the package.
+
+    Raises:
+        CwmError: The id, the view or an argument is invalid, or minigrid is not installed.
+    """
+    _import_minigrid(name)
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
@@ -76,9 +87,9 @@ def _make(
     except Exception as error:
         if not given and render_mode is None:
             raise
-        said = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        arguments = ", ".join(f"{key}={value!r}" for key, value in given.items())
         reason = " ".join(str(error).partition(" was raised from ")[0].split())
-        raise CwmError(f"{name} cannot be made with {said} ({reason})") from error
+        raise CwmError(f"{name} cannot be made with {arguments} ({reason})") from error
     env.spec = EnvSpec(name, disable_env_checker=True)
     return gymnasium.wrappers.TimeLimit(env, env.limit)
 
@@ -90,8 +101,8 @@ def _describe(env: gym.Env[Any, Any]) -> str:
 
 
 def _versions(name: str) -> Mapping[str, str]:
-    """Return the versions of the packages that decide how a grid behaves."""
-    _load(name)
+    """Return the versions of the packages that determine the behaviour of a grid."""
+    _import_minigrid(name)
     return {name: version(name) for name in ("gymnasium", "minigrid", "numpy")}
 
 
@@ -106,26 +117,24 @@ def _grid(env: gym.Env[Any, Any]) -> Any:
 
 
 def _rewinder(env: gym.Env[Any, Any]) -> GridRewinder:
-    """Return what saves and restores a grid by its objects."""
     from cwm_minigrid.grid import GridRewinder
 
     return GridRewinder(_grid(env))
 
 
 def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    """Stand a grid at an observation; False where that does not tell all that matters."""
+    """Set a grid to an observation; return False if the observation lacks part of the state."""
     return bool(_grid(env).restore(observation))
 
 
-def _words(env: gym.Env[Any, Any]) -> TextView:
-    """Put a grid into words; a partial view is refused."""
+def _text_view(env: gym.Env[Any, Any]) -> TextView:
     from cwm_minigrid.words import GridWords
 
     return GridWords(_grid(env))
 
 
 def _objects(env: gym.Env[Any, Any]) -> ObjectSchema | None:
-    """Say what the numbers of an object stand for, where objects are what is seen."""
+    """Return the columns of the object table, or None for other views."""
     from cwm_minigrid.grid import SCHEMA
 
     return SCHEMA if _grid(env).view == "objects" else None

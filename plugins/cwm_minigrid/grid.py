@@ -1,9 +1,9 @@
-"""A MiniGrid whose observation is all of its objects, and the mission, or what its agent sees.
+"""MiniGrid environments whose observation is the table of all objects and the mission.
 
-The package shows a picture of a few cells, and rewards less the later it is; here everything that
-decides how an episode goes on is seen, so that a step depends on the observation alone. The view
-`partial` is that of the package, in its numbers; `pixels` is all of the grid as a picture, which
-shows neither the mission nor what is carried.
+The package itself shows only the cells in front of the agent, and its reward decreases with time.
+Here, the observation contains the full state, so a step depends on the observation only. Two other
+views are available: `partial` is the view of the package, as its numbers, and `pixels` is an image
+of the whole grid, which shows neither the mission nor the carried object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from minigrid.core.world_object import WorldObj
 
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
-from cwm_minigrid.pixels import TILE, cells_of, drawn
+from cwm_minigrid.pixels import TILE, draw, read_cells
 
 if TYPE_CHECKING:
     from minigrid.minigrid_env import MiniGridEnv
@@ -45,31 +45,37 @@ SCHEMA = ObjectSchema(
     ),
     directions=((1, 0), (0, 1), (-1, 0), (0, -1)),
 )
-"""What the numbers of an object stand for."""
+"""The columns of the table of objects, and the names of their values."""
 
 AGENT, HIDDEN = CLASSES.index("agent"), STATES.index("hidden")
 
-LONGEST_MISSION = 120
-"""Characters of a mission; the longest of the package has about a hundred."""
+MAX_MISSION_LENGTH = 120
+"""Characters of a mission; the longest mission of the package has about 100."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ,.'-"
 
-FOREVER = 10**9
-"""Steps after which the package would end an episode; what limits it here is a wrapper."""
-
+NO_STEP_LIMIT = 10**9
+"""Step limit of the inner environment: the wrapper `TimeLimit` ends episodes instead."""
 
 VIEWS = ("objects", "partial", "pixels")
-"""What can be seen: all objects in a table, the cells before the agent as the package has it, or a
-picture of all."""
+"""Observations: a table of all objects, the view of the package, or an image of the whole grid."""
 
 IMAGE, DIRECTION = "image", "direction"
-"""Keys of a partial view, beside that of the mission."""
+"""Keys of a partial view, in addition to the mission."""
 
 
 class ObjectGrid(gym.Env[Any, Any]):
-    """Shows a MiniGrid as a table of objects; an object keeps its row for a whole episode.
+    """A MiniGrid with a table of objects as its observation.
 
-    Its `view` may be another one.
+    An object keeps its row for a whole episode.
+
+    Args:
+        grid: The environment of the package.
+        render_mode: None, "rgb_array" or "ansi".
+        view: One of `VIEWS`.
+
+    Raises:
+        ValueError: The render mode is unknown.
     """
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
@@ -83,9 +89,9 @@ class ObjectGrid(gym.Env[Any, Any]):
         self.view = view
         self.render_mode = render_mode
         self.limit = grid.max_steps
-        self.grid.max_steps = FOREVER
-        self._look = grid.gen_obs
-        self.grid.gen_obs = lambda: {}  # what the package would show takes most of its time
+        self.grid.max_steps = NO_STEP_LIMIT
+        self._package_observation = grid.gen_obs
+        self.grid.gen_obs = lambda: {}  # computing it takes most of the time of a step
         slots = 1 + grid.width * grid.height
         highest = (
             len(CLASSES),
@@ -96,9 +102,9 @@ class ObjectGrid(gym.Env[Any, Any]):
         )
         self._empty = np.zeros((slots, len(highest)), np.int64)
         high = np.tile(np.array(highest) - 1, (slots, 1))
-        told = spaces.Text(LONGEST_MISSION, min_length=0, charset=LETTERS)
-        seen = spaces.Box(self._empty, high, dtype=np.int64)
-        self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
+        mission = spaces.Text(MAX_MISSION_LENGTH, min_length=0, charset=LETTERS)
+        objects = spaces.Box(self._empty, high, dtype=np.int64)
+        self.observation_space = spaces.Dict({MISSION: mission, OBJECTS: objects})
         if view == "partial":
             cells = (grid.agent_view_size, grid.agent_view_size)
             highest = max(OBJECT_TO_IDX.values()), max(COLOR_TO_IDX.values()), len(STATE_TO_IDX) - 1
@@ -107,35 +113,37 @@ class ObjectGrid(gym.Env[Any, Any]):
                 np.tile(np.array(highest), (*cells, 1)),
                 dtype=np.int64,
             )
-            way = spaces.Discrete(len(DIRECTIONS) - 1)
-            self.observation_space = spaces.Dict({MISSION: told, DIRECTION: way, IMAGE: image})
+            direction = spaces.Discrete(len(DIRECTIONS) - 1)
+            self.observation_space = spaces.Dict(
+                {MISSION: mission, DIRECTION: direction, IMAGE: image}
+            )
         elif view == "pixels":
             shape = (grid.height * TILE, grid.width * TILE, 3)
             self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         self.action_space = spaces.Discrete(len(grid.actions))
         self.rows: list[WorldObj | None] = []
         self._roles: dict[str, Role] | None = None
-        self._sameness: Sameness | None = None
+        self._invariants: EpisodeInvariants | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode on a grid that is drawn anew."""
+        """Start an episode on a new random grid."""
         super().reset(seed=seed)
         self.grid.reset(seed=seed)
-        cells, met = self.grid.grid.grid, set[WorldObj]()
+        cells, known = self.grid.grid.grid, set[WorldObj]()
         for cell, thing in enumerate(cells):
-            if thing in met:  # some grids use one wall many times
+            if thing in known:  # some grids put the same wall object into many cells
                 cells[cell] = copy(thing)
             elif thing is not None:
-                met.add(thing)
-        things = list(_unpacked(cells))
+                known.add(thing)
+        things = list(_with_contents(cells))
         walls = [thing for thing in things if thing.type == "wall"]
         self.rows = [*(thing for thing in things if thing.type != "wall"), *walls]
         return self.observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action; a reward is 1 or -1, whenever it comes."""
+        """Take an action; rewards are -1, 0 or 1, and do not depend on the time."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one from 0 to 6")
         if not self.rows:
@@ -144,17 +152,17 @@ class ObjectGrid(gym.Env[Any, Any]):
         return self.observation(), float(np.sign(reward)), bool(terminated), False, {}
 
     def observation(self) -> Any:
-        """Return the mission with all objects, or with what the agent sees, or the picture."""
+        """Return the current observation of the view."""
         if self.view == "pixels":
-            return drawn(self.grid)
+            return draw(self.grid)
         mission = self.grid.mission
         if self.view != "partial":
             return {MISSION: mission, OBJECTS: self.table()}
-        image = self._look()["image"].astype(np.int64)
+        image = self._package_observation()["image"].astype(np.int64)
         return {MISSION: mission, DIRECTION: int(self.grid.agent_dir), IMAGE: image}
 
     def table(self) -> np.ndarray:
-        """Return all objects."""
+        """Return the table of all objects, (1 + cells, 7); the agent is in the first row."""
         grid, table = self.grid, self._empty.copy()
         x, y = grid.agent_pos
         table[0] = AGENT, x, y, 1 + grid.agent_dir, 0, 0, 0
@@ -167,29 +175,37 @@ class ObjectGrid(gym.Env[Any, Any]):
         return table
 
     def restore(self, observation: Any) -> bool:
-        """Stand at an observation; False where it is none, or does not tell all that matters."""
+        """Set the grid to an observation.
+
+        Returns:
+            False if the observation is invalid or lacks part of the state.
+        """
         if self.view == "partial" or not self.observation_space.contains(observation):
             return False
         if self._roles is None:
-            self._roles = learned_roles(self.grid)
+            self._roles = learn_roles(self.grid)
         if self.view == "pixels":
-            self._sameness = self._sameness or Sameness.of(self.grid)
-            found = self._sameness.read(observation, self._empty)
+            self._invariants = self._invariants or EpisodeInvariants.of(self.grid)
+            state = self._invariants.read(observation, self._empty)
         else:
-            found = observation[OBJECTS], observation[MISSION]
-        if found is None or not self.stand(*found):
+            state = observation[OBJECTS], observation[MISSION]
+        if state is None or not self.set_state(*state):
             return False
-        told = _told(self.grid)
-        if any(role not in told for role in self._roles.values()):
+        values = _role_values(self.grid)
+        if any(role not in values for role in self._roles.values()):
             return False
         for name, role in self._roles.items():
-            setattr(self.grid, name, told[role])
+            setattr(self.grid, name, values[role])
         if self.view == "pixels":
-            return np.array_equal(drawn(self.grid), observation)
-        return np.array_equal(self.table(), found[0])
+            return np.array_equal(draw(self.grid), observation)
+        return np.array_equal(self.table(), state[0])
 
-    def stand(self, table: np.ndarray, mission: str) -> bool:
-        """Put the objects of a table into the grid; False where two do not fit into a cell."""
+    def set_state(self, table: np.ndarray, mission: str) -> bool:
+        """Put the objects of a table into the grid, and set the mission.
+
+        Returns:
+            False if two objects are in one cell, or if there is no agent.
+        """
         grid = self.grid
         agent, *rows = table.tolist()
         cells: list[WorldObj | None] = [None] * (grid.width * grid.height)
@@ -221,7 +237,7 @@ class ObjectGrid(gym.Env[Any, Any]):
         return bool(agent[0] == AGENT and agent[3])
 
     def render(self) -> Any:
-        """Draw the grid, as a picture or as text."""
+        """Return the grid as an image or as text, according to the render mode."""
         if self.render_mode is None:
             return None
         if self.render_mode == "ansi":
@@ -231,11 +247,11 @@ class ObjectGrid(gym.Env[Any, Any]):
     def _write(
         self, table: np.ndarray, row: dict[WorldObj, int], thing: WorldObj, at: tuple[int, int, int]
     ) -> None:
-        """Write an object into its row, and what is hidden in it into another."""
+        """Write an object into its row, and its hidden content into another row."""
         state = 0
         x, y, held = at
         while thing is not None:
-            if thing not in row:  # it was not there when the episode began
+            if thing not in row:  # it was created during the episode
                 row[thing] = 1 + len(self.rows)
                 self.rows.append(thing)
             kind, color = CLASSES.index(thing.type), COLORS.index(thing.color)
@@ -245,16 +261,16 @@ class ObjectGrid(gym.Env[Any, Any]):
             thing, state = thing.contains, HIDDEN
 
 
-def _unpacked(things: Sequence[WorldObj | None]) -> Iterator[WorldObj]:
-    """Yield objects, and those that are in boxes after them."""
+def _with_contents(things: Sequence[WorldObj | None]) -> Iterator[WorldObj]:
+    """Yield objects, each box before its content."""
     for thing in things:
         if thing is not None:
             yield thing
-            yield from _unpacked([thing.contains])
+            yield from _with_contents([thing.contains])
 
 
 def _thing(known: WorldObj | None, kind: int, color: int, state: int) -> WorldObj | None:
-    """Return an object with nothing in it: the known one, if it is of the kind, or a new one."""
+    """Return an empty object: the known one if kind and color are equal, else a new one."""
     if kind == 0:
         return None
     name, paint = CLASSES[kind], COLORS[color]
@@ -270,91 +286,110 @@ def _thing(known: WorldObj | None, kind: int, color: int, state: int) -> WorldOb
     return known
 
 
-class Sameness(NamedTuple):
-    """What all episodes of a grid have in common: the mission, and how much can be carried.
+class EpisodeInvariants(NamedTuple):
+    """Properties that are equal in all episodes of a grid; None if they differ.
 
-    None where they differ. A picture shows neither, and tells a state only where both are known.
+    An image shows neither, so it determines the state only if both are known.
+
+    Attributes:
+        mission: The mission.
+        portable: Number of objects that the agent can pick up.
     """
 
     mission: str | None
     portable: int | None
 
     @classmethod
-    def of(cls, grid: MiniGridEnv) -> Sameness:
-        """Begin some episodes, and see what is always the same."""
+    def of(cls, grid: MiniGridEnv) -> EpisodeInvariants:
+        """Find the invariants of a grid from `RESETS` episodes; this resets the grid."""
         missions, counts = set[str](), set[int]()
         for seed in range(RESETS):
             grid.reset(seed=seed)
             missions.add(grid.mission)
-            counts.add(sum(thing.can_pickup() for thing in _unpacked(grid.grid.grid)))
+            counts.add(sum(thing.can_pickup() for thing in _with_contents(grid.grid.grid)))
         return cls(
             missions.pop() if len(missions) == 1 else None,
             counts.pop() if len(counts) == 1 else None,
         )
 
     def read(self, picture: np.ndarray, empty: np.ndarray) -> tuple[np.ndarray, str] | None:
-        """Return the objects and the mission, nothing where a picture does not tell all of them.
+        """Return the table of objects and the mission of an image.
 
-        Something may be held, or hidden in a box.
+        Returns:
+            None if the image does not determine them: an object may be carried or in a box.
         """
-        cells, width = cells_of(picture), picture.shape[1] // TILE
+        cells, width = read_cells(picture), picture.shape[1] // TILE
         table, row, portable = empty.copy(), 0, 0
         for place, cell in enumerate(cells):
             if cell is None or cell[0] == "box":
                 return None
-            kind, color, state, looks = cell
+            kind, color, state, direction = cell
             x, y = place % width, place // width
-            if looks is not None:
-                table[0] = AGENT, x, y, 1 + looks, 0, 0, 0
+            if direction is not None:
+                table[0] = AGENT, x, y, 1 + direction, 0, 0, 0
             if kind != "empty":
                 row += 1
-                seen = CLASSES.index(kind), x, y, 0, COLORS.index(color)
-                table[row] = *seen, STATES.index(state) if state else 0, 0
+                number = STATES.index(state) if state else 0
+                table[row] = CLASSES.index(kind), x, y, 0, COLORS.index(color), number, 0
             portable += kind in ("key", "ball")
         known = self.mission is not None and portable == self.portable
         return (table, self.mission or "") if known and table[0].any() else None
 
 
-TOLD = {"grid", "agent_pos", "agent_dir", "carrying", "step_count", "max_steps", "render_mode"}
-"""Attributes of a grid that its table tells, or that decide nothing here."""
+KNOWN_ATTRIBUTES = {
+    "grid",
+    "agent_pos",
+    "agent_dir",
+    "carrying",
+    "step_count",
+    "max_steps",
+    "render_mode",
+}
+"""Attributes of a grid that the table of objects determines, or that have no effect here."""
 
 RESETS = 12
-"""Episodes that are begun to see what the attributes of a grid have to do with its mission."""
+"""Number of episodes for learning how attributes depend on the mission and the objects."""
 
 Role = tuple[str, ...]
-"""How a mission and the objects tell an attribute: `("only", "door", "object")` or
-`("0", "color")`, the color of what the mission names first."""
+"""The source of the value of an attribute in the mission and the objects.
+
+`("only", "door", "object")` is the only door. `("0", "color")` is the color of the first object
+that the mission names.
+"""
 
 
-def learned_roles(grid: MiniGridEnv) -> dict[str, Role]:
-    """Return how each attribute that changes from episode to episode is told; resets the grid.
+def learn_roles(grid: MiniGridEnv) -> dict[str, Role]:
+    """Return the role of each attribute that changes between episodes; this resets the grid.
 
-    One that nothing tells has the role `()`.
+    An attribute that neither mission nor objects determine has the role `()`.
     """
-    seen: list[tuple[dict[str, Any], dict[Role, Any]]] = []
+    episodes: list[tuple[dict[str, Any], dict[Role, Any]]] = []
     for seed in range(RESETS):
         grid.reset(seed=seed)
-        seen.append((dict(_attributes(grid)), _told(grid)))
+        episodes.append((dict(_attributes(grid)), _role_values(grid)))
     roles: dict[str, Role] = {}
-    for name, first in seen[0][0].items():
-        values = [attributes.get(name) for attributes, _ in seen]
-        if all(value == first for value in values) and not isinstance(first, WorldObj):
+    for name, first in episodes[0][0].items():
+        attribute = [attributes.get(name) for attributes, _ in episodes]
+        if all(value == first for value in attribute) and not isinstance(first, WorldObj):
             continue
-        fitting = (
+        matching = (
             role
-            for role in seen[0][1]
-            if all(role in told and told[role] == attributes.get(name) for attributes, told in seen)
+            for role in episodes[0][1]
+            if all(
+                role in values and values[role] == attributes.get(name)
+                for attributes, values in episodes
+            )
         )
-        roles[name] = next(fitting, ())
+        roles[name] = next(matching, ())
     return roles
 
 
 def _attributes(grid: MiniGridEnv) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that a step reads: texts, numbers, places, objects."""
+    """Yield the attributes that `step` reads: texts, numbers, positions and objects."""
     steps = [vars(kind)["step"] for kind in type(grid).__mro__ if "step" in vars(kind)]
     read = {name for step in steps if hasattr(step, "__code__") for name in step.__code__.co_names}
     for name, value in vars(grid).items():
-        if name in TOLD or name not in read:
+        if name in KNOWN_ATTRIBUTES or name not in read:
             continue
         if isinstance(value, WorldObj | str | int | float | None):
             yield name, value
@@ -368,27 +403,27 @@ def _attributes(grid: MiniGridEnv) -> Iterator[tuple[str, Any]]:
 _NAMED = re.compile(rf"\b({'|'.join(COLORS[1:])}) ({'|'.join(CLASSES[2:])})\b")
 
 
-def _told(grid: MiniGridEnv) -> dict[Role, Any]:
-    """Return what a mission names, in its order, and what there is at most one of."""
-    told: dict[Role, Any] = {}
-    things = list(_unpacked([*grid.grid.grid, grid.carrying]))
+def _role_values(grid: MiniGridEnv) -> dict[Role, Any]:
+    """Return the value of every role that the mission and the objects have."""
+    values: dict[Role, Any] = {}
+    things = list(_with_contents([*grid.grid.grid, grid.carrying]))
     for kind in CLASSES[2:]:
         found = [thing for thing in things if thing.type == kind]
         if len(found) < 2:
-            told["only", kind, "object"] = found[0] if found else None
+            values["only", kind, "object"] = found[0] if found else None
     for number, (color, kind) in enumerate(_NAMED.findall(grid.mission)):
-        told |= {(str(number), "color"): color, (str(number), "type"): kind}
+        values |= {(str(number), "color"): color, (str(number), "type"): kind}
         found = [thing for thing in things if (thing.type, thing.color) == (kind, color)]
         if len(found) < 2:
-            told[str(number), "object"] = found[0] if found else None
-        if len(found) == 1 and not found[0].can_pickup():  # else it may have been somewhere else
+            values[str(number), "object"] = found[0] if found else None
+        if len(found) == 1 and not found[0].can_pickup():  # else it may have been moved
             cell = grid.grid.grid.index(found[0])
-            told[str(number), "place"] = (cell % grid.width, cell // grid.width)
-    return told
+            values[str(number), "place"] = (cell % grid.width, cell // grid.width)
+    return values
 
 
 class SavedGrid(NamedTuple):
-    """Where a grid stands: its objects, its mission, its attributes, and its random numbers."""
+    """The state of a grid: its objects, mission and attributes, and its random generator."""
 
     table: bytes
     mission: str
@@ -397,13 +432,13 @@ class SavedGrid(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """An attribute that is an object, by its row."""
+    """A reference to an object by its row, as the value of an attribute."""
 
     number: int
 
 
 class GridRewinder:
-    """Saves the objects of a grid as their table, and loads them into another instance."""
+    """Saves the state of a grid, and loads it into the same or another instance."""
 
     how = "objects"
 
@@ -411,24 +446,24 @@ class GridRewinder:
         self._env = env
 
     def save(self, *, chance: bool = True) -> SavedGrid:
-        """Return all that decides how an episode goes on."""
+        """Return the state, with the state of the random generator if `chance` is true."""
         grid, env = self._env.grid, self._env
         table = env.table()
         row = {thing: _Row(number) for number, thing in enumerate(env.rows) if thing is not None}
         attributes = [
-            (name, tuple(_packed(part, row) for part in value))
+            (name, tuple(_by_row(part, row) for part in value))
             if isinstance(value, tuple)
-            else (name, _packed(value, row))
+            else (name, _by_row(value, row))
             for name, value in _attributes(grid)
         ]
-        drawn = grid.np_random.bit_generator.state if chance else None
-        return SavedGrid(table.tobytes(), grid.mission, tuple(attributes), drawn)
+        generator = grid.np_random.bit_generator.state if chance else None
+        return SavedGrid(table.tobytes(), grid.mission, tuple(attributes), generator)
 
     def load(self, state: SavedGrid, *, chance: bool = True) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state, with the random generator if `chance` is true."""
         env = self._env
         table = np.frombuffer(state.table, np.int64).reshape(-1, len(SCHEMA.names))
-        env.stand(table, state.mission)
+        env.set_state(table, state.mission)
         rows = dict(enumerate(env.rows))
         for name, value in state.attributes:
             found: Any = rows.get(value.number) if isinstance(value, _Row) else value
@@ -439,13 +474,13 @@ class GridRewinder:
             env.grid.np_random.bit_generator.state = state.chance
 
     def generators(self) -> Sequence[Any]:
-        """Return the generator that grids and what moves by itself are drawn from."""
+        """Return the random generator of the grid and of objects that move by themselves."""
         return [self._env.grid.np_random]
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: there is no faster method than single steps."""
 
 
-def _packed(value: Any, rows: dict[WorldObj, _Row]) -> Any:
-    """Return a value, or the row of an object; one that is gone has none."""
+def _by_row(value: Any, rows: dict[WorldObj, _Row]) -> Any:
+    """Replace an object by its row, or by row -1 if it no longer exists."""
     return rows.get(value, _Row(-1)) if isinstance(value, WorldObj) else value

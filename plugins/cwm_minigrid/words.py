@@ -1,7 +1,7 @@
-"""A grid in words: what the agent has before it and in its hand, and what comes of an action.
+"""A MiniGrid in words: the object in front of the agent, the carried object, and the effects.
 
-The sentences tell what the agent does to itself and to what is before it. Where anything else
-happens, as when balls roll by themselves, they say just that.
+The sentences describe effects on the agent and on the object in its front. If anything else
+happens, for example if balls roll by themselves, the sentence is "Something else happens."
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from cwm_minigrid.grid import (
 )
 
 GUIDE = """A grid of cells with walls, seen from above, and an agent in it that looks right, down, \
-left or up. It can turn left or right, move forward, pick up what is before it, drop what it \
-carries, and toggle what is before it. It carries one thing at most. There may be floors, doors, \
-keys, balls, boxes, goals and lava, most of them with a color, and a mission says what to do. \
-What follows an action is one of these: {kinds}."""
+left or up. It can turn left or right, move forward, pick up the object in front, drop the object \
+that it carries, and toggle the object in front. It carries one object at most. There may be \
+floors, doors, keys, balls, boxes, goals and lava, most with a color, and a mission. \
+An action has one of the effects {kinds}."""
 
 NONE = "none"
 MOVED, TURNED, STAYED, TAKEN, DROPPED = "moved", "turned", "stayed", "picked up", "dropped"
 OPENED, CLOSED, EMPTIED, ELSE = "opened", "closed", "emptied", "something else"
 DEEDS = (STAYED, TURNED, MOVED, TAKEN, DROPPED, OPENED, CLOSED, EMPTIED, ELSE)
-"""What can happen in a step, the commonest first."""
+"""The possible effects of a step, the most common first."""
 
 WON, LOST, PUNISHED = "won", "lost", "was punished"
 ENDS = {WON: 1.0, LOST: 0.0, PUNISHED: -1.0}
-"""How an episode can end, and what the last step then rewards."""
+"""The possible ends of an episode, and the reward of its last step."""
 
 _X, _Y, _DIRECTION, _COLOR, _STATE, _HELD = map(SCHEMA.column, SCHEMA.names[1:])
 _HIDDEN, _DOOR, _BOX = STATES.index("hidden"), CLASSES.index("door"), CLASSES.index("box")
@@ -50,7 +50,14 @@ _THINGS = CLASSES[2:]
 
 
 class GridWords(TextView):
-    """What the agent looks at, what it carries, what the mission names, and what follows."""
+    """A text view of a MiniGrid.
+
+    Its facts are the object in front of the agent, the carried object, and the first object that
+    the mission names.
+
+    Raises:
+        CwmError: The view of the environment is not "objects".
+    """
 
     kinds = (*DEEDS, *ENDS)
     vocabulary: Mapping[str, tuple[str, ...]] = {
@@ -84,19 +91,19 @@ class GridWords(TextView):
         self._env = env
 
     def guide(self) -> str:
-        """Describe the grid, and nothing of what follows what."""
+        """Return a description of the grid, without the effects of actions."""
         return GUIDE.format(kinds=", ".join(self.kinds))
 
     def state(self, observation: Any) -> str:
-        """Say where the agent is and what there is, walls aside."""
+        """Return a description of the mission, the agent and all objects except walls."""
         agent, *rows = observation[OBJECTS].tolist()
         seen = [
-            f"{_name(row)} at {row[_X]}, {row[_Y]}{_how(row)}"
+            f"{_name(row)} at {row[_X]}, {row[_Y]}{_state_suffix(row)}"
             for row in rows
             if row[0] and CLASSES[row[0]] != "wall" and not row[_HELD] and row[_STATE] != _HIDDEN
         ]
         front, carried = _front(observation[OBJECTS]), _carried(observation[OBJECTS])
-        before = "nothing" if front is None else _name(front) + _how(front)
+        before = "nothing" if front is None else _name(front) + _state_suffix(front)
         return (
             f"Mission: {observation[MISSION]}. You are at {agent[_X]}, {agent[_Y]} and look "
             f"{DIRECTIONS[agent[_DIRECTION]]}. Before you is {before}. You "
@@ -105,15 +112,15 @@ class GridWords(TextView):
         )
 
     def legal(self, observation: Any) -> Sequence[int]:
-        """Return all actions: what one cannot do it does not do."""
+        """Return all actions: an impossible action changes nothing."""
         return range(len(ACTIONS))
 
     def action(self, observation: Any, action: int) -> str:
-        """Say what is tried."""
+        """Return a sentence about the attempted action."""
         return f"You try to {ACTIONS[action]}." if action < len(ACTIONS) - 1 else "You do nothing."
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
-        """Return what is before the agent, what it carries, and what the mission names first."""
+        """Return the object in front, the carried object, and the first object of the mission."""
         front, carried = _front(observation[OBJECTS]), _carried(observation[OBJECTS])
         named = _NAMED.search(observation[MISSION])
         return {
@@ -128,26 +135,28 @@ class GridWords(TextView):
         }
 
     def change(self, row: Transition) -> Change:
-        """Say what followed, in the words that tell it exactly."""
+        """Return the change that describes a transition exactly, or "something else"."""
         before, after = row.observation[OBJECTS], row.next_observation[OBJECTS]
         if row.terminated:
             [end] = (end for end, reward in ENDS.items() if reward == row.reward)
-            deeds = {kind: _meant(before, row.action, kind) for kind in DEEDS}
-            exact = (kind for kind, deed in deeds.items() if deed and _tells(before, deed, after))
-            return _said(end, by=next(exact, ELSE))
-        exact_deeds = (deed for deed in _deeds(before) if _tells(before, deed, after))
-        return next(exact_deeds, _said(ELSE)) if row.reward == 0 else _said(ELSE)
+            deeds = {kind: _deed_of_kind(before, row.action, kind) for kind in DEEDS}
+            exact = (
+                kind for kind, deed in deeds.items() if deed and _explains(before, deed, after)
+            )
+            return _change(end, by=next(exact, ELSE))
+        exact_deeds = (deed for deed in _possible_deeds(before) if _explains(before, deed, after))
+        return next(exact_deeds, _change(ELSE)) if row.reward == 0 else _change(ELSE)
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return all that can happen to what there is, and every end that could come of it."""
-        deeds = (*_deeds(observation[OBJECTS]), _said(ELSE))
+        """Return all effects on the existing objects, and every end of an episode."""
+        deeds = (*_possible_deeds(observation[OBJECTS]), _change(ELSE))
         kinds = dict.fromkeys(deed.kind for deed in deeds)
-        return *deeds, *(_said(end, by=kind) for end in ENDS for kind in kinds)
+        return *deeds, *(_change(end, by=kind) for end in ENDS for kind in kinds)
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return which candidates an action leads to; the grid stays as it is."""
+        """Return for each candidate whether an action leads to it; the grid does not change."""
         rewinder, found = GridRewinder(self._env), list[Change]()
-        here = rewinder.save()
+        saved = rewinder.save()
         try:
             for action in self.legal(observation):
                 if not self._env.restore(observation):
@@ -156,62 +165,62 @@ class GridWords(TextView):
                 row = Transition(observation, action, after, reward, terminated)
                 found.append(self.change(row))
         finally:
-            rewinder.load(here)
+            rewinder.load(saved)
         return [change in found for change in self.candidates(observation)]
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence | None:
-        """Return what the words mean; what ends an episode happens to what is before the agent."""
+        """Return the next observation, reward and end; ends concern the object in front."""
         table = observation[OBJECTS]
-        deed = _meant(table, action, change.fields["by"]) if change.kind in ENDS else change
-        after = None if deed is None else _done(table, deed)
+        deed = _deed_of_kind(table, action, change.fields["by"]) if change.kind in ENDS else change
+        after = None if deed is None else _apply(table, deed)
         if after is None:
             return None
-        seen = {MISSION: observation[MISSION], OBJECTS: after}
-        return Consequence(seen, ENDS.get(change.kind, 0.0), change.kind in ENDS)
+        next_observation = {MISSION: observation[MISSION], OBJECTS: after}
+        return Consequence(next_observation, ENDS.get(change.kind, 0.0), change.kind in ENDS)
 
     def features(self, observation: Any) -> np.ndarray:
-        """Return the table of objects, in one line."""
+        """Return the table of objects as a vector."""
         return np.asarray(observation[OBJECTS], np.float64).ravel()
 
 
 _NAMED = re.compile(rf"\b(?:(?P<color>{'|'.join(COLORS[1:])}) )?(?P<thing>{'|'.join(_THINGS)})\b")
 
 Row = list[int]
-"""The numbers of an object."""
+"""A row of the table of objects."""
 
 
 def _name(row: Row) -> str:
-    """Name an object: "the yellow key"."""
+    """Return the name of an object, such as "the yellow key"."""
     color = f"{COLORS[row[_COLOR]]} " if row[_COLOR] else ""
     return f"the {color}{CLASSES[row[0]]}"
 
 
-def _how(row: Row) -> str:
+def _state_suffix(row: Row) -> str:
     return f" ({STATES[row[_STATE]]})" if row[_STATE] else ""
 
 
 def _carried(table: np.ndarray) -> Row | None:
-    """Return what the agent has in its hand, without what may be hidden in it."""
+    """Return the carried object, not the content of a carried box."""
     rows = table[(table[:, _HELD] == 1) & (table[:, _STATE] != _HIDDEN)].tolist()
     return rows[0] if rows else None
 
 
 def _ahead(table: np.ndarray) -> tuple[int, int]:
-    """Return the cell that the agent looks at."""
+    """Return the coordinates of the cell in front of the agent."""
     agent = table[0].tolist()
     dx, dy = SCHEMA.directions[agent[_DIRECTION] - 1]
     return agent[_X] + dx, agent[_Y] + dy
 
 
 def _front(table: np.ndarray) -> Row | None:
-    """Return what is in the cell that the agent looks at."""
+    """Return the object in front of the agent."""
     x, y = _ahead(table)
-    there = (table[:, _X] == x) & (table[:, _Y] == y) & (table[:, 0] > 0)
-    rows = table[there & (table[:, _HELD] == 0) & (table[:, _STATE] != _HIDDEN)].tolist()
+    in_front = (table[:, _X] == x) & (table[:, _Y] == y) & (table[:, 0] > 0)
+    rows = table[in_front & (table[:, _HELD] == 0) & (table[:, _STATE] != _HIDDEN)].tolist()
     return rows[0] if rows else None
 
 
-WORDED = {
+SENTENCES = {
     MOVED: "You move forward.",
     TURNED: "You turn to the {to the}.",
     STAYED: "Nothing happens.",
@@ -221,69 +230,69 @@ WORDED = {
     CLOSED: "You close the {color} door.",
     EMPTIED: "You empty the {color} box, which is gone.",
     ELSE: "Something else happens.",
-    WON: "You have done what was to be done: {by}.",
-    LOST: "That is the end, without a reward: {by}.",
-    PUNISHED: "That is the end, and you are punished: {by}.",
+    WON: "You complete the mission: {by}.",
+    LOST: "The episode ends without a reward: {by}.",
+    PUNISHED: "The episode ends, and you are punished: {by}.",
 }
 """The sentences, by kind of change."""
 
 
-def _said(kind: str, **fields: str) -> Change:
+def _change(kind: str, **fields: str) -> Change:
     fields = {name.replace("_", " "): value for name, value in fields.items()}
-    return Change(WORDED[kind].format_map(fields), kind, fields)
+    return Change(SENTENCES[kind].format_map(fields), kind, fields)
 
 
 def _deed(row: Row, kind: str) -> Change:
-    """Say what is done to an object."""
+    """Return an effect of this kind on an object."""
     named = {"thing": CLASSES[row[0]]} if kind in (TAKEN, DROPPED) else {}
-    return _said(kind, **named, color=COLORS[row[_COLOR]])
+    return _change(kind, **named, color=COLORS[row[_COLOR]])
 
 
-def _done_to(row: Row) -> str | None:
-    """Return what can be done to an object beside picking it up."""
+def _toggle_kind(row: Row) -> str | None:
+    """Return the effect of toggling an object, or None if there is none."""
     if row[0] == _DOOR:
         return CLOSED if STATES[row[_STATE]] == "open" else OPENED
     return EMPTIED if row[0] == _BOX else None
 
 
-def _deeds(table: np.ndarray) -> Iterator[Change]:
-    """Yield, each once, what can happen to the agent and to each thing that there is."""
-    yield from (_said(MOVED), _said(TURNED, to_the="left"), _said(TURNED, to_the="right"))
-    yield _said(STAYED)
-    met = set[str]()
+def _possible_deeds(table: np.ndarray) -> Iterator[Change]:
+    """Yield the possible effects on the agent and on each object, each once."""
+    yield from (_change(MOVED), _change(TURNED, to_the="left"), _change(TURNED, to_the="right"))
+    yield _change(STAYED)
+    texts = set[str]()
     for row in table[1:].tolist():
         if not row[0] or row[_STATE] == _HIDDEN:
             continue
         kinds = [DROPPED if row[_HELD] else TAKEN] if CLASSES[row[0]] in _PORTABLE else []
-        if not row[_HELD] and (kind := _done_to(row)):
+        if not row[_HELD] and (kind := _toggle_kind(row)):
             kinds.append(kind)
         for deed in (_deed(row, kind) for kind in kinds):
-            if deed.text not in met:
-                met.add(deed.text)
+            if deed.text not in texts:
+                texts.add(deed.text)
                 yield deed
 
 
-def _meant(table: np.ndarray, action: int, kind: str) -> Change | None:
-    """Return what a kind of deed is to what is before the agent, or to what it carries."""
+def _deed_of_kind(table: np.ndarray, action: int, kind: str) -> Change | None:
+    """Return the effect of this kind on the object in front, or on the carried object."""
     if kind == TURNED:
-        return _said(TURNED, to_the="right" if ACTIONS[action] == "turn right" else "left")
+        return _change(TURNED, to_the="right" if ACTIONS[action] == "turn right" else "left")
     if kind in (MOVED, STAYED):
-        return _said(kind)
+        return _change(kind)
     row = _carried(table) if kind == DROPPED else _front(table)
-    fitting = row is not None and (
-        (kind in (TAKEN, DROPPED) and CLASSES[row[0]] in _PORTABLE) or kind == _done_to(row)
-    )
-    return _deed(row, kind) if row is not None and fitting else None
+    if row is None:
+        return None
+    is_portable = kind in (TAKEN, DROPPED) and CLASSES[row[0]] in _PORTABLE
+    return _deed(row, kind) if is_portable or kind == _toggle_kind(row) else None
 
 
-def _tells(before: np.ndarray, deed: Change, after: np.ndarray) -> bool:
-    """Whether a deed is all that happened."""
-    told = _done(before, deed)
-    return told is not None and np.array_equal(told, after)
+def _explains(before: np.ndarray, deed: Change, after: np.ndarray) -> bool:
+    """Return whether an effect alone leads from one table to the other."""
+    predicted = _apply(before, deed)
+    return predicted is not None and np.array_equal(predicted, after)
 
 
-def _done(table: np.ndarray, deed: Change) -> np.ndarray | None:
-    """Return what a deed makes of the objects, None where it has no sense."""
+def _apply(table: np.ndarray, deed: Change) -> np.ndarray | None:
+    """Return the table of objects after an effect, or None if it is impossible."""
     after, held = table.copy(), table[:, _HELD] == 1
     x, y = _ahead(table)
     if min(x, y) < 0 or deed.kind == ELSE:
@@ -315,12 +324,11 @@ def _done(table: np.ndarray, deed: Change) -> np.ndarray | None:
 
 
 def _slot(table: np.ndarray, deed: Change, ahead: tuple[int, int]) -> int | None:
-    """Return which object a deed is done to: one before the agent, otherwise the first."""
+    """Return the row of the object of an effect: the one in front, otherwise the first match."""
     kind = deed.fields.get("thing", "box" if deed.kind == EMPTIED else "door")
-    alike = (table[:, 0] == CLASSES.index(kind)) & (table[:, _HELD] == 0)
-    alike &= (table[:, _COLOR] == COLORS.index(deed.fields["color"])) & (
-        table[:, _STATE] != _HIDDEN
-    )
-    slots = np.flatnonzero(alike)
-    before = [slot for slot in slots.tolist() if (*table[slot, [_X, _Y]].tolist(),) == ahead]
-    return before[0] if before else int(slots[0]) if len(slots) else None
+    matches = (table[:, 0] == CLASSES.index(kind)) & (table[:, _HELD] == 0)
+    matches &= table[:, _COLOR] == COLORS.index(deed.fields["color"])
+    matches &= table[:, _STATE] != _HIDDEN
+    slots = np.flatnonzero(matches).tolist()
+    in_front = [slot for slot in slots if (*table[slot, [_X, _Y]].tolist(),) == ahead]
+    return next(iter(in_front or slots), None)
