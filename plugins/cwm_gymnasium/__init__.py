@@ -1,4 +1,4 @@
-"""Every environment of Gymnasium, described by its own documentation."""
+"""All environments of Gymnasium, described by their own documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer what Gymnasium's registry lists and what it can import by `module:Id-v0`."""
+    """Add the environments of Gymnasium's registry, and of modules by `module:Id-v0`."""
     from cwm_gymnasium.catalogue import Environments
 
     return Environments()

@@ -15,7 +15,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder, environments_in, import
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.private_parts import MissingPartError
 from cwm_gymnasium.describing import describe
-from cwm_gymnasium.making import load, make, needs, versions
+from cwm_gymnasium.making import import_failure, load, make, versions
 from cwm_gymnasium.shifts import SHIFTED
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 
-HOMES = {"ALE": "ale_py"}
-"""Modules that must be imported before Gymnasium knows their namespace."""
+NAMESPACE_MODULES = {"ALE": "ale_py"}
+"""Modules that register the environments of a namespace when they are imported."""
 
 
 class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
-    """Environments by id; Gymnasium is imported when one is asked for.
+    """Environments by id; Gymnasium is imported on first use.
 
-    Further names that it finds: `module:Id-v0`, `module:Class`, ids without a
-    version, and versions that Gymnasium no longer makes but has a successor for.
+    The mapping also contains names that it does not list: `module:Id-v0`, `module:Class`, ids
+    without a version, and versions that Gymnasium has replaced by newer ones.
     """
 
-    gives_way = True  # packages register what other plugins may show in a way of their own
+    gives_way = True  # another plugin may provide its own version of a registered environment
 
     def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
         if name not in self:
@@ -53,7 +53,11 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
 
 
 def _specify(name: str) -> EnvironmentSpec:
-    """Describe how to make the environment that `name` stands for."""
+    """Return the specification of an environment.
+
+    Raises:
+        CwmError: The module of the environment cannot be imported, or has no such environment.
+    """
     module, bare = _module(name), name.rpartition(":")[2]
     prefix = name.removesuffix(bare)
     loaded = _import(module, name) if module else None
@@ -78,7 +82,7 @@ def _specify(name: str) -> EnvironmentSpec:
 
 
 def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
-    """Return what rewinds an environment, if it simulates with MuJoCo, which is imported then."""
+    """Return a rewinder for an environment that uses MuJoCo, else None."""
     kinds = [type(getattr(env.unwrapped, name, None)).__name__ for name in ("model", "data")]
     if kinds != ["MjModel", "MjData"]:
         return None
@@ -88,21 +92,19 @@ def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
 
 
 def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    """Stand an environment at an observation; what that takes is imported when it is asked for."""
     from cwm_gymnasium.restoring import restore
 
     return restore(env, observation)
 
 
 def _layout(env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
-    """Say how the state of an environment is read from an observation."""
     from cwm_gymnasium.restoring import layout_data
 
     return layout_data(env)
 
 
 def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator], None] | None:
-    """Return what shifts an environment, if it is known what of its class can change."""
+    """Return a function that shifts an environment, or None if its class is not in `SHIFTED`."""
     change = SHIFTED.get(str(found.entry_point))
     if change is None:
         return None
@@ -117,32 +119,32 @@ def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator],
 
 
 def _module(name: str) -> str:
-    """Return the module that registers an environment, or nothing when Gymnasium does."""
+    """Return the module that registers an environment; empty for Gymnasium itself."""
     module, _, bare = name.rpartition(":")
-    return module or HOMES.get(bare.partition("/")[0], "")
+    return module or NAMESPACE_MODULES.get(bare.partition("/")[0], "")
 
 
 def _import(module: str, name: str) -> ModuleType:
-    """Import the module of an environment, also from the working folder."""
+    """Import the module of an environment; the working folder is searched, too."""
     load()
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # last, so that no file replaces an installed package
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name == module.partition(".")[0] and module not in HOMES.values():
+        if error.name == module.partition(".")[0] and module not in NAMESPACE_MODULES.values():
             hint = f"install it, or run cwm in the folder of {module}.py"
             raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
-        raise needs(name, error) from error
+        raise import_failure(name, error) from error
 
 
 def _unregistered(module: ModuleType, name: str, found: EnvSpec | None) -> EnvSpec | None:
-    """Return a spec for a class or function of a module, None if there is none of that name.
+    """Return a spec for a class or function of a module, or None if there is none.
 
     Args:
         module: The module that the user named.
-        name: The name behind the colon.
-        found: The registered environment of that name, used if it is made by the same class.
+        name: The name after the colon.
+        found: The registered environment of this name. It is used if it has the same class.
     """
     made, path = getattr(module, name, None), f"{module.__name__}:{name}"
     if not callable(made) or (found is not None and found.entry_point in (made, path)):
@@ -152,10 +154,10 @@ def _unregistered(module: ModuleType, name: str, found: EnvSpec | None) -> EnvSp
 
 
 def _find(name: str) -> EnvSpec | None:
-    """Return the registered environment that `name` stands for, if there is one.
+    """Return the registered environment for a name, or None.
 
-    That is the one of this name, or else the newest of its versions: any for
-    a name without a version, a newer one for a version that is made no more.
+    If this exact name cannot be made, it is the newest version of the environment; a version in
+    the name must be older.
     """
     gym = load()
     spec: EnvSpec | None = gym.registry.get(name)
@@ -175,14 +177,14 @@ def _find(name: str) -> EnvSpec | None:
 
 
 def _retired(spec: EnvSpec) -> bool:
-    """Whether an environment is registered only to say that it cannot be made."""
+    """Return whether an environment is registered only to report that it cannot be made."""
     if spec.id == "Pusher-v4":
         return _mujoco_major() >= 3
     return callable(spec.entry_point) and spec.entry_point.__module__ == "gymnasium.envs"
 
 
 def _mujoco_major() -> int:
-    """Return the major version of MuJoCo, today's where it is not installed."""
+    """Return the major version of MuJoCo; 3 if it is not installed."""
     try:
         return int(version("mujoco").partition(".")[0])
     except PackageNotFoundError:
@@ -190,7 +192,7 @@ def _mujoco_major() -> int:
 
 
 def _note(name: str, found: EnvSpec) -> str:
-    """Say when another environment than the named one is used."""
+    """Return a note if another environment than the named one is used."""
     if name == found.id or found.id.endswith(f":{name}"):  # a class that is not registered
         return ""
     if f"{name}-v{found.version}" == found.id:

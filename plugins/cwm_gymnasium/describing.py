@@ -1,7 +1,7 @@
-"""Describe an environment to a language model: its own documentation, and its spaces in words.
+"""Describe an environment to a language model by its documentation and its spaces.
 
-Of the docstring what does not concern the dynamics is left out: how to make it, references,
-version history.
+Parts of the docstring that do not concern the dynamics are left out: how to make the environment,
+references and version history.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_LINES = 40
 """The bounds of an array are listed in at most this many lines."""
 
 
-def words(space: Space, indent: str = "") -> str:
-    """Say what the values of a space are; a nested space takes a line for every part."""
+def describe_space(space: Space, indent: str = "") -> str:
+    """Return a description of a space; a nested space has a line for every part."""
     if space.kind == "discrete":
         return f"an integer, {_range(space, 0)}"
     if space.kind == "text":
@@ -42,14 +42,15 @@ def words(space: Space, indent: str = "") -> str:
 
 
 def _parts(names: Sequence[object], children: Sequence[Space], indent: str) -> str:
-    """Write a line for every part."""
     inner = indent + "  "
     pairs = zip(names, children, strict=True)
-    return "".join(f"\n{inner}- [{name!r}]: {words(child, inner)}" for name, child in pairs)
+    return "".join(
+        f"\n{inner}- [{name!r}]: {describe_space(child, inner)}" for name, child in pairs
+    )
 
 
 def _array(space: Space, indent: str) -> str:
-    """Say the shape and type of an array, and its bounds: once, or by component."""
+    """Describe an array: shape, type, and bounds for all components or by component."""
     shape = f"an array of shape {space.shape}, {space.dtype}"
     runs = list(_runs(space))
     if len(runs) == 1:
@@ -62,14 +63,13 @@ def _array(space: Space, indent: str) -> str:
 
 
 def _runs(space: Space) -> Iterator[tuple[str, str]]:
-    """Yield neighbouring components of equal bounds, and these bounds."""
+    """Yield ranges of neighbouring components with equal bounds, and the bounds."""
     for bounds, group in groupby(range(space.size), lambda place: _range(space, place)):
         first, *others = group
         yield f"{first} to {others[-1]}" if others else f"{first}", bounds
 
 
 def _range(space: Space, place: int) -> str:
-    """Say the bounds of a component."""
     low, high = space.low[place], space.high[place]
     if isinf(low) and isinf(high):
         return "unbounded"
@@ -81,7 +81,7 @@ def _range(space: Space, place: int) -> str:
 
 
 def _number(space: Space, bound: float) -> str:
-    """Write a bound as short as its type allows."""
+    """Return a bound in the shortest form that its type allows."""
     return f"{np.dtype(space.dtype).type(bound)!s}".removesuffix(".0")
 
 
@@ -97,9 +97,9 @@ SKIPPED = (
     "truncation",
     "episode truncation",
 )
-"""Beginnings of the titles of sections that are left out."""
+"""Sections whose titles begin with these words are left out."""
 
-ASIDE = {
+IRRELEVANT_NAMES = {
     "render_mode",
     "gymnasium.make",
     "gym.make",
@@ -112,12 +112,12 @@ ASIDE = {
     "width",
     "height",
 }
-"""A line or table row about nothing but these names is left out."""
+"""Lines and table rows that mention only these names are left out."""
 
-UNCHANGED = {"mujoco", "env.observation_structure", "frame_skip", "xml_file"} | ASIDE
-"""A change that is about one of these names first of all changes no dynamics."""
+UNCHANGED = {"mujoco", "env.observation_structure", "frame_skip", "xml_file"} | IRRELEVANT_NAMES
+"""An entry of the version history does not change the dynamics if its first name is in this set."""
 
-DEEPEST = 6
+MAX_HEADING_LEVEL = 6
 HEADING = re.compile(r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t]*$", re.MULTILINE)
 VERSION = re.compile(r"^\s*[*-]\s*v(\d+)\b:?(.*)")
 REMARKS = re.compile(r"\s*\(related [^()]*\)|\s*The `info\b[^.]*\.")
@@ -145,7 +145,7 @@ class DocumentedSection(NamedTuple):
 
 
 def clean(docstring: str) -> str:
-    """Keep what says how the environment behaves; tables stay tables."""
+    """Return the parts of a docstring that describe the behaviour, with their tables."""
     text = FENCE.sub(lambda fence: "" if FOREIGN.match(fence[1]) else fence[0], docstring)
     kept: list[str] = []
     below = 0
@@ -158,84 +158,84 @@ def clean(docstring: str) -> str:
 
 
 def changes(docstring: str, after: int) -> list[str]:
-    """Return what the version history says of the dynamics since a version."""
+    """Return the changes of the dynamics after a version, from the version history."""
     history = (part for part in _sections(docstring) if part.title.lower() == "version history")
     found, version = [], after
     for line in (line for section in history for line in section.body.splitlines()):
         entry = VERSION.match(line)
         version = int(entry[1]) if entry else version
         change = (entry[2] if entry else line).strip().removeprefix("- ")
-        if version > after and change and not _changes_nothing(change):
-            found.append(REMARKS.sub("", _cleaned(change)))
+        if version > after and change and not _is_irrelevant_change(change):
+            found.append(REMARKS.sub("", _remove_markup(change)))
     return found
 
 
-def _changes_nothing(change: str) -> bool:
-    """Whether a change is one of packaging, rendering or `info`."""
+def _is_irrelevant_change(change: str) -> bool:
+    """Return whether a change concerns packaging, rendering or `info`."""
     first = re.search(r"`([^`]+)`", change)
     return first is not None and (first[1] in UNCHANGED or first[1].startswith("info["))
 
 
 def _relevant(docstring: str) -> Iterator[DocumentedSection]:
-    """Yield the sections that are not left out, their text cleaned."""
-    outer = DEEPEST
+    """Yield the sections about the behaviour, without markup."""
+    outer = MAX_HEADING_LEVEL
     for level, title, body in _sections(docstring):
         if level > outer:
             continue
         left_out = title.lower().startswith(SKIPPED)
-        outer = level if left_out else DEEPEST
+        outer = level if left_out else MAX_HEADING_LEVEL
         if not left_out:
-            yield DocumentedSection(level, title, _cleaned(body))
+            yield DocumentedSection(level, title, _remove_markup(body))
 
 
 def _sections(docstring: str) -> Iterator[DocumentedSection]:
-    """Yield what stands before the first heading, then every heading with its text."""
+    """Yield the text before the first heading, then every heading with its text."""
     before, *rest = HEADING.split(docstring)
     yield DocumentedSection(0, "", before)
     for marks, title, body in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         yield DocumentedSection(len(marks), title, body)
 
 
-def _cleaned(text: str) -> str:
-    """Remove pictures, links, padding and lines about rendering."""
+def _remove_markup(text: str) -> str:
+    """Remove images, links, padding and lines about rendering."""
     for pattern, replacement in MARKUP:
         text = pattern.sub(replacement, text)
-    text = "\n".join(line for line in text.splitlines() if not _aside(line))
+    text = "\n".join(line for line in text.splitlines() if not _is_irrelevant_line(line))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def _aside(line: str) -> bool:
-    """Whether a line is about making, rendering or `info` only."""
+def _is_irrelevant_line(line: str) -> bool:
+    """Return whether a line mentions only names about making, rendering or `info`."""
     subject = line.split("|")[1] if line.lstrip().startswith("|") else line
     names = re.findall(r"`([^`]+)`", subject)
-    return bool(names) and set(names) <= ASIDE
+    return bool(names) and set(names) <= IRRELEVANT_NAMES
 
 
-CHANGED = (
-    "This is a variant of what is documented below: constants, time step, integrator, thresholds, "
-    "weights of rewards, maps and rules may differ from it, and nothing but the data tells how. "
-    "Numbers and maps of the documentation are left out; where they stood there is a ?."
+SHIFT_NOTICE = (
+    "This is a variant of the environment documented below: constants, time step, integrator, "
+    "thresholds, weights of rewards, maps and rules may differ, and only the data shows how. "
+    "Numbers and maps of the documentation are replaced by a ?."
 )
-"""What is said of a shifted environment."""
+"""The first paragraph of the description of a shifted environment."""
 
 NUMBER = re.compile(
     r"(?P<kept>\w\[-?\d+:?\]|\(\d+,\)|\^\{?\d+|\d+ elements?|`\d+`:)"
     r"|(?<!\w)(?<!\w\.)[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?(?!\w|\.\d)"
     r'|"[A-Z]{3,}"'
 )
-"""A number, or a line of a map; an index, a shape or an exponent is how something is written."""
+"""A number, or a line of a map; indices, shapes and exponents match as `kept`."""
 
 COUNT = re.compile(r"\s*(?:\|[^|]*\||[-*]?\s*`?-?\d+`?(?:[.:](?=\s)|\s+-))")
-"""The number of a row of a table, of an item or of an action."""
+"""The number of a table row, of an item or of an action."""
 
-DRAWN = re.compile(r"(?:^[ \t]*(?:\+-+\+|\|[ :|A-Z]+\|)[ \t]*\n)+", re.MULTILINE)
-"""A map in signs."""
+TEXT_MAP = re.compile(r"(?:^[ \t]*(?:\+-+\+|\|[ :|A-Z]+\|)[ \t]*\n)+", re.MULTILINE)
+"""A map drawn with characters."""
 
 
 def without_numbers(text: str) -> str:
-    """Leave out the numbers of a documentation that may have changed, and maps."""
+    """Replace maps, and numbers that a shift may have changed, by question marks."""
     lines = []
-    for line in DRAWN.sub("    ?\n", FENCE.sub("?\n", text)).splitlines():
+    for line in TEXT_MAP.sub("    ?\n", FENCE.sub("?\n", text)).splitlines():
         count = COUNT.match(line)
         kept = count[0] if count else ""
         lines.append(kept + NUMBER.sub(lambda found: found["kept"] or "?", line[len(kept) :]))
@@ -243,23 +243,23 @@ def without_numbers(text: str) -> str:
 
 
 def describe(env: gym.Env[Any, Any]) -> str:
-    """Say what is known about an environment: its documentation, spaces and arguments."""
+    """Return the documentation, the spaces, the arguments and the time limit of an environment."""
     documented = clean(_docstring(type(env.unwrapped)))
     if is_shifted(env):
-        documented = f"{CHANGED}\n\n{without_numbers(documented)}"
+        documented = f"{SHIFT_NOTICE}\n\n{without_numbers(documented)}"
     spaces = (
         "## Spaces\n"
-        f"Observation: {words(space_of(env.observation_space))}\n"
-        f"Action: {words(space_of(env.action_space, 'actions'))}"
+        f"Observation: {describe_space(space_of(env.observation_space))}\n"
+        f"Action: {describe_space(space_of(env.action_space, 'actions'))}"
     )
     about = [documented] if documented else ["\n".join(_title(env)), *_borrowed(env)]
     return "\n\n".join([*about, spaces, *_arguments(env), *_time_limit(env)])
 
 
 def _docstring(environment: type) -> str:
-    """Return the docstring of a class, or of the one whose `step` it inherits.
+    """Return the docstring of a class, or of the base class whose `step` it inherits.
 
-    A class that took the place of another for a shift is passed over.
+    Classes of this package, which replace a class for a shift, are skipped.
     """
     for cls in inspect.getmro(environment):
         if cls.__module__.startswith(__package__ or "?"):
@@ -270,14 +270,14 @@ def _docstring(environment: type) -> str:
 
 
 def _borrowed(env: gym.Env[Any, Any]) -> Iterator[str]:
-    """Yield the documentation of the next version that has one, and what changed until then."""
+    """Yield the documentation of the next documented version, and the changes up to it."""
     for newer in _newer(env.spec) if env.spec else ():
         docstring = _documentation_of(newer)
         if env.spec and docstring:
             changed = [f"- {change}" for change in changes(docstring, env.spec.version or 0)]
             yield (
-                f"It has no documentation of its own. This is the one of {newer.id}, "
-                f"and below it stands what differs in {env.spec.id}:"
+                f"It has no documentation of its own. This is the documentation of {newer.id}, "
+                f"followed by the differences of {env.spec.id}:"
             )
             yield clean(docstring)
             yield f"## Differences\n{_differences(env.spec.id, newer.id, changed)}"
@@ -285,11 +285,11 @@ def _borrowed(env: gym.Env[Any, Any]) -> Iterator[str]:
 
 
 def _differences(name: str, newer: str, changed: list[str]) -> str:
-    """Say what changed after an environment, and so holds the other way round in it."""
+    """Describe the changes of a newer version, which do not apply to this environment."""
     if not changed:
-        return f"Nothing that is said to have changed from {name} to {newer} concerns the dynamics."
-    heading = f"This is {name}: it behaves as before these changes, which came with {newer}."
-    return "\n".join([heading, *changed, f"The spaces below are those of {name}."])
+        return f"No documented change from {name} to {newer} concerns the dynamics."
+    heading = f"This is {name}: it behaves as before these changes of {newer}."
+    return "\n".join([heading, *changed, f"The spaces below are the spaces of {name}."])
 
 
 def _newer(spec: EnvSpec) -> list[EnvSpec]:
@@ -301,18 +301,18 @@ def _newer(spec: EnvSpec) -> list[EnvSpec]:
 
 
 def _documentation_of(spec: EnvSpec) -> str:
-    """Return the docstring of the class of an environment; nothing where it cannot be imported."""
+    """Return the docstring of the class of an environment; empty if it cannot be imported."""
     creator: Any = spec.entry_point
     if isinstance(creator, str):
         try:
             creator = load().envs.registration.load_env_creator(creator)
-        except Exception:  # noqa: BLE001  # a stranger's module may raise anything
+        except Exception:  # noqa: BLE001  # third-party modules can raise anything
             return ""
     return _docstring(creator) if inspect.isclass(creator) else ""
 
 
 def _title(env: gym.Env[Any, Any]) -> Iterator[str]:
-    """Yield what is known of an environment that nobody documented."""
+    """Yield the known facts about an environment without documentation."""
     spec = env.spec
     name = type(env.unwrapped).__name__
     yield f"The environment {spec.id} ({name})." if spec else f"The environment {name}."
@@ -323,7 +323,7 @@ def _title(env: gym.Env[Any, Any]) -> Iterator[str]:
 
 
 def _arguments(env: gym.Env[Any, Any]) -> Iterator[str]:
-    """Yield the arguments that are not the class's own defaults."""
+    """Yield a sentence about the arguments that differ from the defaults of the class."""
     parameters = inspect.signature(type(env.unwrapped)).parameters
     given = [
         f"`{name}={value!r}`"
@@ -336,12 +336,12 @@ def _arguments(env: gym.Env[Any, Any]) -> Iterator[str]:
 
 
 def _same(default: Any, value: Any) -> bool:
-    """Whether an argument is the default; what cannot be compared is not."""
+    """Return whether two values have the same type and representation."""
     return type(default) is type(value) and repr(default) == repr(value)
 
 
 def _time_limit(env: gym.Env[Any, Any]) -> Iterator[str]:
-    """Yield the limit that ends episodes without being part of the dynamics."""
+    """Yield a sentence about the time limit, which is not part of the dynamics."""
     if env.spec and env.spec.max_episode_steps:
         yield (
             f"Episodes are cut after {env.spec.max_episode_steps} steps by a time limit that is "

@@ -1,4 +1,4 @@
-"""Make an environment of Gymnasium, or say in one line why not."""
+"""Make environments of Gymnasium, and report failures on one line."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
-SILENT = 100
+NO_MESSAGES = 100
+"""A level above all levels of Gymnasium's logger."""
 
 
 def load() -> ModuleType:
     """Import Gymnasium without its announcements and warnings.
 
-    They are meant for the author of an environment; what its user has to know
-    is said by the notes and errors of this package.
+    They address authors of environments. Users get the notes and errors of this package.
     """
     with redirect_stderr(io.StringIO()):
         import gymnasium
-    gymnasium.logger.min_level = SILENT
+    gymnasium.logger.min_level = NO_MESSAGES
     warnings.filterwarnings("ignore", module=r"(gymnasium|pygame)(\.|$)")
     return gymnasium
 
 
 def silence_mujoco() -> None:
-    """Stop MuJoCo from writing warnings to the terminal and to a log file in the folder."""
+    """Stop MuJoCo from writing warnings to the terminal and to a log file."""
     import mujoco
 
     mujoco.set_mju_user_warning(lambda _: None)
@@ -53,14 +53,19 @@ REQUIREMENTS = {
     "jax": "gymnasium[jax]",
     "flax": "gymnasium[jax]",
 }
-"""What to install for a module that an environment needs."""
+"""The requirement to install for a module that an environment needs."""
 
-GENERAL = {"max_episode_steps", "disable_env_checker", "render_mode"}
-"""Arguments that `gymnasium.make` takes for every environment."""
+COMMON_ARGUMENTS = {"max_episode_steps", "disable_env_checker", "render_mode"}
+"""Arguments that `gymnasium.make` accepts for every environment."""
 
 
 def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
-    """Make an environment, without the checker, whose findings concern its author."""
+    """Make an environment without the checker, whose warnings address authors.
+
+    Raises:
+        CwmError: An argument or a package is missing or wrong, or it is no Gymnasium environment.
+        EnvironmentFailure: The environment raised an exception.
+    """
     gymnasium = load()
     creator = _creator(spec)
     _check_arguments(spec, creator, env_args)
@@ -70,7 +75,7 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     try:
         env: gym.Env[Any, Any] = gymnasium.make(spec, **arguments)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise needs(spec.id, error) from error
+        raise import_failure(spec.id, error) from error
     except Exception as error:
         _check_interface(spec.id, creator, error)
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items())
@@ -99,9 +104,9 @@ def _check_interface(name: str, creator: Any, error: Exception) -> None:
 
 
 def versions(spec: EnvSpec) -> Mapping[str, str]:
-    """Name the packages that decide how an environment behaves, with their versions.
+    """Return the versions of the packages that determine the behaviour of an environment.
 
-    A module that no package provides is named with the hash of its file.
+    For a module without a package, it is the hash of its file.
     """
     found = {name: version(name) for name in ("gymnasium", "numpy")}
     creator = _creator(spec)
@@ -111,13 +116,13 @@ def versions(spec: EnvSpec) -> Mapping[str, str]:
 
 
 def _provider(creator: Any) -> dict[str, str]:
-    """Name the package that an environment outside Gymnasium comes from, or hash its file."""
+    """Return the package and version of an environment outside Gymnasium, or its file's hash."""
     creator = creator.func if isinstance(creator, partial) else creator
     module = creator.__module__
     package = module.partition(".")[0]
     if package == "gymnasium":
         return {}
-    distributions = _owners(tuple(sys.path)).get(package, [])
+    distributions = _packages_by_module(tuple(sys.path)).get(package, [])
     source = getattr(sys.modules.get(module), "__file__", None)
     if distributions or source is None:
         return {name: version(name) for name in sorted(set(distributions))}
@@ -125,13 +130,13 @@ def _provider(creator: Any) -> dict[str, str]:
 
 
 @cache
-def _owners(path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Return the installed packages by the modules that they provide, on one `sys.path`."""
+def _packages_by_module(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the installed packages by module; cached for each `sys.path`."""
     return packages_distributions()
 
 
-def needs(name: str, error: Exception) -> CwmError:
-    """Say what to install for an environment that could not be imported."""
+def import_failure(name: str, error: Exception) -> CwmError:
+    """Return an error that names the package to install for an environment."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModuleNotFoundError):
         cause = cause.__cause__ or cause.__context__
@@ -144,23 +149,23 @@ def needs(name: str, error: Exception) -> CwmError:
 
 
 def _creator(spec: EnvSpec) -> Any:
-    """Import what makes an environment, usually its class."""
+    """Import the function or class that makes an environment."""
     gymnasium = load()
     if not isinstance(spec.entry_point, str):
         return spec.entry_point
     try:
         return gymnasium.envs.registration.load_env_creator(spec.entry_point)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise needs(spec.id, error) from error
+        raise import_failure(spec.id, error) from error
 
 
 def _check_arguments(spec: EnvSpec, creator: Any, env_args: Mapping[str, Any]) -> None:
-    """Refuse arguments that the environment does not take, and missing ones that it needs."""
+    """Raise `CwmError` for unknown arguments and for missing required arguments."""
     parameters = inspect.signature(creator).parameters.values()
     known = {parameter.name for parameter in parameters}
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        for name in sorted(env_args.keys() - known - GENERAL):
-            raise UnknownNameError(f"argument of {spec.id}", name, known - GENERAL)
+        for name in sorted(env_args.keys() - known - COMMON_ARGUMENTS):
+            raise UnknownNameError(f"argument of {spec.id}", name, known - COMMON_ARGUMENTS)
     for parameter in parameters:
         required = parameter.default is parameter.empty and "VAR" not in parameter.kind.name
         if required and parameter.name not in env_args.keys() | spec.kwargs.keys():
@@ -169,12 +174,11 @@ def _check_arguments(spec: EnvSpec, creator: Any, env_args: Mapping[str, Any]) -
 
 
 def _uses_mujoco(creator: Any) -> bool:
-    """Whether the class of an environment, or one that it builds on, simulates with MuJoCo."""
+    """Return whether the class of an environment, or one of its base classes, uses MuJoCo."""
     classes = inspect.getmro(creator) if inspect.isclass(creator) else (creator,)
     modules = (sys.modules.get(cls.__module__) for cls in classes)
     return any(hasattr(module, "mujoco") for module in modules if module)
 
 
 def _line(text: str) -> str:
-    """Return a text as one line."""
     return " ".join(text.split())

@@ -1,7 +1,7 @@
-"""Save and restore MuJoCo environments, and play many plans in them at once.
+"""Save and restore MuJoCo environments, and play many plans in them in parallel.
 
-`Simulations` run side by side on all cores; `Plays` plays plans in them and computes the rewards
-of all together; the rewinder saves all that the integrator uses.
+`Simulations` run on all cores. `BatchPlayer` plays plans in them and computes the rewards of all
+plans together. The rewinder `Mujoco` saves the full state, including the integrator's state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION.value
-"""All that decides how a simulation goes on, what the solver begins with included."""
+"""The full state of a simulation, including the starting point of the solver."""
 
 try:
     from mujoco.batch import Batch
@@ -34,7 +34,14 @@ except ImportError:  # MuJoCo before 4
 
 
 class Simulations(Protocol):
-    """Simulations by number; `fields` are arrays of `MjData` with a first axis for the number."""
+    """Simulations that run in parallel.
+
+    Attributes:
+        count: Number of simulations.
+        states: Full states, (count, size of a state).
+        controls: Controls, (count, actuators).
+        fields: Arrays of `MjData` by name, (count, ...).
+    """
 
     count: int
     states: np.ndarray
@@ -42,26 +49,26 @@ class Simulations(Protocol):
     fields: dict[str, np.ndarray]
 
     def step(self, live: np.ndarray | None) -> None:
-        """Advance some simulations by a step of the environment, or all of them."""
+        """Advance the simulations in `live`, or all simulations, by one environment step."""
 
 
-def lanes(
+def make_simulations(
     env: Any, count: int, fields: Sequence[str], *, forces: bool, threads: int
 ) -> Simulations:
-    """Return lanes of an environment; contact forces are computed by `Threads` only."""
-    kind = Threads if forces or Batch is None else Batched
+    """Return simulations of an environment; only `ThreadedSimulations` compute contact forces."""
+    kind = ThreadedSimulations if forces or Batch is None else BatchSimulations
     return kind(env, count, fields, threads=threads)
 
 
 def state_of(model: Any, data: Any) -> np.ndarray:
-    """Return the state of a simulation."""
+    """Return the full state of a simulation as a vector."""
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
     mujoco.mj_getState(model, data, state, INTEGRATION)
     return state
 
 
-class Batched:
-    """Simulations that MuJoCo itself steps, from version 4 on."""
+class BatchSimulations:
+    """Simulations stepped by `mujoco.batch`, which needs MuJoCo 4."""
 
     def __init__(self, env: Any, count: int, fields: Sequence[str], *, threads: int) -> None:
         self._batch = Batch(env.model, count, nthread=threads)
@@ -72,14 +79,14 @@ class Batched:
         self.fields = {name: self._batch.bind(name) for name in fields}
 
     def step(self, live: np.ndarray | None) -> None:
-        """Advance some simulations by a step of the environment, or all of them."""
+        """Advance the simulations in `live`, or all simulations, by one environment step."""
         self._batch.step(live, nstep=self._frames)
 
 
-class Threads:
-    """Simulations that are stepped one by one in threads, as the environment steps itself.
+class ThreadedSimulations:
+    """Simulations stepped one by one in threads, by the same calls as in the environment.
 
-    The functions of MuJoCo let other threads run.
+    MuJoCo releases the GIL, so threads run in parallel.
     """
 
     def __init__(self, env: Any, count: int, fields: Sequence[str], *, threads: int) -> None:
@@ -96,7 +103,7 @@ class Threads:
         self.fields = {name: np.zeros((count, *shape)) for name, shape in shapes.items()}
 
     def step(self, live: np.ndarray | None) -> None:
-        """Advance some simulations by a step of the environment, or all of them."""
+        """Advance the simulations in `live`, or all simulations, by one environment step."""
         numbers = np.arange(self.count) if live is None else live
         shares = np.array_split(numbers, len(self._data))
         list(self._pool.map(self._step, self._data, shares))
@@ -113,19 +120,26 @@ class Threads:
                 field[number] = value
 
 
-MOST = 4096
-"""Simulations side by side."""
+MAX_SIMULATIONS = 4096
+"""Simulations in one batch; more plans are played in several batches."""
 
-TOLERANCE = 1e-6
+RETURN_TOLERANCE = 1e-6
+"""Relative tolerance of returns when a batch is compared with the environment."""
 
-WANDERED = (0, 2, 10)
-"""Steps before the states from which a batch is compared with the environment."""
+STEPS_TO_START = (0, 2, 10)
+"""Random steps before each start state of this comparison."""
 
 PLANS, STEPS = 4, 30
+"""Plans from each start state of this comparison, and their length."""
 
 
 class PlayedPlans(NamedTuple):
-    """The sums of rewards of plans, and after how many steps each was over."""
+    """The results of plans.
+
+    Attributes:
+        returns: Sums of rewards, (starts, plans).
+        steps: Numbers of steps until the end, (starts, plans).
+    """
 
     returns: np.ndarray
     steps: np.ndarray
@@ -135,51 +149,61 @@ class SimulationRewinder(Protocol):
     """Saves and restores an environment."""
 
     def save(self) -> Any:
-        """Return a state, whose `data` is an `MjData`."""
+        """Return a state with an attribute `data` of type `MjData`."""
 
     def load(self, state: Any) -> None:
-        """Go on from a state."""
+        """Restore a state."""
 
 
-class Plays:
-    """Plays plans in as many simulations, and computes the rewards of all of them together."""
+class BatchPlayer:
+    """Plays each plan in its own simulation, and computes the rewards of all plans together."""
 
     def __init__(self, env: Any, rewards: Rewards, threads: int) -> None:
         self._env = env
         self._rewards = rewards
         self._threads = threads
-        self._lanes: Simulations | None = None
+        self._simulations: Simulations | None = None
 
     @classmethod
     def of(cls, env: Any) -> Self | None:
-        """Return what plays in an environment, if the rules of its rewards are known."""
+        """Return a player for an environment, or None if its reward formula is unknown."""
         rewards = rewards_of(env)
         return cls(env, rewards, _cores()) if rewards else None
 
     def __call__(self, starts: Sequence[Any], plans: np.ndarray) -> PlayedPlans:
-        """Play plans (starts, plans, steps, components) from each start, an `MjData`."""
+        """Play plans from each start.
+
+        Args:
+            starts: States of type `MjData`.
+            plans: Actions, (starts, plans, steps, components).
+        """
         owners = np.repeat(np.arange(len(starts)), plans.shape[1])
         flat = plans.reshape(len(owners), *plans.shape[2:])
-        shares = range(0, len(owners), MOST)
-        parts = [self._play(starts, owners[i : i + MOST], flat[i : i + MOST]) for i in shares]
+        shares = range(0, len(owners), MAX_SIMULATIONS)
+        parts = [
+            self._play(starts, owners[i : i + MAX_SIMULATIONS], flat[i : i + MAX_SIMULATIONS])
+            for i in shares
+        ]
         returns, steps = (
             np.concatenate(part).reshape(plans.shape[:2]) for part in zip(*parts, strict=True)
         )
         return PlayedPlans(returns, steps)
 
     def _play(self, starts: Sequence[Any], owners: np.ndarray, plans: np.ndarray) -> PlayedPlans:
-        """Play one plan from each of the owners' starts, side by side."""
+        """Play plans (plans, steps, components) in one batch; `owners` are numbers of starts."""
         count, horizon = plans.shape[:2]
-        rewards, many = self._rewards, self._enough(count)
-        many.states[:count] = np.array([state_of(self._env.model, s) for s in starts])[owners]
+        rewards, simulations = self._rewards, self._at_least(count)
+        simulations.states[:count] = np.array([state_of(self._env.model, s) for s in starts])[
+            owners
+        ]
         view = {f: np.array([getattr(s, f) for s in starts])[owners] for f in rewards.fields}
         measured = rewards.measure(view)
         returns, steps = np.zeros(count), np.full(count, horizon)
         live = np.arange(count, dtype=np.int32)
         for step in range(horizon):
             actions = plans[live, step]
-            before, (view, measured) = measured, self._step(many, live, actions)
-            gained, ended = rewards.judge(view, before, measured, actions)
+            before, (view, measured) = measured, self._step(simulations, live, actions)
+            gained, ended = rewards.compute(view, before, measured, actions)
             returns[live] += gained
             if ended is not None and ended.any():
                 steps[live[ended]] = step + 1
@@ -189,64 +213,64 @@ class Plays:
         return PlayedPlans(returns, steps)
 
     def _step(
-        self, many: Simulations, live: np.ndarray, actions: np.ndarray
+        self, simulations: Simulations, live: np.ndarray, actions: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Take actions in the simulations that live; return what the rewards read."""
-        everyone = len(live) == many.count
-        many.controls[live] = actions
-        many.step(None if everyone else live)
-        fields = many.fields
-        view = {f: fields[f] if everyone else fields[f][live] for f in self._rewards.fields}
+        """Take actions in the live simulations; return the fields and the measure of rewards."""
+        all_live = len(live) == simulations.count
+        simulations.controls[live] = actions
+        simulations.step(None if all_live else live)
+        fields = simulations.fields
+        view = {f: fields[f] if all_live else fields[f][live] for f in self._rewards.fields}
         measured = self._rewards.measure(view)
         return view, measured.copy()
 
-    def _enough(self, count: int) -> Simulations:
-        """Return at least as many lanes."""
-        if self._lanes is None or self._lanes.count < count:
+    def _at_least(self, count: int) -> Simulations:
+        """Return `count` or more simulations."""
+        if self._simulations is None or self._simulations.count < count:
             rewards = self._rewards
-            self._lanes = lanes(
+            self._simulations = make_simulations(
                 self._env, count, rewards.fields, forces=rewards.forces, threads=self._threads
             )
-        return self._lanes
+        return self._simulations
 
 
-def difference(rewinder: SimulationRewinder, env: Any, plays: Plays | None) -> str:
-    """Say how a batch differs from stepping the environment, nothing where it does not."""
-    if plays is None:
+def batch_difference(rewinder: SimulationRewinder, env: Any, player: BatchPlayer | None) -> str:
+    """Return how a batch differs from stepping the environment; empty if both are equal."""
+    if player is None:
         return "its rewards have no batched form"
     space = deepcopy(env.action_space)
     space.seed(0)
-    home = rewinder.save()
-    starts = [_wander(rewinder, env, space, length) for length in WANDERED]
+    saved = rewinder.save()
+    starts = [_random_state(rewinder, env, space, length) for length in STEPS_TO_START]
     shape = (len(starts), PLANS, STEPS)
     plans = np.array([space.sample() for _ in range(prod(shape))], float).reshape(*shape, -1)
-    played = plays([start.data for start in starts], plans)
+    played = player([start.data for start in starts], plans)
     expected = [
-        _stepped(rewinder, env, s, plan)
+        _play_stepwise(rewinder, env, s, plan)
         for s, own in zip(starts, plans, strict=True)
         for plan in own
     ]
-    rewinder.load(home)
+    rewinder.load(saved)
     returns, steps = zip(*expected, strict=True)
     if played.steps.ravel().tolist() != list(steps):
         return "a batch terminates at different steps than the environment"
-    if not np.allclose(played.returns.ravel(), returns, rtol=TOLERANCE, atol=0):
+    if not np.allclose(played.returns.ravel(), returns, rtol=RETURN_TOLERANCE, atol=0):
         return "a batch has different returns than the environment"
     return ""
 
 
-def _wander(rewinder: SimulationRewinder, env: Any, space: Any, length: int) -> Any:
-    """Return the state after a few random steps."""
+def _random_state(rewinder: SimulationRewinder, env: Any, space: Any, length: int) -> Any:
+    """Return the state after `length` random steps."""
     env.reset()
     for _ in range(length):
         env.step(space.sample())
     return rewinder.save()
 
 
-def _stepped(
+def _play_stepwise(
     rewinder: SimulationRewinder, env: Any, state: Any, plan: np.ndarray
 ) -> tuple[float, int]:
-    """Return the sum of rewards of a plan, and after how many steps it was over."""
+    """Return the sum of rewards of a plan, and the number of steps until the end."""
     rewinder.load(state)
     returned = 0.0
     for step, action in enumerate(plan):
@@ -258,18 +282,18 @@ def _stepped(
 
 
 def _cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 ENGINE = frozenset({"model", "data", "mujoco_renderer"})
-"""Attributes that an environment keeps for good; what `data` holds is saved on its own."""
+"""Attributes that an environment never replaces; the content of `data` is saved separately."""
 
 
 class Snapshot:
-    """A saved state; its `MjData` is used again once nobody needs the state."""
+    """A saved state; its `MjData` returns to the pool when the state is deleted."""
 
     __slots__ = ("_pool", "attributes", "data")
 
@@ -283,9 +307,12 @@ class Snapshot:
 
 
 class Mujoco:
-    """Copies the whole `MjData`: some rewards read what the step before has left there.
+    """A rewinder that copies the whole `MjData`: some rewards read values of the previous step.
 
-    Making one takes a hundred times as long as copying one, so they are pooled.
+    Creating an `MjData` takes 100 times as long as copying one, so they are kept in a pool.
+
+    Attributes:
+        unbatched: Why plans are not played in a batch; empty if they are, or before the first plan.
     """
 
     how = "mjData"
@@ -297,39 +324,41 @@ class Mujoco:
         self._env: Any = env.unwrapped
         self._attributes = Attributes(env, Findings(constant=ENGINE))
         self._pool: list[Any] = []
-        self._plays: Plays | None = None
+        self._player: BatchPlayer | None = None
         self.unbatched = ""
 
     def save(self, *, chance: bool = True) -> Snapshot:
-        """Return all that decides how the environment goes on; later steps never change it."""
+        """Return the full state, as a copy that later steps do not change."""
         env = self._env
         data = self._pool.pop() if self._pool else self._make(env.model)
         self._copy(data, env.model, env.data)
         return Snapshot(data, self._attributes.save(chance=chance), self._pool)
 
     def load(self, state: Snapshot, *, chance: bool = True) -> None:
-        """Go on from a saved state; without `chance` the random generators stay as they are."""
+        """Restore a saved state; without `chance`, do not change the random generators."""
         self._copy(self._env.data, self._env.model, state.data)
         self._attributes.load(state.attributes, chance=chance)
 
     def generators(self) -> Sequence[Any]:
-        """Return the random generators that the environment draws from, each once."""
+        """Return the random generators of the environment, each once."""
         return self._attributes.generators()
 
     def returns(
         self, states: Sequence[Snapshot], plans: np.ndarray
     ) -> tuple[np.ndarray, int] | None:
-        """Return the sums of rewards of plans, all at once, where that gives what stepping does.
+        """Play plans in a batch, if that gives the same results as stepping the environment.
 
-        Where it does not, `unbatched` says why.
+        Returns:
+            The returns (states, plans) and the total number of steps, or None with the reason in
+            `unbatched`.
         """
-        if self._plays is None and not self.unbatched:
+        if self._player is None and not self.unbatched:
             try:
-                self._plays = Plays.of(self._env)
+                self._player = BatchPlayer.of(self._env)
             except MissingPartError as error:
                 warn_once(f"{error}: plans are simulated one at a time, which is slower")
-            self.unbatched = difference(self, self._env, self._plays)
-        if self.unbatched or self._plays is None:
+            self.unbatched = batch_difference(self, self._env, self._player)
+        if self.unbatched or self._player is None:
             return None
-        played = self._plays([state.data for state in states], plans)
+        played = self._player([state.data for state in states], plans)
         return played.returns, int(played.steps.sum())

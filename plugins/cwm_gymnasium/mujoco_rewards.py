@@ -1,8 +1,8 @@
-"""Rewards of Gymnasium's own MuJoCo environments, versions 4 and 5, for many simulations at once.
+"""Rewards of Gymnasium's own MuJoCo environments, versions 4 and 5, for batches of simulations.
 
 The kinds of reward come first, then the formula of each environment. Weights and ranges are read
-from the instance, because a shift or a subclass may have changed the arguments it was made with.
-Some are constants in the code of version 4; the functions below repeat these constants.
+from the instance, because a shift or a subclass may have changed them. Some are constants in the
+code of version 4; the functions below repeat these constants.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ View = Mapping[str, np.ndarray]
 
 Measure = Callable[[View], np.ndarray]
 Effort = Callable[[np.ndarray], np.ndarray]
-Judgement = tuple[np.ndarray, np.ndarray | None]
-"""Rewards, and which simulations terminated where any can."""
+StepResult = tuple[np.ndarray, np.ndarray | None]
+"""Rewards, and a mask of terminated simulations; None if none can terminate."""
 
 
 class Rewards(Protocol):
-    """How an environment rewards a step."""
+    """The reward formula of an environment."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The arrays of `MjData` that are read."""
+        """The arrays of `MjData` that the formula reads."""
 
     @property
     def forces(self) -> bool:
-        """Whether contact forces are among them."""
+        """Whether the formula reads contact forces."""
 
     def measure(self, view: View) -> np.ndarray:
-        """Return what is compared with the next step, per simulation."""
+        """Return a value per simulation, which `compute` gets before and after a step."""
 
-    def judge(
+    def compute(
         self, view: View, before: np.ndarray, after: np.ndarray, actions: np.ndarray
-    ) -> Judgement:
-        """Return the rewards of a step that led to `view`."""
+    ) -> StepResult:
+        """Return the rewards of a step that led to `view`, and the terminated simulations."""
 
 
 VARIANTS = "cwm_gymnasium.shifted_mujoco"
-"""The module of the classes that change numbers which Gymnasium writes into its code."""
+"""The module of the subclasses that turn hard-coded constants into attributes."""
 
 
 @dataclass(frozen=True)
 class MovingRewards:
-    """Rewarded for moving forward and for being healthy, charged for effort and contact."""
+    """Rewards for forward speed and health, minus the costs of control and contact."""
 
     fields: tuple[str, ...]
     measure: Measure
@@ -65,13 +65,13 @@ class MovingRewards:
 
     @property
     def forces(self) -> bool:
-        """Whether contact forces are charged."""
+        """Whether contact forces have a cost."""
         return self.contact is not None
 
-    def judge(
+    def compute(
         self, view: View, before: np.ndarray, after: np.ndarray, actions: np.ndarray
-    ) -> Judgement:
-        """Return the rewards of a step that led to `view`."""
+    ) -> StepResult:
+        """Return the rewards of a step that led to `view`, and the terminated simulations."""
         rewards = self.speed_weight * ((after - before) / self.seconds) - self.effort(actions)
         if self.contact:
             rewards = rewards - self.contact(view)
@@ -84,7 +84,11 @@ class MovingRewards:
 
 @dataclass(frozen=True)
 class ReachingRewards:
-    """Charged for distances between bodies, `late` those after the step, and for effort."""
+    """Negative distances between pairs of bodies, minus the cost of control.
+
+    If `late`, the distances are measured after the step, otherwise before it. A pair is a weight
+    and the numbers of two bodies.
+    """
 
     pairs: tuple[tuple[float, int, int], ...]
     effort: Effort
@@ -93,45 +97,48 @@ class ReachingRewards:
     forces: bool = False
 
     def measure(self, view: View) -> np.ndarray:
-        """Return the weighted distances."""
-        places = view["xpos"]
+        """Return the weighted sum of distances."""
+        positions = view["xpos"]
         distances = (
-            weight * np.linalg.norm(places[:, one] - places[:, other], axis=-1)
+            weight * np.linalg.norm(positions[:, one] - positions[:, other], axis=-1)
             for weight, one, other in self.pairs
         )
         return np.asarray(sum(distances))
 
-    def judge(
+    def compute(
         self, view: View, before: np.ndarray, after: np.ndarray, actions: np.ndarray
-    ) -> Judgement:
-        """Return the rewards of a step that led to `view`."""
+    ) -> StepResult:
+        """Return the rewards of a step that led to `view`, and the terminated simulations."""
         return -(after if self.late else before) - self.effort(actions), None
 
 
 @dataclass(frozen=True)
 class StandingRewards:
-    """Rewarded by `reward`, which also tells who terminated; nothing is compared with before."""
+    """Rewards computed by `reward` from the state after a step only."""
 
     fields: tuple[str, ...]
-    reward: Callable[[View, np.ndarray], Judgement]
+    reward: Callable[[View, np.ndarray], StepResult]
     forces: bool = False
 
     def measure(self, view: View) -> np.ndarray:
-        """Return nothing of interest, per simulation."""
+        """Return zeros, because the formula needs no measure."""
         return np.zeros(len(view[self.fields[0]]))
 
-    def judge(
+    def compute(
         self, view: View, before: np.ndarray, after: np.ndarray, actions: np.ndarray
-    ) -> Judgement:
-        """Return the rewards of a step that led to `view`."""
+    ) -> StepResult:
+        """Return the rewards of a step that led to `view`, and the terminated simulations."""
         return self.reward(view, actions)
 
 
 def rewards_of(env: Any) -> Rewards | None:
-    """Return the rewards of an environment, if it is Gymnasium's own or a variant of such a one.
+    """Return the reward formula of an environment of Gymnasium or a variant in `VARIANTS`.
 
-    Other subclasses may have other rewards and endings, so they have no known rewards. Raises
-    `MissingPartError` if this Gymnasium keeps a weight or a range under another name.
+    Returns:
+        None for other subclasses, which may have other rewards and terminations.
+
+    Raises:
+        MissingPartError: This version of Gymnasium has another name for a weight or a range.
     """
     own = (cls for cls in type(env).__mro__ if cls.__module__ != VARIANTS)
     package, _, module = next(own).__module__.rpartition(".")
@@ -158,9 +165,9 @@ def _alive(
     healthy: Measure,
     contact: Measure | None = None,
 ) -> MovingRewards:
-    """Return the rewards of a body that has to stay healthy."""
+    """Return the reward formula of a body that has to stay healthy."""
     terminates = private_part(env, "_terminate_when_unhealthy")
-    # version 4 of Ant has no weight: it adds the velocity itself
+    # Version 4 of Ant has no weight: it adds the velocity itself.
     has_constant_weight = type(env).__module__ == "gymnasium.envs.mujoco.ant_v4"
     return MovingRewards(
         fields,
@@ -248,7 +255,7 @@ def _humanoidstandup(env: Any, late: bool) -> Rewards:
     low, high = private_part(env, "_impact_cost_range") if late else (-np.inf, 10)
     seconds = env.model.opt.timestep
 
-    def reward(view: View, actions: np.ndarray) -> Judgement:
+    def reward(view: View, actions: np.ndarray) -> StepResult:
         impact = (weight * np.square(view["cfrc_ext"]).sum(axis=(1, 2))).clip(low, high)
         return view["qpos"][:, 2] / seconds - effort(actions) - impact + 1, None
 
@@ -258,7 +265,7 @@ def _humanoidstandup(env: Any, late: bool) -> Rewards:
 def _inverted_pendulum(env: Any, late: bool) -> Rewards:
     lean = getattr(env, "lean", 0.2)
 
-    def reward(view: View, actions: np.ndarray) -> Judgement:
+    def reward(view: View, actions: np.ndarray) -> StepResult:
         finite = np.isfinite(view["qpos"]).all(axis=1) & np.isfinite(view["qvel"]).all(axis=1)
         upright = finite & ~(np.abs(view["qpos"][:, 1]) > lean)
         return np.where(upright, 1.0, 0.0 if late else 1.0), ~upright
@@ -270,7 +277,7 @@ def _inverted_double_pendulum(env: Any, late: bool) -> Rewards:
     bonus = private_part(env, "_healthy_reward") if late else 10.0
     lowest = getattr(env, "lowest", 1.0)
 
-    def reward(view: View, actions: np.ndarray) -> Judgement:
+    def reward(view: View, actions: np.ndarray) -> StepResult:
         x, y = view["site_xpos"][:, 0, 0], view["site_xpos"][:, 0, 2]
         terminated = y <= lowest
         distance = 0.01 * x**2 + (y - 2) ** 2
@@ -299,7 +306,7 @@ def _x(view: View) -> np.ndarray:
 
 
 def _upright(env: Any) -> Measure:
-    """Tell whether height and angle are within the healthy ranges."""
+    """Return a measure that checks whether height and angle are in their healthy ranges."""
     (lowest, highest), (least, most) = (
         private_part(env, "_healthy_z_range"),
         private_part(env, "_healthy_angle_range"),
@@ -314,12 +321,12 @@ def _upright(env: Any) -> Measure:
 
 
 def _effort(weight: float) -> Effort:
-    """Charge for actions, in the precision in which they come."""
+    """Return the control cost of actions, in the precision of the actions."""
     return lambda actions: weight * np.square(actions).sum(axis=1)
 
 
 def _effort_of_controls(weight: float) -> Effort:
-    """Charge for what MuJoCo has made of the actions, which is in double precision."""
+    """Return the control cost of MuJoCo's controls, which have double precision."""
     return lambda actions: weight * np.square(actions.astype(float)).sum(axis=1)
 
 

@@ -1,8 +1,8 @@
-"""Stand environments at an observation, by what their state and their observations have in common.
+"""Set environments to an observation, by learning how observations depend on the state.
 
-How the one is read from the other is learned from the environment itself: it is taken to many
-states, and the numbers that it keeps, or that its MuJoCo simulation has, are compared with the
-numbers that it shows. No environment is known by its name.
+The environment is taken to many states. The numbers in its attributes, or in its MuJoCo
+simulation, are compared with the numbers of its observations. No environment is recognised by its
+name.
 """
 
 from __future__ import annotations
@@ -29,25 +29,29 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 READERS = ("_get_obs", "_get_ob")
-"""Methods that return what an environment shows where it stands."""
+"""Methods that return the current observation."""
 
-SAME = 1e-6
-"""Numbers that differ by less in all samples are the same; observations may be of float32."""
+COPY_TOLERANCE = 1e-6
+"""Maximum relative difference of equal numbers; large enough for float32 observations."""
 
-LINEAR = 1e-8
-"""Likewise for a sum of numbers of the state, which needs samples of float64."""
+LINEAR_TOLERANCE = 1e-8
+"""Relative error of a linear fit; small, because it needs observations of float64."""
 
 DIGITS = 11
-"""Decimals of what is solved for: what is shown as it is shall be read to the last bit."""
+"""Decimals of fitted weights, so that numbers that are copied to observations are read exactly."""
 
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """How a state is read from an observation, both flat: `base + weights @ (seen - shown)`.
+    """A map from observations to states, both flat: `base + weights @ (seen - shown)`.
 
-    `turns` are angles: the number of the state, and where its cosine and its
-    sine are seen. `read` marks what is read of an observation, `told` what
-    that tells of the state; the rest of the state is that of `base`.
+    Attributes:
+        base: A state; it provides the numbers that observations do not determine.
+        shown: The observation of `base` in the linear map.
+        weights: Weights, (state, observation).
+        turns: Angles: the place in the state, and the places of cosine and sine in the observation.
+        read: Mask of the numbers of an observation that are used.
+        told: Mask of the numbers of the state that an observation determines.
     """
 
     base: np.ndarray
@@ -59,31 +63,33 @@ class ObservationLayout:
 
     @classmethod
     def copied(cls, states: np.ndarray, seen: np.ndarray) -> Self:
-        """Learn which numbers of the state are shown as they are."""
-        pairs = _same(states, seen)
+        """Learn which numbers of the state are copied to the observation."""
+        pairs = _equal_columns(states, seen)
         weights = np.zeros((states.shape[1], seen.shape[1]))
         told, read = pairs.max(axis=1), pairs.max(axis=0, initial=False)
         weights[told, pairs.argmax(axis=1)[told]] = 1.0
         base = np.where(told, 0.0, states[-1])
-        return cls._turned(states, seen, cls(base, 0 * seen[0], weights, (), read, told))
+        return cls._with_angles(states, seen, cls(base, 0 * seen[0], weights, (), read, told))
 
     @classmethod
     def linear(cls, base: np.ndarray, states: np.ndarray, seen: np.ndarray) -> Self:
-        """Learn which sums of numbers of the state are shown, and what they tell of it."""
+        """Learn which observed numbers are linear in the state, and invert this map."""
         design = np.hstack([states - base, np.ones((len(states), 1))])
         slopes = np.linalg.lstsq(design, seen)[0].round(DIGITS)
-        right = np.abs(design @ slopes - seen).max(axis=0) < LINEAR * (1 + np.abs(seen).max(axis=0))
+        right = np.abs(design @ slopes - seen).max(axis=0) < LINEAR_TOLERANCE * (
+            1 + np.abs(seen).max(axis=0)
+        )
         jacobian, shown = slopes[:-1].T, slopes[-1]
-        read = right & (np.abs(jacobian).max(axis=1) > SAME)
+        read = right & (np.abs(jacobian).max(axis=1) > COPY_TOLERANCE)
         weights = np.zeros((len(base), seen.shape[1]))
-        weights[:, read] = np.linalg.pinv(jacobian[read], rcond=SAME).round(DIGITS)
-        told = np.abs(np.diag(weights @ jacobian) - 1) < SAME
-        return cls._turned(states, seen, cls(base, shown, weights, (), read, told))
+        weights[:, read] = np.linalg.pinv(jacobian[read], rcond=COPY_TOLERANCE).round(DIGITS)
+        told = np.abs(np.diag(weights @ jacobian) - 1) < COPY_TOLERANCE
+        return cls._with_angles(states, seen, cls(base, shown, weights, (), read, told))
 
     @classmethod
-    def _turned(cls, states: np.ndarray, seen: np.ndarray, found: ObservationLayout) -> Self:
-        """Add the angles whose cosine and sine are shown."""
-        cosines, sines = _same(np.cos(states), seen), _same(np.sin(states), seen)
+    def _with_angles(cls, states: np.ndarray, seen: np.ndarray, found: ObservationLayout) -> Self:
+        """Add angles whose cosine and sine are observed."""
+        cosines, sines = _equal_columns(np.cos(states), seen), _equal_columns(np.sin(states), seen)
         angles = np.flatnonzero(cosines.any(axis=1) & sines.any(axis=1) & ~found.told)
         turns = tuple(
             (int(angle), int(cosines[angle].argmax()), int(sines[angle].argmax()))
@@ -95,14 +101,14 @@ class ObservationLayout:
         return cls(found.base, found.shown, found.weights, turns, read, told)
 
     def state(self, seen: np.ndarray) -> np.ndarray:
-        """Return the state that an observation tells."""
+        """Return the state for an observation."""
         state: np.ndarray = self.base + self.weights @ (seen - self.shown)
         for angle, cosine, sine in self.turns:
             state[angle] = np.arctan2(seen[sine], seen[cosine])
         return state
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `state` needs as plain data; weights of 0 are left out."""
+        """Return the layout as JSON-like data; zero weights are left out."""
         rows, columns = np.nonzero(self.weights)
         weights = [rows, columns, self.weights[rows, columns]]
         return {
@@ -115,7 +121,7 @@ class ObservationLayout:
 
 
 def flat(observation: Any) -> np.ndarray:
-    """Return the numbers of an observation, one after the other; a text is not a number."""
+    """Return the numbers of an observation as a vector; a text becomes NaN."""
     if isinstance(observation, Mapping):
         observation = [observation[key] for key in sorted(observation)]
     if isinstance(observation, list | tuple):
@@ -126,13 +132,12 @@ def flat(observation: Any) -> np.ndarray:
 
 
 def reader(env: Any) -> Callable[[], Any] | None:
-    """Return the method by which an environment looks at itself, if it has one."""
-    found = (getattr(env, name, None) for name in READERS)
-    return next((method for method in found if _takes_nothing(method)), None)
+    """Return the method of an environment that returns its observation, or None."""
+    methods = (getattr(env, name, None) for name in READERS)
+    return next((method for method in methods if _needs_no_arguments(method)), None)
 
 
-def _takes_nothing(method: Any) -> bool:
-    """Whether something can be called without arguments."""
+def _needs_no_arguments(method: Any) -> bool:
     if not inspect.ismethod(method):
         return False
     parameters = inspect.signature(method).parameters.values()
@@ -142,104 +147,103 @@ def _takes_nothing(method: Any) -> bool:
     )
 
 
-def _same(states: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Return which numbers of the states (rows) are which that are seen, in all samples.
+def _equal_columns(states: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Return a mask (state, observation) of numbers that are equal in all samples.
 
-    Those that are never seen to change tell nothing.
+    Observed numbers that never change are equal to none.
     """
     pairs = np.zeros((states.shape[1], seen.shape[1]), dtype=np.bool_)
     changing = np.ptp(seen, axis=0) > 0 if len(seen) else np.zeros(seen.shape[1], np.bool_)
     for number, column in enumerate(states.T):
         apart = np.abs(seen - column[:, None])
-        pairs[number] = changing & (apart <= SAME * (1 + np.abs(seen))).all(axis=0)
+        pairs[number] = changing & (apart <= COPY_TOLERANCE * (1 + np.abs(seen))).all(axis=0)
     return pairs
 
 
 SPREAD = 0.1
-"""How far positions, velocities and controls are moved to see where an observation shows them."""
+"""Maximum random change of positions, velocities and controls in samples."""
 
-SAMPLES = 3
-"""States that are compared, per number of a state."""
+SAMPLES_PER_NUMBER = 3
+"""Samples per number of a state."""
 
-ROUNDS = 150
-"""After so many rounds the step before has been found, or is not going to be."""
+MAX_ROUNDS = 150
+"""Rounds of the search for the previous step; longer searches do not succeed."""
 
-PATIENCE = 30
-"""After every so many rounds the steps of the search are halved: contacts make them overshoot."""
+ROUNDS_BEFORE_HALVING = 30
+"""The search halves its corrections after this number of rounds, because contacts overshoot."""
 
 EXACT = 1e-9
-"""How near a state the step from the one before has to lead."""
+"""Maximum error of the state after the previous step."""
 
 
 class Simulation:
-    """Sets what an observation tells of positions, velocities and controls.
+    """Sets positions, velocities and controls of MuJoCo to the values in an observation.
 
-    Some environments compare with what MuJoCo computes within a step and
-    leaves behind, such as where a body was at the last stage of the integrator.
-    It follows from the step before, so where an observation tells the controls
-    of that step it is found and taken again. The solver begins with what it
-    found here, nearly what it had found in the step before.
+    Some rewards use values that MuJoCo leaves behind after a step, such as the position of a body
+    at the last stage of the integrator. They depend on the previous step. If an observation
+    contains the controls of that step, the step is found and taken again. The solver starts from
+    its solution for the current state, which is close to its solution in the previous step.
     """
 
     def __init__(self, env: Any) -> None:
         self._model, self._data = env.model, env.data
-        self._layout = self._learned(env, np.random.default_rng(0))
+        self._layout = self._learn_layout(env, np.random.default_rng(0))
         positions, controls = np.split(self._layout.told, [self._model.nq, -self._model.nu])[::2]
-        self._tells = bool(positions.any())
-        self._controlled = bool(controls.all() and controls.size)
+        self._has_positions = bool(positions.any())
+        self._has_controls = bool(controls.all() and controls.size)
 
     def __call__(self, env: Any, observation: Any) -> bool:
-        """Stand there; False where the observation does not tell the state."""
+        """Set the environment to an observation; return False if it does not contain the state."""
         layout, seen = self._layout, flat(observation)
-        if not self._tells or seen.shape != layout.shown.shape:
+        if not self._has_positions or seen.shape != layout.shown.shape:
             return False
         state = layout.state(seen)
         self._set(state)
-        own = _seen(env)
+        own = _observe(env)
         if not np.allclose(own[layout.read], seen[layout.read], rtol=1e-5, atol=1e-5):
             return False
         rest = ~layout.read
         if rest.any() and np.allclose(own[rest], seen[rest], rtol=EXACT, atol=EXACT):
-            return True  # nothing was left behind by a step: this is how an episode starts
+            return True  # this is the start of an episode, without a previous step
         self._data.qacc_warmstart[:] = self._data.qacc
-        if self._controlled:
-            self._retrace(state)
+        if self._has_controls:
+            self._repeat_previous_step(state)
         return True
 
     def layout_data(self) -> dict[str, Any] | None:
-        """Say how a state is read, None where an observation does not tell it."""
-        return {"attributes": None, **self._layout.to_json()} if self._tells else None
+        """Return the layout as data, or None if an observation does not contain positions."""
+        return {"attributes": None, **self._layout.to_json()} if self._has_positions else None
 
-    def _learned(self, env: Any, rng: np.random.Generator) -> ObservationLayout:
-        """Compare random states with what the environment shows of them."""
+    def _learn_layout(self, env: Any, rng: np.random.Generator) -> ObservationLayout:
+        """Compare random states with their observations."""
         mujoco.mj_resetData(self._model, self._data)
         base = self._state()
         states, seen = [], []
-        for _ in range(SAMPLES * (len(base) + 1)):
+        for _ in range(SAMPLES_PER_NUMBER * (len(base) + 1)):
             self._set(base + rng.uniform(-SPREAD, SPREAD, len(base)))
             states.append(self._state())
-            seen.append(_seen(env))
+            seen.append(_observe(env))
         return ObservationLayout.linear(base, np.array(states), np.array(seen))
 
     def _state(self) -> np.ndarray:
-        """Return positions, velocities and controls."""
+        """Return positions, velocities and controls as a vector."""
         return np.concatenate([self._data.qpos, self._data.qvel, self._data.ctrl])
 
     def _set(self, state: np.ndarray) -> None:
-        """Set positions, velocities and controls, and what follows from them; forget the rest."""
+        """Set positions, velocities and controls, compute derived values, and reset the rest."""
         model, data = self._model, self._data
         mujoco.mj_resetData(model, data)
         data.qpos[:], data.qvel[:], data.ctrl[:] = np.split(state, [model.nq, model.nq + model.nv])
         mujoco.mj_forward(model, data)
 
-    def _retrace(self, state: np.ndarray) -> None:
-        """Take the last step again, from where it leads here; without one all stays as set."""
+    def _repeat_previous_step(self, state: np.ndarray) -> None:
+        """Find the state before `state`, and step from it; if there is none, only set `state`."""
         model, data = self._model, self._data
         qpos, qvel, _ = np.split(state, [model.nq, model.nq + model.nv])
         start, speed, apart = qpos.copy(), qvel.copy(), np.zeros(model.nv)
         warm = data.qacc_warmstart.copy()
         mujoco.mj_integratePos(model, start, -speed, model.opt.timestep)
-        for number in range(ROUNDS):
+        for number in range(MAX_ROUNDS):
             data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = start, speed, warm
             mujoco.mj_step(model, data)
             mujoco.mj_differentiatePos(model, apart, 1.0, data.qpos, qpos)
@@ -247,82 +251,87 @@ class Simulation:
             if max(np.abs(apart).max(), model.opt.timestep * np.abs(faster).max()) < EXACT:
                 data.qpos[:], data.qvel[:] = qpos, qvel
                 return
-            share = 0.5 ** (number // PATIENCE)
+            share = 0.5 ** (number // ROUNDS_BEFORE_HALVING)
             mujoco.mj_integratePos(model, start, apart, share)
             speed = speed + share * faster
         self._set(state)
         data.qacc_warmstart[:] = warm
 
 
-def _seen(env: Any) -> np.ndarray:
-    """Return what an environment shows where it stands; nothing where it cannot look at itself."""
+def _observe(env: Any) -> np.ndarray:
+    """Return the observation as a vector; empty if no method returns it."""
     read = reader(env)
     return flat(read()) if read else np.empty(0)
 
 
 EPISODES = 8
 STEPS = 12
-"""What is played to compare attributes with observations."""
+"""Random episodes, and steps of each, to compare attributes with observations."""
 
 SEED = "_np_random_seed"
-"""The attribute in which Gymnasium keeps the seed of the generator; nothing follows from it."""
+"""The attribute of Gymnasium with the seed of the generator, which is no part of the state."""
 
-MOST_NUMBERS = 2_000
-"""Attributes of more numbers than this are no part of a state."""
+MAX_NUMBERS = 2_000
+"""Attributes with more numbers than this are no part of the state."""
 
 HANDS = ("player", "dealer")
-"""Attributes of a game of cards: lists of their values, the dealer's first one face up."""
+"""Attributes of a card game: lists of card values; the dealer's first card is visible."""
 
 Hand = tuple[int, ...]
 
 BLACKJACK, HIT = 21, 0.5
-"""What no hand exceeds in which a card may be drawn, and how often random play draws one."""
+"""Maximum sum of a hand that may draw a card, and the probability of a draw in random play."""
 
-MANY = 50_000
-"""Steps that are played to see what an observation of whole numbers leaves open: a state that is
-met once in a thousand steps then is met often enough for a share."""
+RANDOM_STEPS = 50_000
+"""Random steps to find states with equal observations: a state that occurs once in 1,000 steps
+then occurs often enough to estimate its frequency."""
 
 TOLERANCE = 1e-5
 
 
-class RestoringWay(Protocol):
-    """Takes an environment to where an observation was made."""
+class Restorer(Protocol):
+    """A function that sets an environment to an observation."""
 
     def __call__(self, env: Any, observation: Any) -> bool:
-        """Stand there; False where the observation does not tell the state."""
+        """Set the environment to an observation; return False if it does not contain the state."""
 
 
-_WAYS: WeakKeyDictionary[Any, RestoringWay] = WeakKeyDictionary()
+_RESTORERS: WeakKeyDictionary[Any, Restorer] = WeakKeyDictionary()
 
 
 def restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    """Stand a made environment at an observation; False where that does not tell the state.
+    """Set an environment to an observation.
 
-    What the observation does not show stays as it was or begins at nothing,
-    and a clipped speed is what it was clipped to. Of observations of whole
-    numbers it is drawn anew, as it was where random play saw the same. The
-    first call for an environment plays it, and resets it.
+    Parts of the state that the observation does not contain stay unchanged or become zero; a
+    clipped speed is set to its clipped value. For observations of integers, these parts are drawn
+    from the states that had the same observation in random play. The first call for an environment
+    plays and resets it.
+
+    Returns:
+        False if the observation does not contain the state.
     """
     inner = env.unwrapped
-    if inner not in _WAYS:
-        _WAYS[inner] = _way(env)
+    if inner not in _RESTORERS:
+        _RESTORERS[inner] = _make_restorer(env)
         env.reset(seed=0)
-    return _WAYS[inner](inner, observation)
+    return _RESTORERS[inner](inner, observation)
 
 
 def layout_data(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
-    """Say in plain data how the state is read from an observation, None where it is not.
+    """Return the layout of an environment as JSON-like data; this plays and resets it.
 
-    `attributes` are the names and sizes of those that make up the state, None where these are
-    positions, velocities and controls of MuJoCo. The environment is played, and reset.
+    Its key `attributes` has the names and sizes of the attributes of the state. It is None if the
+    state consists of positions, velocities and controls of MuJoCo.
+
+    Returns:
+        None if observations do not contain the state.
     """
-    way = _way(env)
+    restorer = _make_restorer(env)
     env.reset(seed=0)
-    return None if isinstance(way, Hands) else way.layout_data()
+    return None if isinstance(restorer, Hands) else restorer.layout_data()
 
 
-def _way(env: gym.Env[Any, Any]) -> Simulation | Hands | StateAttributes:
-    """Choose how an environment is restored."""
+def _make_restorer(env: gym.Env[Any, Any]) -> Simulation | Hands | StateAttributes:
     inner = env.unwrapped
     read = reader(inner)
     kinds = [type(getattr(inner, name, None)).__name__ for name in ("model", "data")]
@@ -334,10 +343,10 @@ def _way(env: gym.Env[Any, Any]) -> Simulation | Hands | StateAttributes:
 
 
 class Hands:
-    """Deals a hand that looks as observed, each as often as random play does, and a hidden card.
+    """Deals cards that match an observation, with the probabilities of random play.
 
-    The dealer's hidden card is one of the deck, whatever is seen: nobody looks at it before the
-    player is done.
+    The hidden card of the dealer is drawn from the whole deck: it has no effect before the player
+    is done.
     """
 
     def __init__(self, env: Any, read: Callable[[], Any]) -> None:
@@ -348,57 +357,59 @@ class Hands:
         cards = [(card, deck.count(card) / len(deck)) for card in sorted(set(deck))]
         hands: dict[Hand, float] = {(): 1.0}
         for count in range(1, BLACKJACK + 1):
-            share = 1.0 if count <= 2 else HIT
-            drawn: dict[Hand, float] = defaultdict(float)
+            draw_probability = 1.0 if count <= 2 else HIT
+            larger: dict[Hand, float] = defaultdict(float)
             for hand, chance in hands.items():
-                for card, part in cards:
+                for card, share in cards:
                     if sum(hand) + card <= BLACKJACK:
-                        drawn[tuple(sorted((*hand, card)))] += chance * part * share
-            hands = drawn
+                        larger[tuple(sorted((*hand, card)))] += chance * share * draw_probability
+            hands = larger
             for hand, chance in hands.items() if count > 1 else ():
                 env.player = list(hand)
-                same, sums = self._dealt.setdefault(self._looks(flat(read())), ([], []))
+                same, sums = self._dealt.setdefault(self._player_view(flat(read())), ([], []))
                 same.append(hand)
                 sums.append(chance + (sums[-1] if sums else 0.0))
 
     def __call__(self, env: Any, observation: Any) -> bool:
-        """Stand there; False where no hand looks so."""
+        """Deal cards that match the observation; return False if no hand does."""
         seen = flat(observation)
-        if seen.shape != (3,) or self._looks(seen) not in self._dealt:
+        if seen.shape != (3,) or self._player_view(seen) not in self._dealt:
             return False
-        hands, sums = self._dealt[self._looks(seen)]
+        hands, sums = self._dealt[self._player_view(seen)]
         rng = env.np_random
         env.player = list(hands[bisect(sums, rng.random() * sums[-1], hi=len(sums) - 1)])
         env.dealer = [int(seen[1]), self._deck[rng.integers(len(self._deck))]]
         return True
 
     @staticmethod
-    def _looks(seen: np.ndarray) -> tuple[float, ...]:
-        """Return what is seen of the player's hand."""
+    def _player_view(seen: np.ndarray) -> tuple[float, ...]:
+        """Return the part of an observation about the player's hand: sum and usable ace."""
         return float(seen[0]), float(seen[2])
 
 
 class StateAttributes:
-    """Sets the attributes whose numbers are observed, or whose cosine and sine are."""
+    """Sets the attributes whose numbers, or their cosine and sine, are in observations."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        records, seen = zip(*_played(env), strict=True)
-        self._names = [name for name, first in records[0].items() if _lasts(name, first, records)]
+        records, seen = zip(*_play_randomly(env), strict=True)
+        self._names = [
+            name for name, first in records[0].items() if _is_state(name, first, records)
+        ]
         self._sizes = [[name, int(records[0][name].size)] for name in self._names]
-        states = np.array([self._joined(record) for record in records])
+        states = np.array([self._to_vector(record) for record in records])
         self._seen = np.array(seen) if len({len(row) for row in seen}) == 1 else np.empty((0, 0))
         self._layout = ObservationLayout.copied(states, self._seen) if self._seen.size else None
-        self._open = self._left_open(env)
+        self._states_by_observation = self._find_ambiguous_states(env)
 
     def __call__(self, env: Any, observation: Any) -> bool:
-        """Stand there; False where the observation does not tell the state."""
+        """Set the environment to an observation; return False if it does not contain the state."""
         layout, seen = self._layout, flat(observation)
         if layout is None or not layout.told.any() or seen.shape != layout.shown.shape:
             return False
         if not np.isfinite(seen).all():
             return False
         self._set(env, layout.state(seen), layout.told)
-        if states := self._open.get(seen.tobytes()):
+        if states := self._states_by_observation.get(seen.tobytes()):
             self._set(env, states[env.np_random.integers(len(states))], ~layout.told)
         read, others = reader(env), ~layout.read
         if read is None:
@@ -407,13 +418,13 @@ class StateAttributes:
         return own.shape == seen.shape and np.allclose(own, seen, TOLERANCE, TOLERANCE)
 
     def layout_data(self) -> dict[str, Any] | None:
-        """Say how a state is read, None where an observation does not tell any of it."""
+        """Return the layout as data, or None if observations contain no part of the state."""
         if self._layout is None or not self._layout.told.any():
             return None
         return {"attributes": self._sizes, **self._layout.to_json()}
 
     def _set(self, env: Any, state: np.ndarray, told: np.ndarray) -> None:
-        """Set the numbers that are told, and leave the others alone."""
+        """Set the numbers of the state in the mask `told`; do not change other numbers."""
         start = 0
         for name in self._names:
             old = getattr(env, name)
@@ -423,10 +434,10 @@ class StateAttributes:
                 setattr(env, name, _like(old, numbers))
             start = place.stop
 
-    def _left_open(self, env: gym.Env[Any, Any]) -> dict[bytes, list[np.ndarray]]:
-        """Play at random, and return the states in which each observation of whole numbers was.
+    def _find_ambiguous_states(self, env: gym.Env[Any, Any]) -> dict[bytes, list[np.ndarray]]:
+        """Play randomly, and return the states that occurred with each observation of integers.
 
-        There are none where an observation tells all of the state.
+        The result is empty if an observation contains the full state.
         """
         layout, inner = self._layout, env.unwrapped
         if layout is None or not layout.told.any() or layout.told.all():
@@ -438,8 +449,8 @@ class StateAttributes:
         space.seed(0)
         left = limit
         observation, _ = env.reset(seed=0)
-        for _ in range(MANY):
-            state = self._joined({name: np.ravel(getattr(inner, name)) for name in self._names})
+        for _ in range(RANDOM_STEPS):
+            state = self._to_vector({name: np.ravel(getattr(inner, name)) for name in self._names})
             found[flat(observation).tobytes()].append(state)
             observation, _, terminated, truncated, _ = env.step(space.sample())
             left -= 1
@@ -447,52 +458,52 @@ class StateAttributes:
                 observation, left = env.reset()[0], limit
         return found
 
-    def _joined(self, record: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the numbers of all attributes in a row."""
+    def _to_vector(self, record: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the numbers of all attributes as a vector."""
         return np.concatenate([np.empty(0), *(record[name] for name in self._names)])
 
 
-def _played(env: gym.Env[Any, Any]) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Play at random, and yield the attributes that are numbers with what is seen."""
+def _play_randomly(env: gym.Env[Any, Any]) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Play randomly, and yield the numeric attributes and the observation of each step."""
     space = deepcopy(env.action_space)
     space.seed(0)
     for episode in range(EPISODES):
         observation, over = env.reset(seed=episode)[0], False
         for _ in range(STEPS):
-            yield _numbers_of(env.unwrapped), flat(observation)
+            yield _numeric_attributes(env.unwrapped), flat(observation)
             if over:
                 break
             observation, _, terminated, truncated, _ = env.step(space.sample())
             over = bool(terminated or truncated)
 
 
-def _numbers_of(env: Any) -> dict[str, np.ndarray]:
-    """Return the attributes that are numbers, arrays or rows of numbers."""
+def _numeric_attributes(env: Any) -> dict[str, np.ndarray]:
+    """Return the attributes that are numbers, arrays or sequences of numbers, as vectors."""
     found = {name: _numbers(value) for name, value in vars(env).items() if name != SEED}
     return {name: numbers for name, numbers in found.items() if numbers is not None}
 
 
 def _numbers(value: Any) -> np.ndarray | None:
-    """Return a value as a row of numbers, if it is made of these."""
+    """Return a numeric value as a vector; None for other values."""
     if type(value) in (list, tuple) and not all(isinstance(part, Real) for part in value):
         return None
     if not isinstance(value, Real | np.ndarray | np.generic | list | tuple):
         return None
     array = np.asarray(value).ravel()
-    if array.dtype.kind not in "biuf" or not 0 < array.size <= MOST_NUMBERS:
+    if array.dtype.kind not in "biuf" or not 0 < array.size <= MAX_NUMBERS:
         return None
     return array.astype(np.float64)
 
 
-def _lasts(name: str, first: np.ndarray, records: Sequence[Mapping[str, np.ndarray]]) -> bool:
-    """Whether an attribute is always there, of the same size, and not always the same."""
+def _is_state(name: str, first: np.ndarray, records: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    """Return whether an attribute always exists, has a constant size, and changes."""
     rows = [record.get(name) for record in records]
     sizes = {None if row is None else row.size for row in rows}
     return sizes == {first.size} and any((row != first).any() for row in rows if row is not None)
 
 
 def _like(old: Any, numbers: np.ndarray) -> Any:
-    """Return numbers in the form of a value that they replace."""
+    """Return numbers in the type and shape of the value that they replace."""
     if isinstance(old, np.ndarray):
         return numbers.reshape(old.shape).astype(old.dtype)
     if isinstance(old, list | tuple):

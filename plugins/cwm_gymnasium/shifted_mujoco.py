@@ -1,7 +1,6 @@
-"""Classes that take the place of MuJoCo ones where a rule that changes is written into the code.
+"""Subclasses of MuJoCo environments whose hard-coded constants are attributes that can change.
 
-Each makes the numbers of such a rule attributes, with the values of the original, and does what
-the original does with them.
+The defaults of the attributes are the constants of the original class.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
 
 class LeaningPendulum(InvertedPendulumEnv):
-    """A pendulum that falls at another angle."""
+    """An inverted pendulum whose episode ends beyond the angle `lean`, in radians."""
 
     lean = 0.2
 
     def step(self, action: Any) -> Any:
-        """Step, and end where the pole leans too far."""
+        """Take a step; terminate if the pole leans too far."""
         observation, *_, info = super().step(action)  # type: ignore[no-untyped-call]
         fallen = not np.isfinite(observation).all() or np.abs(observation[1]) > self.lean
         return observation, int(not fallen), bool(fallen), False, info
 
 
 class LoweredDoublePendulum(InvertedDoublePendulumEnv):
-    """A double pendulum that falls at another height."""
+    """An inverted double pendulum whose episode ends below the height `lowest`."""
 
     lowest = 1.0
 
     def step(self, action: Any) -> Any:
-        """Step, and end where the tip is too low."""
+        """Take a step; terminate if the tip is too low."""
         observation, *_, info = super().step(action)  # type: ignore[no-untyped-call]
         terminated = bool(self.data.site_xpos[0, 2] <= self.lowest)
         alive = self._healthy_reward * int(not terminated)

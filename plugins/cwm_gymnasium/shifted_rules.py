@@ -1,7 +1,7 @@
-"""Classic control and toy text where what changes is written into the code of a class: subclasses.
+"""Shifts of classic control and toy text environments whose rules are hard-coded.
 
-Each makes the numbers of a rule attributes, with the values of the original, and does what the
-original does with them. What is a map there is drawn anew, so that its goals can be reached.
+Subclasses turn the constants of a rule into attributes with the original values as defaults.
+Functions draw new maps, whose goals can be reached, and new rewards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Cell = tuple[int, int]
 
 
 class Pendulum(PendulumEnv):
-    """A pendulum with other weights, whose angle may follow the speed before the step."""
+    """A pendulum with adjustable weights of its cost.
+
+    If `explicit`, a step changes the angle by the speed before the step, not after it.
+    """
 
     angle_weight = 1.0
     speed_weight = 0.1
@@ -28,7 +31,7 @@ class Pendulum(PendulumEnv):
     explicit = False
 
     def step(self, action: Any) -> Any:
-        """Step, and weigh where the pendulum was."""
+        """Take a step; the cost depends on the state before it."""
         angle, speed = self.state
         observation, *_ = super().step(action)  # type: ignore[no-untyped-call]
         cost = self.angle_weight * angle_normalize(angle) ** 2  # type: ignore[no-untyped-call]
@@ -41,12 +44,12 @@ class Pendulum(PendulumEnv):
 
 
 class Acrobot(AcrobotEnv):
-    """An acrobot that has to reach another height."""
+    """An acrobot whose tip has to reach `height`."""
 
     height = 1.0
 
     def step(self, action: Any) -> Any:
-        """Step, and end where the tip is high enough."""
+        """Take a step; terminate if the tip is high enough."""
         observation, *_, info = super().step(action)  # type: ignore[no-untyped-call]
         assert self.state is not None, "not reset yet"
         first, second = self.state[:2]
@@ -55,18 +58,25 @@ class Acrobot(AcrobotEnv):
 
 
 class MountainCar(MountainCarEnv):
-    """A car that is charged otherwise for its time."""
+    """A mountain car whose reward is `-charge` per step."""
 
     charge = 1.0
 
     def step(self, action: Any) -> Any:
-        """Step, and charge for it."""
+        """Take a step."""
         observation, _, terminated, *rest = super().step(action)
         return observation, -self.charge, terminated, *rest
 
 
 class Blackjack(BlackjackEnv):
-    """Cards up to another sum, against a dealer with another habit, for other stakes."""
+    """Blackjack with an adjustable limit of the sum, dealer and stakes.
+
+    Attributes:
+        limit: The largest sum of a hand.
+        margin: The dealer draws until the sum is at least `limit - margin`.
+        win: The reward of a win.
+        loss: The negative reward of a loss.
+    """
 
     limit = 21
     margin = 4
@@ -74,12 +84,12 @@ class Blackjack(BlackjackEnv):
     loss = 1.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]
-        """Deal two cards to each."""
+        """Deal two cards to the player and two to the dealer."""
         super().reset(seed=seed, options=options)
         return self._get_obs(), {}
 
     def step(self, action: Any) -> Any:
-        """Draw a card, or let the dealer play."""
+        """Draw a card if the action is 1; otherwise the dealer plays, and the episode ends."""
         if action:
             self.player.append(draw_card(self.np_random))  # type: ignore[no-untyped-call]
             terminated = self._sum(self.player)[0] > self.limit
@@ -94,7 +104,7 @@ class Blackjack(BlackjackEnv):
         return self._get_obs(), reward, True, False, {}
 
     def _sum(self, hand: list[int]) -> tuple[int, int]:
-        """Return the sum of a hand, and whether an ace in it counts ten more."""
+        """Return the sum of a hand, and 1 if an ace counts 11 in it, else 0."""
         usable = 1 in hand and sum(hand) + 10 <= self.limit
         return sum(hand) + 10 * usable, int(usable)
 
@@ -104,7 +114,7 @@ class Blackjack(BlackjackEnv):
 
 
 def cliff(env: Any, rng: np.random.Generator) -> None:
-    """Draw the cells of the cliff and the start, from which the goal can be reached."""
+    """Draw new cells of the cliff and a new start, such that the goal can be reached."""
     on_cliff = private_part(env, "_cliff")
     outcomes = private_part(env, "_calculate_transition_prob")
     rows, columns = env.shape
@@ -127,7 +137,7 @@ def cliff(env: Any, rng: np.random.Generator) -> None:
 
 
 def lake(env: Any, rng: np.random.Generator) -> None:
-    """Draw where the holes are, between start and goal, and how slippery the ice is."""
+    """Draw new holes, such that the goal can be reached, and the slipperiness of the ice."""
     rows, columns = env.desc.shape
     cells = [(row, column) for row in range(rows) for column in range(columns)]
     count = int((env.desc == b"H").sum())
@@ -146,14 +156,14 @@ def lake(env: Any, rng: np.random.Generator) -> None:
 
 
 def streets(env: Any, rng: np.random.Generator) -> None:
-    """Draw the walls between streets and the places where passengers wait."""
+    """Draw new walls between streets, and new places where passengers wait."""
     rows, columns = env.max_row + 1, env.max_col + 1
     sides = [(row, column) for row in range(rows) for column in range(columns - 1)]
     count = int((env.desc[1:-1, 2:-2:2] == b"|").sum())
     while True:
         walls = {sides[place] for place in rng.permutation(len(sides))[:count]}
         blocked = [sum((row, column) in walls for row in range(rows)) for column in range(columns)]
-        if max(blocked) < rows:  # else a wall would part the town
+        if max(blocked) < rows:  # else walls would divide the town
             break
     letters = [env.desc[1 + row, 1 + 2 * column] for row, column in env.locs]
     places = rng.permutation(rows * columns)[: len(env.locs)]
@@ -172,22 +182,22 @@ def streets(env: Any, rng: np.random.Generator) -> None:
 
 
 def rewards(env: Any, rng: np.random.Generator) -> None:
-    """Draw the rewards of a table of transitions, zero excepted."""
+    """Draw new values of the rewards in a table of transitions; zero stays zero."""
     outcomes = [o for moves in env.P.values() for found in moves.values() for o in found]
     known = sorted({float(reward) for _, _, reward, _ in outcomes} - {0.0})
     factors = 1 + rng.choice((-1, 1), len(known)) * rng.uniform(0.05, 0.25, len(known))
-    drawn = {old: float(f"{old * by:.3g}") for old, by in zip(known, factors, strict=True)}
+    new = {old: float(f"{old * by:.3g}") for old, by in zip(known, factors, strict=True)}
     for moves in env.P.values():
         for action, found in moves.items():
-            moves[action] = [(p, s, drawn.get(float(r), 0.0), t) for p, s, r, t in found]
+            moves[action] = [(p, s, new.get(float(r), 0.0), t) for p, s, r, t in found]
 
 
 def _reaches(start: Cell, goal: Cell, free: set[Cell]) -> bool:
-    """Whether there is a way from one cell to another, over free cells."""
-    met, waiting = {start}, [start]
-    while waiting:
-        row, column = waiting.pop()
-        beside = {(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)}
-        waiting += beside & free - met
-        met |= beside & free
-    return goal in met
+    """Return whether a path over free cells connects two cells."""
+    visited, queue = {start}, [start]
+    while queue:
+        row, column = queue.pop()
+        neighbours = {(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)}
+        queue += neighbours & free - visited
+        visited |= neighbours & free
+    return goal in visited

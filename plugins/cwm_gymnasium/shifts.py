@@ -1,8 +1,8 @@
-"""How environments of Gymnasium are shifted: what of each class is drawn anew, and in what way.
+"""Shifts of Gymnasium's environments: the changes of each class.
 
-The kinds of change come first, then the table. Numbers become 5 to 25 % larger or smaller, equal
-ones of a kind alike, as one line of a model's file would have it, and have three digits. A rule
-that is written into the code of a class is changed by a class that takes its place.
+The kinds of change come first, then the table `SHIFTED`. Numbers become 5 to 25 % larger or
+smaller, with three digits. Equal numbers of an array change equally, because one line of a model
+file sets them. A subclass replaces a class with hard-coded rules.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import numpy as np
 from cwm_cli.private_parts import private_part
 
 Change = Callable[[Any, np.random.Generator], None]
-"""Changes an environment, without its wrappers, in place."""
+"""A function that changes an environment, without its wrappers, in place."""
 
-LEAST, MOST = 0.05, 0.25
-"""By what share numbers change: enough to matter, not so much that a task loses its sense."""
+MIN_CHANGE, MAX_CHANGE = 0.05, 0.25
+"""Relative change of numbers: large enough to matter, small enough to keep the task."""
 
 DIGITS = 3
-"""Digits of a number that was drawn: those that a person would have written down."""
+"""Significant digits of new numbers, so that they look like constants in code."""
 
 _SHIFTED: WeakSet[Any] = WeakSet()
 
 
 def is_shifted(env: Any) -> bool:
-    """Whether an environment was shifted."""
+    """Return whether an environment was shifted."""
     return env.unwrapped in _SHIFTED
 
 
-def shifting(*changes: Change) -> Change:
-    """Make some changes, one after the other."""
+def combine(*changes: Change) -> Change:
+    """Return a shift that applies some changes in order."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
         for each in changes:
@@ -44,17 +44,17 @@ def shifting(*changes: Change) -> Change:
     return change
 
 
-def scaled(*names: str) -> Change:
-    """Make numbers larger or smaller."""
-    return _drawn(names, _factor)
+def scale(*names: str) -> Change:
+    """Return a change that makes attributes larger or smaller."""
+    return _multiply(names, _factor)
 
 
-def smaller(*names: str) -> Change:
-    """Make numbers smaller: bounds, so that the spaces still hold what is observed."""
-    return _drawn(names, lambda rng: 1 - rng.uniform(LEAST, MOST))
+def reduce(*names: str) -> Change:
+    """Return a change that makes attributes smaller, so that observations stay in their space."""
+    return _multiply(names, lambda rng: 1 - rng.uniform(MIN_CHANGE, MAX_CHANGE))
 
 
-def _drawn(names: tuple[str, ...], factor: Callable[[np.random.Generator], float]) -> Change:
+def _multiply(names: tuple[str, ...], factor: Callable[[np.random.Generator], float]) -> Change:
     def change(env: Any, rng: np.random.Generator) -> None:
         for name in names:
             setattr(env, name, _times(private_part(env, name), rng, factor))
@@ -65,7 +65,7 @@ def _drawn(names: tuple[str, ...], factor: Callable[[np.random.Generator], float
 def _times(
     value: Any, rng: np.random.Generator, factor: Callable[[np.random.Generator], float]
 ) -> Any:
-    """Return numbers times a factor for each size that occurs; zero and infinity stay."""
+    """Multiply numbers, with one factor per absolute value; zero and infinity stay."""
     array = np.asarray(value, dtype=np.float64)
     found = array.copy()
     for size in np.unique(np.abs(array[np.isfinite(array) & (array != 0)])):
@@ -76,19 +76,22 @@ def _times(
     return found if isinstance(value, np.ndarray) else found.item()
 
 
-def wider(name: str) -> Change:
-    """Make a range of positive numbers wider at both ends, for what starts near one of them."""
+def widen(name: str) -> Change:
+    """Return a change that widens a range of positive numbers at both ends.
+
+    It is used if episodes start near one end of the range.
+    """
 
     def change(env: Any, rng: np.random.Generator) -> None:
         low, high = private_part(env, name)
-        down, up = 1 - rng.uniform(LEAST, MOST), 1 + rng.uniform(LEAST, MOST)
+        down, up = 1 - rng.uniform(MIN_CHANGE, MAX_CHANGE), 1 + rng.uniform(MIN_CHANGE, MAX_CHANGE)
         setattr(env, name, tuple(float(f"{n:.{DIGITS}g}") for n in (low * down, high * up)))
 
     return change
 
 
-def chosen(name: str, *values: Any) -> Change:
-    """Choose one of some values."""
+def choose(name: str, *values: Any) -> Change:
+    """Return a change that sets an attribute to one of some values."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
         private_part(env, name)
@@ -97,8 +100,8 @@ def chosen(name: str, *values: Any) -> Change:
     return change
 
 
-def following(name: str, rule: Callable[[Any], Any]) -> Change:
-    """Let a number follow from others that were changed."""
+def derive(name: str, rule: Callable[[Any], Any]) -> Change:
+    """Return a change that computes an attribute from attributes changed before."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
         private_part(env, name)
@@ -107,37 +110,37 @@ def following(name: str, rule: Callable[[Any], Any]) -> Change:
     return change
 
 
-def becoming(address: str) -> Change:
-    """Let a class of another module, made for it, take the place of that of the environment."""
+def replace_class(address: str) -> Change:
+    """Return a change that replaces the class of an environment by a subclass."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
-        env.__class__ = _found(address)
+        env.__class__ = _import(address)
 
     return change
 
 
-def drawing(address: str) -> Change:
-    """Let a function of another module, imported when it is needed, draw what is no number."""
-    return lambda env, rng: _found(address)(env, rng)
+def redraw(address: str) -> Change:
+    """Return a change by a function of another module, which is imported on first use."""
+    return lambda env, rng: _import(address)(env, rng)
 
 
-def _found(address: str) -> Any:
+def _import(address: str) -> Any:
     module, _, name = address.partition(":")
     return getattr(import_module(module), name)
 
 
 INTEGRATORS = ("mjINT_EULER", "mjINT_RK4", "mjINT_IMPLICITFAST")
-"""The integrators of MuJoCo; the fourth, fully implicit one differs too little to be told apart."""
+"""Integrators of MuJoCo, except the fully implicit one, which differs too little from these."""
 
 FIELDS = ("dof_damping", "dof_armature", "jnt_stiffness", "jnt_range", "actuator_gear")
-"""Arrays of a MuJoCo model that are drawn anew, with the friction of its surfaces."""
+"""Arrays of a MuJoCo model that a shift changes, in addition to the friction of its surfaces."""
 
 
-def simulation(env: Any, rng: np.random.Generator) -> None:
-    """Draw the constants of a MuJoCo model, its integrator, time step and frame skip.
+def shift_simulation(env: Any, rng: np.random.Generator) -> None:
+    """Change the constants of a MuJoCo model, its integrator, time step and frame skip.
 
-    All masses change alike, as the density of what bodies are made of does. Lengths stay: what is
-    seen of an environment says where its parts are.
+    All masses change by one factor, as if the density changed. Lengths stay, because observations
+    contain positions of parts.
     """
     import mujoco
 
@@ -161,7 +164,7 @@ def simulation(env: Any, rng: np.random.Generator) -> None:
 
 
 def _factor(rng: np.random.Generator) -> float:
-    return float(1 + rng.choice((-1, 1)) * rng.uniform(LEAST, MOST))
+    return float(1 + rng.choice((-1, 1)) * rng.uniform(MIN_CHANGE, MAX_CHANGE))
 
 
 _MUJOCO = "gymnasium.envs.mujoco"
@@ -173,83 +176,83 @@ _EFFORT = "_ctrl_cost_weight"
 _WALKING = ("_forward_reward_weight", _EFFORT, "_healthy_reward")
 
 SHIFTED: Mapping[str, Change] = {
-    f"{_TEXT}.blackjack:BlackjackEnv": shifting(
-        becoming(f"{_RULES}:Blackjack"),
-        chosen("limit", 20, 21),  # below, two cards may exceed it
-        chosen("margin", 2, 3, 5, 6),
-        scaled("win", "loss"),
+    f"{_TEXT}.blackjack:BlackjackEnv": combine(
+        replace_class(f"{_RULES}:Blackjack"),
+        choose("limit", 20, 21),  # below, two cards may exceed it
+        choose("margin", 2, 3, 5, 6),
+        scale("win", "loss"),
     ),
-    f"{_TEXT}.cliffwalking:CliffWalkingEnv": shifting(
-        drawing(f"{_RULES}:cliff"), drawing(f"{_RULES}:rewards")
+    f"{_TEXT}.cliffwalking:CliffWalkingEnv": combine(
+        redraw(f"{_RULES}:cliff"), redraw(f"{_RULES}:rewards")
     ),
-    f"{_TEXT}.taxi:TaxiEnv": shifting(drawing(f"{_RULES}:streets"), drawing(f"{_RULES}:rewards")),
-    f"{_TEXT}.frozen_lake:FrozenLakeEnv": shifting(
-        drawing(f"{_RULES}:lake"), drawing(f"{_RULES}:rewards")
+    f"{_TEXT}.taxi:TaxiEnv": combine(redraw(f"{_RULES}:streets"), redraw(f"{_RULES}:rewards")),
+    f"{_TEXT}.frozen_lake:FrozenLakeEnv": combine(
+        redraw(f"{_RULES}:lake"), redraw(f"{_RULES}:rewards")
     ),
-    f"{_CONTROL}.cartpole:CartPoleEnv": shifting(
-        scaled("gravity", "masscart", "masspole", "length", "force_mag", "tau"),
-        scaled("theta_threshold_radians", "x_threshold"),
-        following("total_mass", lambda env: env.masspole + env.masscart),
-        following("polemass_length", lambda env: env.masspole * env.length),
-        chosen("kinematics_integrator", "euler", "semi-implicit euler"),
+    f"{_CONTROL}.cartpole:CartPoleEnv": combine(
+        scale("gravity", "masscart", "masspole", "length", "force_mag", "tau"),
+        scale("theta_threshold_radians", "x_threshold"),
+        derive("total_mass", lambda env: env.masspole + env.masscart),
+        derive("polemass_length", lambda env: env.masspole * env.length),
+        choose("kinematics_integrator", "euler", "semi-implicit euler"),
     ),
-    f"{_CONTROL}.mountain_car:MountainCarEnv": shifting(
-        becoming(f"{_RULES}:MountainCar"),
-        scaled("force", "charge"),
-        smaller("gravity", "min_position", "max_speed", "goal_position"),
+    f"{_CONTROL}.mountain_car:MountainCarEnv": combine(
+        replace_class(f"{_RULES}:MountainCar"),
+        scale("force", "charge"),
+        reduce("gravity", "min_position", "max_speed", "goal_position"),
     ),
-    f"{_CONTROL}.continuous_mountain_car:Continuous_MountainCarEnv": shifting(
-        scaled("power"),
-        smaller("min_position", "max_speed", "goal_position"),
+    f"{_CONTROL}.continuous_mountain_car:Continuous_MountainCarEnv": combine(
+        scale("power"),
+        reduce("min_position", "max_speed", "goal_position"),
     ),
-    f"{_CONTROL}.pendulum:PendulumEnv": shifting(
-        becoming(f"{_RULES}:Pendulum"),
-        scaled("g", "m", "l", "dt", "angle_weight", "speed_weight", "torque_weight"),
-        smaller("max_torque", "max_speed"),
-        chosen("explicit", False, True),
+    f"{_CONTROL}.pendulum:PendulumEnv": combine(
+        replace_class(f"{_RULES}:Pendulum"),
+        scale("g", "m", "l", "dt", "angle_weight", "speed_weight", "torque_weight"),
+        reduce("max_torque", "max_speed"),
+        choose("explicit", False, True),
     ),
-    f"{_CONTROL}.acrobot:AcrobotEnv": shifting(
-        becoming(f"{_RULES}:Acrobot"),
-        scaled("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2"),
-        scaled("LINK_MOI", "AVAIL_TORQUE", "dt", "height"),
-        smaller("MAX_VEL_1", "MAX_VEL_2"),
+    f"{_CONTROL}.acrobot:AcrobotEnv": combine(
+        replace_class(f"{_RULES}:Acrobot"),
+        scale("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2"),
+        scale("LINK_MOI", "AVAIL_TORQUE", "dt", "height"),
+        reduce("MAX_VEL_1", "MAX_VEL_2"),
     ),
-    f"{_MUJOCO}.reacher_v5:ReacherEnv": shifting(
-        simulation, scaled("_reward_dist_weight", "_reward_control_weight")
+    f"{_MUJOCO}.reacher_v5:ReacherEnv": combine(
+        shift_simulation, scale("_reward_dist_weight", "_reward_control_weight")
     ),
-    f"{_MUJOCO}.pusher_v5:PusherEnv": shifting(
-        simulation,
-        scaled("_reward_near_weight", "_reward_dist_weight", "_reward_control_weight"),
+    f"{_MUJOCO}.pusher_v5:PusherEnv": combine(
+        shift_simulation,
+        scale("_reward_near_weight", "_reward_dist_weight", "_reward_control_weight"),
     ),
-    f"{_MUJOCO}.inverted_pendulum_v5:InvertedPendulumEnv": shifting(
-        simulation, becoming(f"{_BODIES}:LeaningPendulum"), scaled("lean")
+    f"{_MUJOCO}.inverted_pendulum_v5:InvertedPendulumEnv": combine(
+        shift_simulation, replace_class(f"{_BODIES}:LeaningPendulum"), scale("lean")
     ),
-    f"{_MUJOCO}.inverted_double_pendulum_v5:InvertedDoublePendulumEnv": shifting(
-        simulation,
-        becoming(f"{_BODIES}:LoweredDoublePendulum"),
-        smaller("lowest"),
-        scaled("_healthy_reward"),
+    f"{_MUJOCO}.inverted_double_pendulum_v5:InvertedDoublePendulumEnv": combine(
+        shift_simulation,
+        replace_class(f"{_BODIES}:LoweredDoublePendulum"),
+        reduce("lowest"),
+        scale("_healthy_reward"),
     ),
-    f"{_MUJOCO}.half_cheetah_v5:HalfCheetahEnv": shifting(
-        simulation, scaled("_forward_reward_weight", _EFFORT)
+    f"{_MUJOCO}.half_cheetah_v5:HalfCheetahEnv": combine(
+        shift_simulation, scale("_forward_reward_weight", _EFFORT)
     ),
-    f"{_MUJOCO}.hopper_v5:HopperEnv": shifting(
-        simulation, scaled(*_WALKING, "_healthy_z_range", "_healthy_angle_range")
+    f"{_MUJOCO}.hopper_v5:HopperEnv": combine(
+        shift_simulation, scale(*_WALKING, "_healthy_z_range", "_healthy_angle_range")
     ),
-    f"{_MUJOCO}.swimmer_v5:SwimmerEnv": shifting(
-        simulation, scaled("_forward_reward_weight", _EFFORT)
+    f"{_MUJOCO}.swimmer_v5:SwimmerEnv": combine(
+        shift_simulation, scale("_forward_reward_weight", _EFFORT)
     ),
-    f"{_MUJOCO}.walker2d_v5:Walker2dEnv": shifting(
-        simulation, scaled(*_WALKING, "_healthy_z_range", "_healthy_angle_range")
+    f"{_MUJOCO}.walker2d_v5:Walker2dEnv": combine(
+        shift_simulation, scale(*_WALKING, "_healthy_z_range", "_healthy_angle_range")
     ),
-    f"{_MUJOCO}.ant_v5:AntEnv": shifting(
-        simulation, scaled(*_WALKING, "_contact_cost_weight"), wider("_healthy_z_range")
+    f"{_MUJOCO}.ant_v5:AntEnv": combine(
+        shift_simulation, scale(*_WALKING, "_contact_cost_weight"), widen("_healthy_z_range")
     ),
-    f"{_MUJOCO}.humanoid_v5:HumanoidEnv": shifting(
-        simulation, scaled(*_WALKING, "_contact_cost_weight"), wider("_healthy_z_range")
+    f"{_MUJOCO}.humanoid_v5:HumanoidEnv": combine(
+        shift_simulation, scale(*_WALKING, "_contact_cost_weight"), widen("_healthy_z_range")
     ),
-    f"{_MUJOCO}.humanoidstandup_v5:HumanoidStandupEnv": shifting(
-        simulation, scaled(_EFFORT, "_impact_cost_weight")
+    f"{_MUJOCO}.humanoidstandup_v5:HumanoidStandupEnv": combine(
+        shift_simulation, scale(_EFFORT, "_impact_cost_weight")
     ),
 }
-"""What of an environment changes, by the entry point under which Gymnasium registers its class."""
+"""The shift of an environment by the entry point of its class in Gymnasium's registry."""

@@ -1,4 +1,4 @@
-"""What the true environment scores when all that it knows is an observation."""
+"""Ceilings: scores of the true environment when it is restored from single observations."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
 from folders import ROOT
 
-TOLD = [
+FULLY_OBSERVED = [
     ("CliffWalking-v1", {}),
     ("Taxi-v4", {}),
     ("FrozenLake-v1", {"is_slippery": False}),
@@ -41,12 +41,10 @@ TOLD = [
 
 
 def find(name):
-    """Look up an environment."""
     return cwm_environments()[name]()
 
 
-def played(spec, episodes=2, max_steps=30, **env_args):
-    """Record random episodes."""
+def record_episodes(spec, episodes=2, max_steps=30, **env_args):
     lengths = {"episodes": episodes, "test_episodes": 0, "max_steps": max_steps}
     return record(spec, env_args=env_args, policy="random", **lengths)
 
@@ -56,34 +54,34 @@ def score(spec, data, seed=0, **env_args):
     return AccuracyMetric.of(data).ceiling(EnvironmentModel(spec, env_args), data, seed=seed)
 
 
-@pytest.mark.parametrize(("name", "env_args"), TOLD)
-def test_an_environment_that_shows_its_state_predicts_all_that_it_did(name, env_args):
+@pytest.mark.parametrize(("name", "env_args"), FULLY_OBSERVED)
+def test_fully_observed_environment_predicts_all_rows(name, env_args):
     spec = find(name)
-    reached = score(spec, played(spec, **env_args), **env_args)
+    reached = score(spec, record_episodes(spec, **env_args), **env_args)
     assert (reached.accuracy, reached.exact) == (1.0, 1.0)
     assert reached.floor < 0.8
 
 
-class TestWhatIsHidden:
-    def test_a_clipped_speed_is_not_what_it_was(self):
+class TestHiddenState:
+    def test_clipped_speed_cannot_be_restored(self):
         spec = find("Walker2d-v5")
-        data = played(spec, episodes=3)
+        data = record_episodes(spec, episodes=3)
         clipped = (np.abs(data.columns["observations"]) == 10).any(axis=1)
         assert score(spec, data[~clipped]).exact == 1.0
         assert score(spec, data[clipped]).exact < 0.2
 
-    def test_a_reward_that_hangs_on_the_step_before_needs_its_controls(self):
+    def test_reward_that_depends_on_the_previous_step_needs_its_controls(self):
         humanoid, ant = find("Humanoid-v5"), find("Ant-v5")
         lying = find("HumanoidStandup-v5")
-        assert score(humanoid, played(humanoid)).reward > 0.95
-        assert score(lying, played(lying, episodes=1)).exact > 0.95
-        blind = score(ant, played(ant))
+        assert score(humanoid, record_episodes(humanoid)).reward > 0.95
+        assert score(lying, record_episodes(lying, episodes=1)).exact > 0.95
+        blind = score(ant, record_episodes(ant))
         assert blind.observation == 1.0
         assert blind.reward < 0.5
 
-    def test_chance_is_drawn_anew_but_the_same_for_the_same_seed(self):
+    def test_random_outcomes_depend_on_the_seed_only(self):
         spec = find("Blackjack-v1")
-        data = played(spec, episodes=100)
+        data = record_episodes(spec, episodes=100)
         first, second = (score(spec, data, seed) for seed in (1, 2))
         assert first == score(spec, data, seed=1)
         assert first.accuracy != second.accuracy
@@ -98,15 +96,15 @@ class TestHands:
         return env.unwrapped
 
     @pytest.mark.parametrize("seen", [(4, 1, 0), (12, 10, 1), (21, 5, 1), (21, 5, 0), (5, 2, 0)])
-    def test_a_hand_is_dealt_that_looks_as_observed(self, table, seen):
+    def test_dealt_hand_matches_the_observation(self, table, seen):
         assert restore(table, seen)
         assert table._get_obs() == seen
 
-    def test_no_hand_looks_like_nonsense(self, table):
+    def test_impossible_hand_is_rejected(self, table):
         assert not restore(table, (31, 5, 0))
         assert not restore(table, (4, 5, 1))
 
-    def test_the_hidden_card_of_the_dealer_stays_drawn_by_chance(self, table):
+    def test_hidden_card_of_the_dealer_is_random(self, table):
         hidden = set()
         for seed in range(20):
             table.reset(seed=seed)
@@ -116,7 +114,7 @@ class TestHands:
 
 
 class Track(gym.Env):
-    """Walk along a line; `secret` decides whether the place is shown, all moves are counted."""
+    """A walk on a line; with `secret`, the observation contains noise instead of the position."""
 
     observation_space = spaces.Dict(
         place=spaces.Box(-99, 99, (1,), np.float32), goal=spaces.Discrete(9)
@@ -143,7 +141,7 @@ class Track(gym.Env):
 
 
 def track(**changes):
-    """Return the line as a plugin would offer it."""
+    """Return the specification that a plugin would provide for this environment."""
     spec = EnvironmentSpec(
         "Track-v0",
         make=lambda **env_args: gym.wrappers.TimeLimit(Track(**env_args), 40),
@@ -155,11 +153,11 @@ def track(**changes):
 
 
 class TestAnyEnvironment:
-    def test_attributes_that_are_seen_are_set(self):
-        data = played(track())
+    def test_observed_attributes_are_restored(self):
+        data = record_episodes(track())
         assert score(track(), data).exact == 1.0
 
-    def test_the_rest_is_left_alone(self):
+    def test_other_attributes_do_not_change(self):
         env = Track()
         env.reset(seed=0)
         restore(env, {"place": np.array([0.5]), "goal": 3})
@@ -167,20 +165,20 @@ class TestAnyEnvironment:
         assert restore(env, {"place": np.array([2.5]), "goal": 7})
         assert (env.spot, env.target, env.moves) == ([2.5], 7, 17)
 
-    def test_an_observation_of_another_kind_tells_nothing(self):
+    def test_invalid_observation_is_rejected(self):
         env = Track()
         env.reset(seed=0)
         assert not restore(env, np.zeros(5))
         assert not restore(env, {"place": np.array([np.nan]), "goal": 3})
 
-    def test_there_is_no_ceiling_where_the_state_is_not_seen(self):
-        data = played(track(), secret=True)
+    def test_hidden_state_has_no_ceiling(self):
+        data = record_episodes(track(), secret=True)
         assert score(track(), data, secret=True) is None
         reached = AccuracyMetric.of(data).reach(EnvironmentModel(track(), {"secret": True}), data)
         assert (reached.unanswered, reached.score.accuracy) == (len(data), 0.0)
 
-    def test_there_is_no_ceiling_where_nothing_restores(self):
-        data = played(track())
+    def test_environment_without_restore_has_no_ceiling(self):
+        data = record_episodes(track())
         assert score(track(restore=None), data) is None
         assert (
             AccuracyMetric.of(data).reach(
@@ -189,25 +187,25 @@ class TestAnyEnvironment:
             is None
         )
 
-    def test_a_time_limit_is_not_in_the_way(self):
-        data = played(track(), max_steps=40)
+    def test_time_limit_does_not_affect_the_ceiling(self):
+        data = record_episodes(track(), max_steps=40)
         assert data.columns["truncations"].any()
         assert score(track(make=lambda: gym.wrappers.TimeLimit(Track(), 1)), data).exact == 1.0
 
-    def test_an_environment_that_was_restored_is_not_kept(self):
+    def test_restored_environment_can_be_garbage_collected(self):
         env = Track()
         env.reset(seed=0)
         assert restore(env, env.seen())
-        kept = weakref.ref(env)
+        reference = weakref.ref(env)
         del env
         gc.collect()
-        assert kept() is None
+        assert reference() is None
 
 
 class TestRowsThatCannotBeRestored:
     @pytest.mark.parametrize("kind", [AccuracyMetric, PaperMetric])
-    def test_they_count_as_wrong_in_every_part(self, kind):
-        data = played(track())
+    def test_unanswered_rows_count_as_wrong(self, kind):
+        data = record_episodes(track())
         lost = data.columns["observations.place"].ravel() > 0
         assert 0 < lost.mean() < 1
         picky = track(restore=lambda env, seen: seen["place"] <= 0 and restore(env, seen))
@@ -222,51 +220,52 @@ class TestRowsThatCannotBeRestored:
             assert reached.score.value == pytest.approx(share)
         assert reached.score.value < metric.reach(EnvironmentModel(track()), data).score.value
 
-    def test_when_they_are_most_there_is_no_ceiling(self):
-        data = played(track())
+    def test_mostly_unanswered_rows_give_no_ceiling(self):
+        data = record_episodes(track())
         picky = track(restore=lambda env, seen: seen["place"] > 5 and restore(env, seen))
         assert score(picky, data) is None
 
 
-def test_valid_actions_are_the_environments_own():
+def test_ceiling_uses_the_valid_actions_of_the_environment():
     def allowed(env):
         return (1, 2) if env.spot[0] < 0 else (1,)
 
-    data = played(track())
+    data = record_episodes(track())
     rows = [
         row._replace(valid=(1, 2) if row.next_observation["place"] < 0 else (1,)) for row in data
     ]
-    said = gathered(rows)
-    assert score(track(valid_actions=allowed), said).valid_actions == 1.0
+    with_valid = as_dataset(rows)
+    assert score(track(valid_actions=allowed), with_valid).valid_actions == 1.0
     all_valid = np.mean([row.valid == (1, 2) for row in rows if not row.terminated])
-    assert score(track(), said).valid_actions == pytest.approx(all_valid)
+    assert score(track(), with_valid).valid_actions == pytest.approx(all_valid)
 
 
-def gathered(rows: list[Transition]) -> Dataset:
-    """Return transitions of the line as a dataset."""
-    seen, done = space_of(Track.observation_space), space_of(Track.action_space, "actions")
-    return Dataset.of(rows, observation_space=seen, action_space=done)
+def as_dataset(rows: list[Transition]) -> Dataset:
+    observations, actions = (
+        space_of(Track.observation_space),
+        space_of(Track.action_space, "actions"),
+    )
+    return Dataset.of(rows, observation_space=observations, action_space=actions)
 
 
 @pytest.mark.parametrize("name", ["Walker2d-v5", "Ant-v5"])
-def test_with_memory_the_true_environment_knows_what_single_observations_hide(name):
+def test_environment_model_with_memory_predicts_hidden_state(name):
     data = Dataset.load(ROOT / "data" / "cwm_data" / f"{name}.npz")
     rows = data.test[np.arange(150)]
     metric = PaperMetric.of(data.train)
-    bare, remembering = (
+    without, with_memory = (
         metric.ceiling(EnvironmentModel(environment(name), remembers=remembers), rows).accuracy
         for remembers in (False, True)
     )
-    assert bare < 0.75
-    assert remembering > 0.995
+    assert without < 0.75
+    assert with_memory > 0.995
 
 
 @pytest.mark.slow
-def test_programs_with_memory_reach_what_single_observations_hide():
-    folder = ROOT
+def test_programs_with_memory_predict_hidden_state():
     for name, file in {"Walker2d-v5": "walker2d", "Ant-v5": "ant"}.items():
-        rows = Dataset.load(folder / "data" / "cwm_data" / f"{name}.npz").test
-        text = (folder / "benchmarks" / "remembering" / f"{file}.py").read_text()
+        rows = Dataset.load(ROOT / "data" / "cwm_data" / f"{name}.npz").test
+        text = (ROOT / "benchmarks" / "remembering" / f"{file}.py").read_text()
         with Sandbox(tools=("mujoco",)) as sandbox:
             found = ProgramModel(text, sandbox).predict(rows)
         assert found.failure is None, name

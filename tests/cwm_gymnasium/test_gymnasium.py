@@ -1,4 +1,4 @@
-"""Gymnasium's environments as `cwm` sees them: their names, descriptions and refusals."""
+"""Gymnasium's environments in `cwm`: names, descriptions and errors."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ class Wild(House):
 
 class Lost(House):
     def __init__(self):
-        import a_module_that_nobody_has
+        import missing_module
 
 gym.register("House-v0", entry_point="houses:House", kwargs={"colour": "blue"})
 gym.register("Wild-v3", entry_point="houses:Wild")
@@ -73,12 +73,10 @@ gym.register("Lost-v0", entry_point=Lost)
 
 
 def find(name: str) -> EnvironmentSpec:
-    """Look up an environment."""
     return cwm_environments()[name]()
 
 
-def described(name: str, **env_args: object) -> str:
-    """Return the description of an environment."""
+def describe(name: str, **env_args: object) -> str:
     spec = find(name)
     return spec.describe(spec.make(**env_args))
 
@@ -93,22 +91,22 @@ def houses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         gym.registry.pop(name, None)
 
 
-def test_the_plugin_imports_nothing_heavy() -> None:
+def test_plugin_imports_no_heavy_packages() -> None:
     code = "import sys, cwm_gymnasium; print({'numpy', 'pydantic', 'gymnasium'} & {*sys.modules})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout == "set()\n"
 
 
-def test_only_what_can_be_made_is_listed() -> None:
+def test_only_usable_versions_are_listed() -> None:
     assert {"CartPole-v1", "Taxi-v4", "HalfCheetah-v5", "HalfCheetah-v4"} <= set(LISTED)
     assert not {"HalfCheetah-v2", "Pusher-v4", "GymV21Environment-v0"} & set(LISTED)
     assert len(cwm_environments()) == len({*cwm_environments()})
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_every_listed_environment_is_described_or_refused_in_one_line(name: str) -> None:
+def test_listed_environment_has_a_description_or_an_error_on_one_line(name: str) -> None:
     try:
-        text = described(name)
+        text = describe(name)
     except CwmError as refusal:
         assert str(refusal).startswith(f"{name} needs ")
         assert "pip install" in str(refusal)
@@ -128,30 +126,30 @@ def test_every_listed_environment_is_described_or_refused_in_one_line(name: str)
         ("LunarLander-v2", "LunarLander-v3"),
     ],
 )
-def test_a_version_that_is_made_no_more_resolves_to_its_successor(asked: str, found: str) -> None:
+def test_retired_version_resolves_to_its_successor(asked: str, found: str) -> None:
     spec = find(asked)
     assert spec.id == found
     assert spec.note == f"Gymnasium no longer includes {asked}: using {found}"
 
 
-def test_older_versions_that_are_still_made_are_left_alone() -> None:
+def test_older_usable_versions_are_not_replaced() -> None:
     for name in ("CartPole-v0", "HalfCheetah-v4"):
         assert (find(name).id, find(name).note) == (name, "")
 
 
-def test_an_id_without_a_version_is_the_newest_one() -> None:
+def test_id_without_a_version_means_the_newest_version() -> None:
     assert find("HalfCheetah").id == "HalfCheetah-v5"
     assert find("HalfCheetah").note == "HalfCheetah has no version: using HalfCheetah-v5"
 
 
 @pytest.mark.parametrize("name", ["Cartpole-v1", "CartPole-v9", "", "no such thing", "CartPole-v"])
-def test_unknown_ids_are_not_served(name: str) -> None:
+def test_unknown_ids_are_not_in_the_mapping(name: str) -> None:
     assert name not in cwm_environments()
     with pytest.raises(KeyError):
         cwm_environments()[name]
 
 
-def test_a_module_registers_its_own_environments(houses: str) -> None:
+def test_module_prefix_finds_environments_of_a_module(houses: str) -> None:
     spec = find("houses:House-v0")
     assert spec.id == "houses:House-v0"
     assert type(spec.make(doors=2).unwrapped).__name__ == "House"
@@ -159,15 +157,15 @@ def test_a_module_registers_its_own_environments(houses: str) -> None:
     assert find("houses:Wild-v1").id == "houses:Wild-v3"
 
 
-def test_a_module_or_environment_that_is_not_there_is_said_to_be(houses: str) -> None:
+def test_missing_module_or_environment_is_reported(houses: str) -> None:
     with pytest.raises(CwmError, match="there is no module 'nobody' for nobody:House-v0: install"):
         find("nobody:House-v0")
     with pytest.raises(UnknownNameError, match="did you mean houses:House-v0"):
         find("houses:Hous-v0")
 
 
-def test_a_description_is_the_docstring_the_spaces_and_the_arguments(houses: str) -> None:
-    assert described("houses:House-v0", doors=2) == (
+def test_description_consists_of_docstring_spaces_and_arguments(houses: str) -> None:
+    assert describe("houses:House-v0", doors=2) == (
         "A house with rooms.\n\n"
         "| room | number |\n|---|---|\n| hall | 0 |\n\n"
         "## Spaces\n"
@@ -183,63 +181,63 @@ def test_a_description_is_the_docstring_the_spaces_and_the_arguments(houses: str
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_a_description_keeps_to_the_dynamics(name: str) -> None:
-    text = described(name)
+def test_description_contains_only_the_dynamics(name: str) -> None:
+    text = describe(name)
     docstring = find(name).make().unwrapped.__doc__ or ""
     assert "## Action Space" in text
     assert len(text) < len(docstring)
     unwanted = ["Version History", "References", "![", "<a ", "```{", "gym.make", "Vectorized"]
-    assert not [words for words in unwanted if words in text]
+    assert not [part for part in unwanted if part in text]
     assert text.count("```") % 2 == 0
     assert "\n\n\n" not in text
 
 
-def test_tables_stay_tables() -> None:
-    assert "| 2 | Pole Angle | ~ -0.418 rad (-24°) | ~ 0.418 rad (24°) |" in described(
-        "CartPole-v1"
-    )
+def test_description_keeps_tables() -> None:
+    assert "| 2 | Pole Angle | ~ -0.418 rad (-24°) | ~ 0.418 rad (24°) |" in describe("CartPole-v1")
 
 
-def test_bounds_are_told_by_component() -> None:
+def test_description_lists_bounds_by_component() -> None:
     assert (
         "Observation: an array of shape (3,), float32, by component:\n"
         "  - 0 to 1: from -1 to 1\n"
         "  - 2: from -8 to 8\n"
         "Action: an array of shape (1,), float32, each from -2 to 2"
-    ) in described("Pendulum-v1")
+    ) in describe("Pendulum-v1")
 
 
-def test_the_time_limit_is_told_apart_from_termination() -> None:
+def test_description_distinguishes_time_limit_and_termination() -> None:
     sentence = (
         "Episodes are cut after {} steps by a time limit that is not part of `terminated` "
         "and that the observation does not show."
     )
-    assert described("CartPole-v1").endswith(sentence.format(500))
-    assert described("CartPole-v1", max_episode_steps=30).endswith(sentence.format(30))
-    assert "time limit" not in described("CliffWalking-v1")
+    assert describe("CartPole-v1").endswith(sentence.format(500))
+    assert describe("CartPole-v1", max_episode_steps=30).endswith(sentence.format(30))
+    assert "time limit" not in describe("CliffWalking-v1")
 
 
-def test_only_arguments_that_are_not_the_default_are_told() -> None:
-    assert "made with" not in described("FrozenLake-v1")
-    assert "made with `is_slippery=False`." in described("FrozenLake-v1", is_slippery=False)
-    assert "made with `map_name='8x8'`." in described("FrozenLake8x8-v1")
+def test_description_lists_only_changed_arguments() -> None:
+    assert "made with" not in describe("FrozenLake-v1")
+    assert "made with `is_slippery=False`." in describe("FrozenLake-v1", is_slippery=False)
+    assert "made with `map_name='8x8'`." in describe("FrozenLake8x8-v1")
 
 
-def test_an_environment_without_a_docstring_is_described_by_what_is_known() -> None:
-    text = described("HalfCheetah-v4")
+def test_description_without_a_docstring_has_the_known_facts() -> None:
+    text = describe("HalfCheetah-v4")
     assert text.startswith("The environment HalfCheetah-v4 (HalfCheetahEnv).")
     assert "It counts as solved at a return of 4800." in text
     assert "Observation: an array of shape (17,), float64, unbounded" in text
 
 
-def test_versions_name_the_packages_that_decide_the_behaviour(houses: str) -> None:
+def test_versions_contain_the_relevant_packages(houses: str) -> None:
     base = {"gymnasium": version("gymnasium"), "numpy": version("numpy")}
     assert find("CartPole-v1").versions() == base
     assert find("Ant-v5").versions() == base | {"mujoco": version("mujoco")}
 
 
 @pytest.mark.slow
-def test_an_environment_of_no_package_is_versioned_by_its_file(houses: str, tmp_path: Path) -> None:
+def test_version_of_a_module_without_a_package_is_its_file_hash(
+    houses: str, tmp_path: Path
+) -> None:
     before = find("houses:House-v0").versions()["houses"]
     assert before == find("houses:House-v0").versions()["houses"]
     with (tmp_path / "houses.py").open("a") as file:
@@ -255,24 +253,24 @@ def test_an_environment_of_no_package_is_versioned_by_its_file(houses: str, tmp_
         ("HalfCheetah-v5", {"wings": 2}, "cannot be made with wings=2"),
         ("houses:House-v0", {}, "House-v0 needs the argument 'doors': add --env-arg doors=VALUE"),
         ("houses:House-v0", {"doors": 10}, "cannot be made with doors=10 (ValueError: too many"),
-        ("houses:Lost-v0", {}, "Lost-v0 needs the module 'a_module_that_nobody_has': install"),
+        ("houses:Lost-v0", {}, "Lost-v0 needs the module 'missing_module': install"),
     ],
 )
-def test_an_environment_that_cannot_be_made_says_why(
+def test_error_names_why_an_environment_cannot_be_made(
     houses: str, name: str, env_args: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(CwmError) as refusal:
+    with pytest.raises(CwmError) as error:
         find(name).make(**env_args)
-    assert message in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_an_observation_that_cannot_be_served_is_refused(houses: str) -> None:
+def test_unsupported_observation_space_is_an_error(houses: str) -> None:
     with pytest.raises(CwmError, match="observations of a space Sequence are not supported"):
-        described("houses:Wild-v3")
+        describe("houses:Wild-v3")
 
 
-def test_gymnasium_and_mujoco_say_nothing(tmp_path: Path) -> None:
+def test_gymnasium_and_mujoco_print_nothing(tmp_path: Path) -> None:
     code = """
 from cwm_gymnasium import cwm_environments
 for name in ("CartPole-v0", "Taxi", "HalfCheetah-v4", "HalfCheetah-v5", "Pusher-v4"):
@@ -289,7 +287,7 @@ for name in ("CartPole-v0", "Taxi", "HalfCheetah-v4", "HalfCheetah-v5", "Pusher-
     assert not list(tmp_path.iterdir())
 
 
-def test_a_space_of_its_own_whose_values_are_text_is_served_as_text():
+def test_custom_space_with_text_values_is_a_text_space():
     class Mission(gym.Space):
         def sample(self, mask=None, probability=None):
             return "fetch the key"

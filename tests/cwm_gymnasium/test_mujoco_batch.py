@@ -1,4 +1,4 @@
-"""Returns of many plans in MuJoCo environments are what stepping gives."""
+"""Batches of plans in MuJoCo environments have the same returns as stepping."""
 
 import numpy as np
 import pytest
@@ -10,18 +10,17 @@ from cwm_gymnasium import mujoco_batch, mujoco_rewards
 
 NEWEST = [name for name in SUITES["cwmb"] if name.endswith("-v5")]
 OLDER = [name.replace("v5", "v4") for name in NEWEST if name != "Pusher-v5"]
-ENDING = ("Pendulum", "Double", "Hopper", "Walker", "Humanoid-", "Ant")
 
 
 def rewinder(env):
-    """Return what the environments of Gymnasium are rewound by."""
-    found = environment("CartPole-v1").rewinder
-    assert found
-    return found(env)
+    """Return the rewinder of an environment of Gymnasium."""
+    make_rewinder = environment("CartPole-v1").rewinder
+    assert make_rewinder
+    return make_rewinder(env)
 
 
 def states_of(env, rewind, *lengths):
-    """Save the environment after random steps."""
+    """Return saved states after these numbers of random steps."""
     env.action_space.seed(0)
     states = []
     for length in lengths:
@@ -38,7 +37,7 @@ def random_plans(env, *shape, dtype=float):
     return np.array([env.action_space.sample() for _ in range(count)], dtype).reshape(*shape, -1)
 
 
-def stepped(env, rewind, state, plan):
+def play_stepwise(env, rewind, state, plan):
     """Play a plan step by step."""
     rewind.load(state)
     returned = 0.0
@@ -51,13 +50,13 @@ def stepped(env, rewind, state, plan):
 
 
 def compare(env, *, steps, dtype=float):
-    """Compare a batch with stepping; return how many steps all plans took."""
+    """Compare a batch with stepping; return the total number of steps."""
     rewind = rewinder(env)
     states = states_of(env, rewind, 0, 3)
     plans = random_plans(env, 2, 3, steps, dtype=dtype)
     returns, taken = rewind.returns(states, plans)
     expected = [
-        stepped(env, rewind, s, p) for s, own in zip(states, plans, strict=True) for p in own
+        play_stepwise(env, rewind, s, p) for s, own in zip(states, plans, strict=True) for p in own
     ]
     assert rewind.unbatched == ""
     assert returns.ravel() == pytest.approx([returned for returned, _ in expected], rel=1e-6)
@@ -66,7 +65,7 @@ def compare(env, *, steps, dtype=float):
 
 
 @pytest.mark.parametrize("name", NEWEST)
-def test_a_batch_returns_what_stepping_does(name):
+def test_batch_equals_stepping(name):
     taken = compare(environment(name).make().unwrapped, steps=60)
     if name.startswith(("Inverted", "Hopper", "Walker", "Humanoid-")):
         assert taken < 6 * 60
@@ -74,7 +73,7 @@ def test_a_batch_returns_what_stepping_does(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NEWEST, *OLDER])
-def test_a_batch_returns_what_stepping_does_over_long_plans(name):
+def test_batch_equals_stepping_for_long_plans(name):
     compare(environment(name).make().unwrapped, steps=300, dtype=np.float32)
 
 
@@ -90,22 +89,22 @@ def test_a_batch_returns_what_stepping_does_over_long_plans(name):
         ("HumanoidStandup-v5", {"impact_cost_weight": 1e-3}),
     ],
 )
-def test_weights_and_ranges_are_those_of_the_instance(name, env_args):
+def test_weights_and_ranges_are_read_from_the_instance(name, env_args):
     compare(environment(name).make(**env_args).unwrapped, steps=20)
 
 
-def test_lanes_in_threads_are_the_same(monkeypatch):
+def test_threaded_simulations_equal_stepping(monkeypatch):
     monkeypatch.setattr(mujoco_batch, "Batch", None)
     for name in ("HalfCheetah-v5", "InvertedPendulum-v5"):
         compare(environment(name).make().unwrapped, steps=20)
 
 
-def test_more_plans_than_simulations_are_played_in_parts(monkeypatch):
-    monkeypatch.setattr("cwm_gymnasium.mujoco_batch.MOST", 4)
+def test_more_plans_than_simulations_are_played_in_several_batches(monkeypatch):
+    monkeypatch.setattr("cwm_gymnasium.mujoco_batch.MAX_SIMULATIONS", 4)
     compare(environment("InvertedPendulum-v5").make().unwrapped, steps=20)
 
 
-def test_a_smaller_batch_after_a_larger_one_is_right():
+def test_smaller_batch_after_a_larger_one_is_correct():
     env = environment("InvertedDoublePendulum-v5").make().unwrapped
     rewind = rewinder(env)
     states = states_of(env, rewind, 0, 2)
@@ -115,14 +114,14 @@ def test_a_smaller_batch_after_a_larger_one_is_right():
     assert alone[0] == pytest.approx(both[1, :2], rel=1e-9)
 
 
-def test_a_batch_that_differs_is_dropped_and_the_reason_kept(monkeypatch):
-    wrong = mujoco_rewards.MovingRewards.judge
+def test_wrong_batch_is_rejected_with_a_reason(monkeypatch):
+    correct = mujoco_rewards.MovingRewards.compute
 
-    def judge(self, view, before, after, actions):
-        gained, ended = wrong(self, view, before, after, actions)
+    def compute(self, view, before, after, actions):
+        gained, ended = correct(self, view, before, after, actions)
         return gained + 1e-3, ended
 
-    monkeypatch.setattr(mujoco_rewards.MovingRewards, "judge", judge)
+    monkeypatch.setattr(mujoco_rewards.MovingRewards, "compute", compute)
     env = environment("HalfCheetah-v5").make().unwrapped
     rewind = rewinder(env)
     (state,) = states_of(env, rewind, 0)
@@ -130,9 +129,9 @@ def test_a_batch_that_differs_is_dropped_and_the_reason_kept(monkeypatch):
     assert "returns" in rewind.unbatched
 
 
-def test_an_environment_of_other_rewards_is_stepped():
+def test_subclass_with_unknown_rewards_has_no_batch():
     class Sideways(HalfCheetahEnv):
-        """Rewarded for something else."""
+        """A subclass, whose rewards are therefore unknown."""
 
     env = Sideways()
     rewind = rewinder(env)
@@ -141,7 +140,7 @@ def test_an_environment_of_other_rewards_is_stepped():
     assert "no batched form" in rewind.unbatched
 
 
-def test_making_a_batch_leaves_the_environment_where_it_was():
+def test_batch_does_not_change_the_environment():
     env, twin = (environment("Hopper-v5").make().unwrapped for _ in range(2))
     for one in (env, twin):
         one.reset(seed=4)
@@ -152,5 +151,5 @@ def test_making_a_batch_leaves_the_environment_where_it_was():
     assert np.array_equal(env.reset()[0], twin.reset()[0])
 
 
-def test_only_environments_with_mujoco_are_taken():
+def test_environment_without_mujoco_has_no_rewinder():
     assert rewinder(environment("CartPole-v1").make()) is None

@@ -1,4 +1,4 @@
-"""The environments of the paper are found by the ids that it uses, described and played."""
+"""The environment ids of the paper: lookup, descriptions and a step."""
 
 import gymnasium as gym
 import numpy as np
@@ -41,16 +41,15 @@ HISTORY = """A house.
 """
 
 
-def made(name):
-    """Make an environment and describe it."""
+def make_and_describe(name):
     spec = cwm_environments()[name]()
     env = spec.make()
     return env, spec.describe(env)
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_an_id_of_the_paper_can_be_described_and_played(name):
-    env, text = made(name)
+def test_paper_id_can_be_described_and_played(name):
+    env, text = make_and_describe(name)
     assert text.count("## Action Space") == 1
     assert "## Observation Space" in text
     assert "Version History" not in text
@@ -63,7 +62,7 @@ def test_an_id_of_the_paper_can_be_described_and_played(name):
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_another_version_than_asked_for_is_announced(name):
+def test_replaced_version_has_a_note(name):
     spec = cwm_environments()[name]()
     assert (spec.note != "") == (spec.id != name) == (name in SUCCESSORS)
 
@@ -71,11 +70,11 @@ def test_another_version_than_asked_for_is_announced(name):
 @pytest.mark.parametrize(
     "name", [name for name in PAPER if name.endswith("-v4") and name not in SUCCESSORS]
 )
-def test_a_text_that_is_borrowed_says_so_and_what_differs(name):
-    env, text = made(name)
+def test_documentation_of_a_newer_version_lists_differences(name):
+    env, text = make_and_describe(name)
     newer = name.replace("-v4", "-v5")
     assert text.startswith(f"The environment {name} (")
-    assert f"It has no documentation of its own. This is the one of {newer}" in text
+    assert f"It has no documentation of its own. This is the documentation of {newer}" in text
     assert text.index("## Rewards") < text.index("## Differences\n") < text.index("## Spaces\n")
     assert f"shape {env.observation_space.shape}" in text[text.index("## Spaces") :]
     assert "info[" not in differences(text)
@@ -83,7 +82,6 @@ def test_a_text_that_is_borrowed_says_so_and_what_differs(name):
 
 
 def differences(text):
-    """Return the differences that a description mentions."""
     return text[text.index("## Differences\n") : text.index("## Spaces\n")]
 
 
@@ -94,24 +92,24 @@ def differences(text):
         ("Reacher-v4", 'Removed `"z - position_fingertip"` from the observation space'),
         ("InvertedPendulum-v4", "`healthy_reward` was given on every step"),
         ("InvertedDoublePendulum-v4", 'Excluded the `qfrc_constraint` ("constraint force")'),
-        ("HalfCheetah-v4", "Nothing that is said to have changed from HalfCheetah-v4"),
+        ("HalfCheetah-v4", "No documented change from HalfCheetah-v4"),
         ("Walker2d-v4", "different friction values for the two feet"),
         ("Ant-v4", "`use_contact_forces` which defaulted to `False`"),
         ("Humanoid-v4", "Restored `contact_cost`"),
         ("HumanoidStandup-v4", "Excluded the `cinert` & `cvel` & `cfrc_ext` of `worldbody`"),
     ],
 )
-def test_what_changed_with_the_next_version_is_told(name, fact):
-    assert fact in differences(made(name)[1])
+def test_differences_contain_changes_of_the_next_version(name, fact):
+    assert fact in differences(make_and_describe(name)[1])
 
 
-def test_only_changes_of_the_dynamics_since_a_version_are_kept():
+def test_changes_contain_only_later_changes_of_the_dynamics():
     assert changes(HISTORY, 2) == ["Fixed bug: `doors` opened."]
     assert changes(HISTORY, 1) == ["Fixed bug: `doors` opened.", "Windows are counted twice."]
     assert changes(HISTORY, 3) == changes("A house.", 0) == []
 
 
-def test_where_no_later_version_has_a_text_none_is_borrowed(monkeypatch):
+def test_description_without_any_documentation_has_only_spaces(monkeypatch):
     class Silent(gym.Env):
         observation_space = action_space = gym.spaces.Discrete(2)
 
@@ -127,5 +125,5 @@ def test_where_no_later_version_has_a_text_none_is_borrowed(monkeypatch):
     for name, maker in makers.items():
         spec = gym.envs.registration.EnvSpec(name, entry_point=maker)
         monkeypatch.setitem(gym.registry, name, spec)
-    text = made("CartPole-v7")[1]
+    text = make_and_describe("CartPole-v7")[1]
     assert text.startswith("The environment CartPole-v7 (Silent).\n\n## Spaces")

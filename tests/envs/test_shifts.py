@@ -81,7 +81,7 @@ def test_description_of_a_shifted_environment_reveals_no_constant() -> None:
         spec = environment(name)
         with closing(spec.make()) as old, closing(spec.make(shift=1)) as new:
             text = spec.describe(new).partition("## Spaces")[0]
-            assert text.startswith("This is a variant of what is documented below"), name
+            assert text.startswith("This is a variant of the environment documented below"), name
             assert "?" in text, name
             before, after = (numbers(env.unwrapped) for env in (old, new))
             assert spec.describe(old) == spec.describe(spec.make()), name
