@@ -1,4 +1,4 @@
-"""A household: tasks in words, from putting things away to cleaning, heating and cooling them."""
+"""Household environments: put things away, examine, clean, heat or cool them, as a text asks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ TASKS: dict[str, tuple[str, ...]] = {
     "Household-Clean-v0": ("clean",),
     "Household-Examine-v0": ("examine",),
 }
-"""The environments by id, and the families of tasks that their missions are from."""
+"""The families of missions of each environment id."""
 
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer all tasks together, and each family of tasks alone."""
+    """Add an environment with all families of missions, and one for each family."""
     return {name: partial(_specify, name) for name in TASKS}
 
 
 def _specify(name: str) -> EnvironmentSpec:
-    """Describe an environment; what that takes is imported when it is asked for."""
     from cwm_household.catalogue import specify
 
     return specify(name, TASKS[name])

@@ -1,4 +1,4 @@
-"""The household as environments that can be made, restored, shifted and described."""
+"""Specifications and descriptions of the household environments."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cwm_cli.envs.simulators import Values
 from cwm_cli.envs.spec import EnvironmentSpec, making
 from cwm_household.house import (
     ACTIONS,
+    ADJECTIVES,
     CELLS,
     CHORES,
     CLASSES,
-    MOST_STEPS,
+    MAX_STEPS,
     OPENABLE,
     PLACES,
     REVISION,
     ROOMS,
     SCHEMA,
-    SUITED,
-    THERE,
-    WORDS,
-    WORK,
+    SUITABLE,
+    THING_COUNT,
+    WORK_PLACES,
     Household,
 )
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 GUIDE = """# {name}
 
 A household with {places} places in {rooms} rooms and {there} things, and a mission in words. \
-Every episode has another mission, other things, and these in other places; nothing is out of \
-sight, also in places that are closed.
+Every episode has another mission, and other things in other places. All things are visible, also \
+in closed places.
 
 ## Observation
 A dict with two keys.
@@ -46,47 +46,48 @@ keeps its row for a whole episode: row 0 is the agent, then come the places, the
 {there} things. The columns are:
   - 0 class: {classes}.
   - 1 x, 2 y: where it is. Every place has an x and a y of its own: {cells}. The lamp is at the \
-desk. The agent is at a place, and a thing is where the place is in or on which it lies.
+desk. The agent is at a place, and a thing has the position of the place that contains it.
   - 3 state: {states}. Only {openable} are open or closed, and only the lamp is on or off.
-  - 4 temperature: {temperatures}. Only things have one; at the start it is that of the room.
+  - 4 temperature: {temperatures}. Only things have one; at the start it is `room`.
   - 5 surface: {surfaces}. Only things have one; at the start they are dirty.
-  - 6 held: 1 while the agent holds the thing, otherwise 0. What is held is where the agent is.
+  - 6 held: 1 while the agent holds the thing, otherwise 0. A held thing has the agent's position.
 
 ## Actions
 {actions}.
-Valid are the actions that can be carried out:
-- Going to any place but the one where the agent is. It takes what it holds with it.
+These actions are valid:
+- Going to any other place. The agent takes the held thing along.
 - Opening a closed place and closing an open one, if the agent is there.
-- Taking a thing that lies where the agent is, if the agent holds nothing, and the place is open \
-or cannot be closed.
-- Putting down what is held, in or on the place where the agent is, if that is open or cannot be \
+- Taking a thing at the place of the agent, if the agent holds nothing, and the place is open or \
+cannot be closed.
+- Putting down the held thing, in or on the place of the agent, if the place is open or cannot be \
 closed.
 - {work}
 - Using the lamp, if the agent is at the desk: it goes on if it was off, and off if it was on.
 Any other action changes nothing.
 
 ## Reward and end
-The mission is of one of these forms.
+The forms of missions are:
 {missions}
-The step that fulfils it rewards 1 and terminates the episode. All others reward 0. An episode is \
-cut off after {most} steps, which the observation does not count."""
+The step that fulfils the mission rewards 1 and terminates the episode. All others reward 0. An \
+episode is cut off after {most} steps. The observation does not contain the number of steps."""
 
-KNOWN = (
-    "Heating, cooling and cleaning what is held, if the agent is at the {heat}, the {cool} or the "
-    "{clean}, and that is open or cannot be closed. What is heated becomes hot, what is cooled "
-    "becomes cool, whatever it was before; what is cleaned becomes clean and stays so."
+STANDARD_WORK = (
+    "Heating, cooling and cleaning the held thing, if the agent is at the {heat}, the {cool} or "
+    "the {clean}, and this place is open or cannot be closed. Heating makes the thing hot and "
+    "cooling makes it cool, also if it was cool or hot before. Cleaning makes it clean for the "
+    "rest of the episode."
 )
 
-SHIFTED = (
-    "Heating, cooling and cleaning what is held. Each has a place of its own at which it can be "
-    "done, another one than in most households: one of the fridge, the microwave and the sink, "
-    "which has to be open if it can be closed. What is heated becomes hot, what is cooled becomes "
-    "cool, whatever it was before; what is cleaned becomes clean and stays so."
+SHIFTED_WORK = (
+    "Heating, cooling and cleaning the held thing. Each has its own place, which is different from "
+    "most households: the fridge, the microwave or the sink. The place has to be open if it can be "
+    "closed. Heating makes the thing hot and cooling makes it cool, also if it was cool or hot "
+    "before. Cleaning makes it clean for the rest of the episode."
 )
 
 
 def specify(name: str, families: Sequence[str]) -> EnvironmentSpec:
-    """Describe how to make an environment, and what can be done with it."""
+    """Return the specification of a household with missions of some families."""
     return EnvironmentSpec(
         id=name,
         make=partial(_make, name, tuple(families)),
@@ -102,11 +103,11 @@ def specify(name: str, families: Sequence[str]) -> EnvironmentSpec:
 
 
 def _make(name: str, families: tuple[str, ...], /, **env_args: Any) -> gym.Env[Any, Any]:
-    """Make an environment, or say in one line why not."""
+    """Make a household; raise `CwmError` for unknown arguments."""
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.wrappers import TimeLimit
 
-    most = env_args.pop("max_episode_steps", MOST_STEPS)
+    most = env_args.pop("max_episode_steps", MAX_STEPS)
     with making(name, env_args, ["max_episode_steps", "render_mode"]):
         env = Household(families, **env_args)
         env.spec = EnvSpec(name, entry_point=partial(Household, families), disable_env_checker=True)
@@ -118,16 +119,16 @@ def _house(env: gym.Env[Any, Any]) -> Household:
 
 
 def _describe(env: gym.Env[Any, Any]) -> str:
-    """Say how the household works; a shifted one does not give away where things are done."""
+    """Return the rules of the household; a shifted household does not reveal the work places."""
     house = _house(env)
-    fields = {field.name: _numbered(field.values) for field in SCHEMA.fields}
+    fields = {field.name: _enumerate(field.values) for field in SCHEMA.fields}
     return GUIDE.format(
         name=env.spec.id if env.spec else "Household",
         places=len(PLACES),
         rooms=len(ROOMS),
-        there=THERE,
-        slots=2 + len(PLACES) + THERE,
-        classes=_numbered(CLASSES),
+        there=THING_COUNT,
+        slots=2 + len(PLACES) + THING_COUNT,
+        classes=_enumerate(CLASSES),
         cells=", ".join(
             f"the {name} ({x}, {y})" for name, (x, y) in zip(PLACES, CELLS, strict=True)
         ),
@@ -135,37 +136,41 @@ def _describe(env: gym.Env[Any, Any]) -> str:
         states=fields["state"],
         temperatures=fields["temperature"],
         surfaces=fields["surface"],
-        actions=_numbered(ACTIONS),
-        work=KNOWN.format(**WORK) if house.work == WORK else SHIFTED,
-        missions="\n".join(map(_form, house.families)),
-        most=MOST_STEPS,
+        actions=_enumerate(ACTIONS),
+        work=STANDARD_WORK.format(**WORK_PLACES)
+        if house.work_places == WORK_PLACES
+        else SHIFTED_WORK,
+        missions="\n".join(map(_describe_family, house.families)),
+        most=MAX_STEPS,
     )
 
 
-def _form(family: str) -> str:
-    """Say what the missions of a family are like, and when one is fulfilled."""
-    kinds = ", ".join(SUITED[family])
+def _describe_family(family: str) -> str:
+    """Return an example of the missions of a family, and the condition that fulfils them."""
+    kinds = ", ".join(SUITABLE[family])
     example = next(words for words, chore in CHORES.items() if chore.family == family)
     if family == "examine":
         rule = "the agent holds the thing at the desk, and the lamp is on"
     else:
-        how = f"is {WORDS[family].strip()}, " if WORDS[family] else ""
-        rule = f"the thing {how}lies in or on the place, and is not held"
+        condition = f"{ADJECTIVES[family].strip()}, " if ADJECTIVES[family] else ""
+        rule = f"the thing is {condition}in or on the place, and not held"
     return f"- {example!r}, with one of {kinds}: fulfilled when {rule}."
 
 
-def _numbered(names: Sequence[str]) -> str:
-    """Write names with their numbers."""
+def _enumerate(names: Sequence[str]) -> str:
+    """Return names with their numbers, such as "0 free, 1 agent"."""
     return ", ".join(f"{number} {name}" for number, name in enumerate(names))
 
 
 def _versions() -> Mapping[str, str]:
-    """Name what decides how the household goes, with its versions."""
+    """Return the versions that determine the behaviour of the household."""
     return {"household": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}
 
 
 def _shift(env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
-    """Draw anew where things are heated, cooled and cleaned."""
-    house, places = _house(env), list(WORK.values())
-    while house.work == WORK:
-        house.work = {verb: places[at] for verb, at in zip(WORK, rng.permutation(3), strict=True)}
+    """Permute the places where things are heated, cooled and cleaned."""
+    house, places = _house(env), list(WORK_PLACES.values())
+    while house.work_places == WORK_PLACES:
+        house.work_places = {
+            verb: places[at] for verb, at in zip(WORK_PLACES, rng.permutation(3), strict=True)
+        }

@@ -1,4 +1,4 @@
-"""The household: its actions, the feasibility of every task, and `cwm` commands on it."""
+"""The household environments: rules, missions, observations and induction on them."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from cwm_household.house import (
     ACTIONS,
     CHORES,
     PLACES,
-    SUITED,
-    Belonging,
+    SUITABLE,
     Chore,
     Household,
+    HouseholdItem,
     State,
 )
 from cwm_induction.objects.inducing import induce
@@ -28,7 +28,7 @@ FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
 )
 
 
-def standing(chore, place, *items, opened=(), lit=False):
+def make_house(chore, place, *items, opened=(), lit=False):
     """Return a household in a given state."""
     house = Household(FAMILIES, render_mode="ansi")
     assert chore.words in CHORES
@@ -36,13 +36,16 @@ def standing(chore, place, *items, opened=(), lit=False):
     return house
 
 
-def said(house, *sentences):
-    """Execute sentences, and return the answers without observations."""
+def execute(house, *sentences):
+    """Execute sentences, and return reward and termination of each step."""
     return [house.step(ACTIONS.index(sentence))[1:3] for sentence in sentences]
 
 
 def solution(house):
-    """Return the fewest actions with the thing of the mission that fulfil it, by breadth."""
+    """Return a shortest plan for the mission, by breadth-first search.
+
+    The plan uses only actions that concern the thing of the mission.
+    """
     kind, family = house.chore.kind, house.chore.family
     verbs = {"go", "open", "put", "take", "use" if family == "examine" else family}
     usable = {
@@ -59,31 +62,35 @@ def solution(house):
             if there in paths:
                 continue
             paths[there] = [*paths[here], action]
-            if house.fulfilled(there):
+            if house.is_fulfilled(there):
                 house.state = start
                 return paths[there]
             waiting.append(there)
-    raise AssertionError(f"nobody can {house.chore.words}")
+    raise AssertionError(f"no plan for: {house.chore.words}")
 
 
-APPLE, MUG, BOOK = Belonging("apple", TABLE), Belonging("mug", TABLE), Belonging("book", TABLE)
+APPLE, MUG, BOOK = (
+    HouseholdItem("apple", TABLE),
+    HouseholdItem("mug", TABLE),
+    HouseholdItem("book", TABLE),
+)
 NOTHING = (0.0, False)
 
 
 class TestRules:
-    def test_a_thing_is_taken_carried_along_and_put_down_one_at_a_time(self):
-        house = standing(Chore("pick", "apple", "desk"), TABLE, APPLE, MUG)
-        answers = said(house, "take the apple", "take the mug", "go to the desk", "put it down")
+    def test_agent_carries_one_thing_at_a_time(self):
+        house = make_house(Chore("pick", "apple", "desk"), TABLE, APPLE, MUG)
+        answers = execute(house, "take the apple", "take the mug", "go to the desk", "put it down")
         assert answers == [NOTHING] * 3 + [(1.0, True)]
         assert house.state.items == (APPLE._replace(place=DESK), MUG)
 
-    def test_what_is_in_a_closed_place_is_seen_but_neither_taken_nor_joined(self):
-        inside = Belonging("apple", FRIDGE)
-        house = standing(Chore("pick", "apple", "table"), FRIDGE, inside, MUG)
+    def test_closed_place_shows_things_but_rejects_take_and_put(self):
+        inside = HouseholdItem("apple", FRIDGE)
+        house = make_house(Chore("pick", "apple", "table"), FRIDGE, inside, MUG)
         assert "(closed): the apple" in house.render()
-        said(house, "take the apple")
+        execute(house, "take the apple")
         assert house.state.held is None
-        said(house, "open the fridge", "take the apple", "close the fridge", "put it down")
+        execute(house, "open the fridge", "take the apple", "close the fridge", "put it down")
         assert house.state.held is not None
 
     @pytest.mark.parametrize(
@@ -94,34 +101,34 @@ class TestRules:
             ("clean", MUG, "sink", "clean it"),
         ],
     )
-    def test_things_are_heated_cooled_and_cleaned_where_that_is_done(
+    def test_things_are_heated_cooled_and_cleaned_only_at_the_work_place(
         self, family, thing, place, sentence
     ):
-        house = standing(Chore(family, thing.kind, "desk"), TABLE, thing)
-        assert said(house, f"take the {thing.kind}", sentence, "go to the desk", "put it down") == (
-            [NOTHING] * 4
-        )
+        house = make_house(Chore(family, thing.kind, "desk"), TABLE, thing)
+        assert execute(
+            house, f"take the {thing.kind}", sentence, "go to the desk", "put it down"
+        ) == ([NOTHING] * 4)
         opening = [] if place == "sink" else [f"open the {place}"]
-        way = [f"take the {thing.kind}", f"go to the {place}", *opening, sentence]
-        assert said(house, *way, "go to the desk", "put it down")[-1] == (1.0, True)
+        plan = [f"take the {thing.kind}", f"go to the {place}", *opening, sentence]
+        assert execute(house, *plan, "go to the desk", "put it down")[-1] == (1.0, True)
 
-    def test_what_is_heated_is_no_longer_cool(self):
-        house = standing(
+    def test_heated_thing_is_no_longer_cool(self):
+        house = make_house(
             Chore("cool", "apple", "desk"),
             MICROWAVE,
-            Belonging("apple", MICROWAVE, "cool", held=True),
+            HouseholdItem("apple", MICROWAVE, "cool", held=True),
             opened=["microwave"],
         )
-        assert said(house, "heat it", "go to the desk", "put it down")[-1] == NOTHING
+        assert execute(house, "heat it", "go to the desk", "put it down")[-1] == NOTHING
         assert house.state.items[0].temperature == "hot"
 
-    def test_a_thing_is_examined_in_the_hand_at_the_desk_with_the_lamp_on(self):
-        house = standing(Chore("examine", "book"), TABLE, BOOK)
-        assert said(house, "use the lamp", "go to the desk", "use the lamp") == [NOTHING] * 3
-        assert said(house, "go to the table", "take the book") == [NOTHING] * 2
-        assert said(house, "go to the desk") == [(1.0, True)]
+    def test_examining_needs_a_held_thing_at_the_desk_and_the_lamp_on(self):
+        house = make_house(Chore("examine", "book"), TABLE, BOOK)
+        assert execute(house, "use the lamp", "go to the desk", "use the lamp") == [NOTHING] * 3
+        assert execute(house, "go to the table", "take the book") == [NOTHING] * 2
+        assert execute(house, "go to the desk") == [(1.0, True)]
 
-    def test_valid_is_what_changes_something(self):
+    def test_valid_actions_change_the_state(self):
         env = environment("Household-v0").make()
         env.reset(seed=1)
         house, rng = env.unwrapped, np.random.default_rng(0)
@@ -132,8 +139,8 @@ class TestRules:
             assert (action in valid) == (house.state != before) or ACTIONS[action].endswith("it")
             assert info["valid_actions"] == house.valid_actions()
 
-    def test_invalid_is_what_cannot_be_carried_out(self):
-        house = standing(Chore("pick", "apple", "desk"), TABLE, APPLE)
+    def test_valid_actions_are_complete(self):
+        house = make_house(Chore("pick", "apple", "desk"), TABLE, APPLE)
         valid = {ACTIONS[action] for action in house.valid_actions()}
         going = {f"go to the {place}" for place in PLACES if place != "table"}
         assert valid == {*going, "take the apple"}
@@ -141,27 +148,27 @@ class TestRules:
 
 class TestTasks:
     @pytest.mark.parametrize("name", TASKS)
-    def test_every_task_can_be_done_and_earns_one(self, name):
+    def test_every_mission_can_be_fulfilled_with_reward_one(self, name):
         env = environment(name).make()
         for seed in range(4):
             env.reset(seed=seed)
             house = env.unwrapped
-            assert house.chore.family in TASKS[name] and not house.fulfilled(house.state)
+            assert house.chore.family in TASKS[name] and not house.is_fulfilled(house.state)
             *before, last = [env.step(action)[1:4] for action in solution(house)]
             assert set(before) <= {(0.0, False, False)} and last == (1.0, True, False)
 
-    def test_every_mission_is_a_goal_of_its_own_and_about_what_suits_it(self):
+    def test_missions_are_unique_and_name_suitable_things(self):
         assert len(CHORES) == len(set(CHORES.values())) > 150
-        assert all(chore.kind in SUITED[chore.family] for chore in CHORES.values())
-        env, met = environment("Household-v0").make(), set()
+        assert all(chore.kind in SUITABLE[chore.family] for chore in CHORES.values())
+        env, families = environment("Household-v0").make(), set()
         for seed in range(60):
             env.reset(seed=seed)
-            met.add(env.unwrapped.chore.family)
-        assert met == set(FAMILIES)
+            families.add(env.unwrapped.chore.family)
+        assert families == set(FAMILIES)
 
 
 class TestEnvironment:
-    def test_it_keeps_to_its_spaces(self):
+    def test_observations_are_in_the_space(self):
         env = environment("Household-v0").make()
         check_env(env.unwrapped, skip_render_check=True)
         observation, _ = env.reset(seed=0)
@@ -171,7 +178,7 @@ class TestEnvironment:
         ]
         assert kinds[:-4] == ["agent", *PLACES, "lamp"] and len(set(kinds[-4:])) == 4
 
-    def test_it_is_restored_exactly_from_what_is_seen(self):
+    def test_household_is_restored_exactly_from_observations(self):
         spec = environment("Household-v0")
         rows = record(spec, episodes=2, test_episodes=1, max_steps=40, policy="random")
         answers = EnvironmentModel(spec).predict(rows)
@@ -180,31 +187,31 @@ class TestEnvironment:
             if column.startswith(("next_observations", "rewards", "terminations", "valid")):
                 np.testing.assert_array_equal(values, rows.columns[column])
 
-    def test_it_is_saved_and_loaded_exactly_and_its_observations_tell_its_states(self):
+    def test_opening_detects_a_deterministic_fully_observed_household(self):
         opening = Opening.of(environment("Household-v0"), {})
         assert opening.deterministic and opening.observed
 
-    def test_a_shift_moves_where_things_are_done_and_the_guide_does_not_tell(self):
+    def test_shift_moves_work_places_and_the_guide_does_not_reveal_them(self):
         spec = environment("Household-Heat-v0")
         standard, shifted = spec.make(), spec.make(shift=1)
-        assert shifted.unwrapped.work != standard.unwrapped.work
+        assert shifted.unwrapped.work_places != standard.unwrapped.work_places
         assert "at the microwave, the fridge or the sink" in spec.describe(standard)
-        assert "another one than in most households" in spec.describe(shifted)
+        assert "different from most households" in spec.describe(shifted)
         shifted.reset(seed=0)
         assert solution(shifted.unwrapped)
 
-    def test_it_says_in_words_how_it_stands(self):
-        house = standing(Chore("heat", "apple", "table"), FRIDGE, APPLE._replace(held=True), MUG)
+    def test_household_renders_as_text(self):
+        house = make_house(Chore("heat", "apple", "table"), FRIDGE, APPLE._replace(held=True), MUG)
         text = house.render()
         assert "Mission: put the hot apple on the table." in text
         assert "the fridge (closed) <- you are here" in text
         assert "You hold the apple." in text
 
-    def test_wrong_arguments_are_refused_in_one_line(self):
+    def test_unknown_argument_is_an_error(self):
         with pytest.raises(CwmError, match="unknown argument of Household-v0"):
             environment("Household-v0").make(rooms=3)
 
-    def test_rules_over_its_objects_are_found_where_no_row_goes_anywhere(self):
+    def test_induction_finds_the_rules_without_rows_of_movement(self):
         spec = environment("Household-v0")
         rows = record(spec, episodes=3, test_episodes=1, max_steps=30, policy="random").train
         rows = rows[np.flatnonzero(rows.columns["actions"] >= len(PLACES))]
