@@ -1,4 +1,4 @@
-"""Read to Fight Monsters, a game of words in which a manual says who beats whom."""
+"""Read to Fight Monsters (RTFM), a text game with a manual about items and monsters."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
 
 SHUFFLED = {"RTFM-v0": False, "RTFM-shuffled-v0": True}
-"""The environments by id, and whether each episode has a manual and a goal of its own."""
+"""For each environment id, whether every episode has a new manual and goal."""
 
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer the game that the paper plays, and the one in which the manual has to be read."""
+    """Add the game of the paper, and a variant that requires reading the manual."""
     return {name: partial(_specify, name) for name in SHUFFLED}
 
 
 def _specify(name: str) -> EnvironmentSpec:
-    """Describe an environment; what that takes is imported when it is asked for."""
     from cwm_rtfm.catalogue import specify
 
     return specify(name, shuffled=SHUFFLED[name])

@@ -1,7 +1,7 @@
-"""Read to Fight Monsters as an environment of Gymnasium.
+"""Read to Fight Monsters as a Gymnasium environment.
 
-The words of the game come first, with the manual and the goal that say what they mean in an
-episode; then the board as texts, `board[row][column][slot]`; then the game.
+The module defines the words, manuals and goals of the game, then the board as texts,
+`board[row][column][slot]`, then the game itself.
 """
 
 from __future__ import annotations
@@ -27,16 +27,22 @@ MONSTERS = ("demon", "dragon", "jinn")
 ITEMS = ("axe", "bow", "daggers", "hammer", "polearm", "shield", "staff", "sword")
 
 FOES = frozenset(map(" ".join, product(ELEMENTS, MONSTERS)))
-"""Monsters as they stand on the board: "cold dragon"."""
+"""Monsters as texts of the board, such as "cold dragon"."""
 
 WEAPONS = frozenset(map(" ".join, product(MODIFIERS, ITEMS)))
-"""Items as they lie on the board or are held: "shimmering axe"."""
+"""Items as texts of the board and the inventory, such as "shimmering axe"."""
 
 THINGS = FOES | WEAPONS
 
 
 class Rules(NamedTuple):
-    """Which modifier beats each of `ELEMENTS`, who is each of `GROUPS`, and which to defeat."""
+    """The rules of an episode.
+
+    Attributes:
+        modifiers: The modifier that beats each of `ELEMENTS`.
+        monsters: The monster of each of `GROUPS`.
+        group: The group to defeat.
+    """
 
     modifiers: tuple[str, ...]
     monsters: tuple[str, ...]
@@ -44,7 +50,7 @@ class Rules(NamedTuple):
 
     @property
     def manual(self) -> str:
-        """The facts, a sentence each."""
+        """The text of the manual, with a sentence for each fact."""
         weapons = zip(self.modifiers, ELEMENTS, strict=True)
         members = zip(self.monsters, GROUPS, strict=True)
         facts = [f"{modifier} beat {element}." for modifier, element in weapons]
@@ -52,25 +58,25 @@ class Rules(NamedTuple):
 
     @property
     def goal(self) -> str:
-        """What to do."""
+        """The text of the goal."""
         return f"defeat the {self.group}"
 
     def beats(self, held: str, foe: str) -> bool:
-        """Whether who holds this wins against a monster."""
+        """Return whether a held item wins against a monster."""
         element = foe.split()[0]
         return held.split()[0] == self.modifiers[ELEMENTS.index(element)]
 
     def is_target(self, foe: str) -> bool:
-        """Whether a monster is the one to defeat."""
+        """Return whether a monster belongs to the group to defeat."""
         return foe.split()[1] == self.monster(self.group)
 
     def monster(self, group: str) -> str:
-        """Return who is of a group."""
+        """Return the monster of a group."""
         return self.monsters[GROUPS.index(group)]
 
 
 class Cast(NamedTuple):
-    """The player and the four things of an episode, in the order in which they are placed."""
+    """The player and the four things of an episode, in the order of their placement."""
 
     player: str
     target: str
@@ -80,7 +86,7 @@ class Cast(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """The rules of an episode, and who and what is on its board."""
+    """The rules of an episode, and the player and things on its board."""
 
     rules: Rules
     cast: Cast
@@ -94,14 +100,14 @@ PUBLISHED = Scene(
     ),
     Cast(YOU, "cold dragon", "shimmering axe", "grandmasters bow", "fire demon"),
 )
-"""What the paper's environment has in every episode."""
+"""The rules and things of all episodes in the paper's environment."""
 
 
 def draw(rng: np.random.Generator) -> Scene:
-    """Draw the rules of an episode, and the monsters and items by them.
+    """Draw the rules of an episode, and suitable monsters and items.
 
-    The second monster differs from the one to defeat in group and element, and
-    the second item beats the second monster.
+    The second monster has another group and element than the target, and the second item beats
+    the second monster.
     """
     books = list(library().values())
     rules = books[rng.integers(len(books))]
@@ -121,8 +127,8 @@ def draw(rng: np.random.Generator) -> Scene:
 @cache
 def library() -> Mapping[tuple[str, str], Rules]:
     """Return all possible rules by their manual and goal."""
-    every = product(permutations(MODIFIERS), permutations(MONSTERS), GROUPS)
-    books = [Rules(*choice) for choice in every]
+    choices = product(permutations(MODIFIERS), permutations(MONSTERS), GROUPS)
+    books = [Rules(*choice) for choice in choices]
     return {(book.manual, book.goal): book for book in books}
 
 
@@ -135,21 +141,21 @@ Board = tuple[tuple[tuple[str, str], ...], ...]
 INNER: tuple[Cell, ...] = tuple(
     (row, column) for row in range(1, SIZE - 1) for column in range(1, SIZE - 1)
 )
-"""Cells in which one can stand."""
+"""Cells that the player can enter."""
 
 _INSIDE = frozenset(INNER)
 
 
 def is_wall(cell: Cell) -> bool:
-    """Whether nobody can enter a cell."""
+    """Return whether a cell is a wall or outside the board."""
     return cell not in _INSIDE
 
 
 def board_of(player: Cell | None, things: Mapping[Cell, str]) -> Board:
-    """Write down what is in every cell.
+    """Return the board as texts.
 
-    A cell has two slots because the faster of two things in it comes first;
-    here nothing ever shares a cell with another, so the second stays empty.
+    A cell has two slots, for the faster and the slower of two things. In this game, no two things
+    are in one cell, so the second slot is always empty.
     """
     return tuple(
         tuple((_word((row, column), player, things), EMPTY) for column in range(SIZE))
@@ -157,8 +163,8 @@ def board_of(player: Cell | None, things: Mapping[Cell, str]) -> Board:
     )
 
 
-def placed(board: Board) -> tuple[Cell | None, dict[Cell, str]] | None:
-    """Read where the player and all things are, None where that is no board of the game."""
+def read_board(board: Board) -> tuple[Cell | None, dict[Cell, str]] | None:
+    """Return the cells of the player and of all things; None if the board is invalid."""
     words = {cell: board[cell[0]][cell[1]][0] for cell in INNER}
     players = [cell for cell, word in words.items() if word == YOU]
     player = players[0] if players else None
@@ -166,16 +172,15 @@ def placed(board: Board) -> tuple[Cell | None, dict[Cell, str]] | None:
     return (player, things) if board_of(player, things) == board else None
 
 
-def drawn(board: Board, around: Mapping[str, str]) -> str:
-    """Draw a board in characters, and under it a line for each text that belongs to it."""
+def draw_text(board: Board, texts: Mapping[str, str]) -> str:
+    """Return a board as lines of text, followed by a line for each of `texts`."""
     words = [[slot if slot != EMPTY else "." for slot, _ in row] for row in board]
     widths = [max(map(len, column)) for column in zip(*words, strict=True)]
     rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in words]
-    return "\n".join([*rows, "", *(f"{name}: {text}" for name, text in around.items())])
+    return "\n".join([*rows, "", *(f"{name}: {text}" for name, text in texts.items())])
 
 
 def _word(cell: Cell, player: Cell | None, things: Mapping[Cell, str]) -> str:
-    """Return what is first in a cell."""
     if is_wall(cell):
         return WALL
     return YOU if cell == player else things.get(cell, EMPTY)
@@ -185,23 +190,31 @@ MOVES: dict[int, Cell] = {0: (0, 0), 1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1
 """Stay, up, down, left and right."""
 
 REVISION = "1"
-"""Raised whenever the game goes another way."""
+"""The version of the rules; increase it with every change of behaviour."""
 
-MOST_STEPS = 1000
-"""The step in which an episode is lost if it is not over before."""
+MAX_STEPS = 1000
+"""An episode without an end is lost in this step."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 
 
 class Rtfm(gym.Env[Any, Any]):
-    """Read to Fight Monsters, with monsters that stand still (Zhong et al., ICLR 2020).
+    """Read to Fight Monsters with monsters that do not move (Zhong et al., ICLR 2020).
 
-    The state is what is observed, and the number of steps, which is not: the
-    thousandth step loses, and `terminated` says so, because that is a rule of
-    the game with a reward of its own. Nothing is ever truncated.
+    The state consists of the observation and the number of steps, which is not observed. The
+    1,000th step loses and terminates, because this is a rule of the game with its own reward.
+    Episodes are never truncated.
+
+    Args:
+        shuffled: Draw a manual, a goal, monsters and items for each episode.
+        time_penalty: The reward of a step that does not end the episode.
+        render_mode: None or "ansi".
+
+    Raises:
+        ValueError: The render mode is unknown, or the penalty is not finite.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's way
+    metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
 
     def __init__(
         self,
@@ -228,7 +241,7 @@ class Rtfm(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: everything stands somewhere else, nothing is held."""
+        """Start an episode with new positions and an empty inventory."""
         super().reset(seed=seed)
         rules, cast = draw(self.np_random) if self.shuffled else PUBLISHED
         self.manual, self.goal = rules.manual, rules.goal
@@ -240,7 +253,7 @@ class Rtfm(gym.Env[Any, Any]):
         return self.observation(), self._info()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move, take what lies there, or fight whoever stands there."""
+        """Move the player, who takes an item or fights a monster in the new cell."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one from 0 to 4")
         if not self.manual:
@@ -253,7 +266,7 @@ class Rtfm(gym.Env[Any, Any]):
         return self.observation(), reward, terminated, False, self._info()
 
     def valid_actions(self) -> tuple[int, ...]:
-        """Return the actions that walk into no wall; all of them once the player is dead."""
+        """Return the actions that do not lead into a wall; all actions if the player is dead."""
         if self.player is None:
             return tuple(MOVES)
         row, column = self.player
@@ -261,21 +274,25 @@ class Rtfm(gym.Env[Any, Any]):
         return tuple(action for action, (y, x) in moves if not is_wall((row + y, column + x)))
 
     def observation(self) -> tuple[Any, ...]:
-        """Return what is seen: the manual and the goal only where they differ between episodes."""
-        told = (self.manual, self.goal) if self.shuffled else ()
-        return (board_of(self.player, self.things), self.inventory, *told)
+        """Return board and inventory; in the shuffled game, also manual and goal."""
+        texts = (self.manual, self.goal) if self.shuffled else ()
+        return (board_of(self.player, self.things), self.inventory, *texts)
 
     def restore(self, observation: tuple[Any, ...]) -> bool:
-        """Stand at an observation, with all steps to go; False where it is none of the game."""
+        """Set the game to an observation, and the number of steps to 0.
+
+        Returns:
+            False if the observation is invalid; the game then does not change.
+        """
         if not self.observation_space.contains(observation):
             return False
-        board, inventory, *told = observation
-        found = placed(board)
-        manual, goal = told or (PUBLISHED.rules.manual, PUBLISHED.rules.goal)
-        known = (manual, goal) in library() and inventory in WEAPONS | {EMPTY}
-        if found is None or not known:
+        board, inventory, *texts = observation
+        positions = read_board(board)
+        manual, goal = texts or (PUBLISHED.rules.manual, PUBLISHED.rules.goal)
+        is_known = (manual, goal) in library() and inventory in WEAPONS | {EMPTY}
+        if positions is None or not is_known:
             return False
-        self.player, self.things = found
+        self.player, self.things = positions
         self.inventory, self.manual, self.goal, self.steps = inventory, manual, goal, 0
         return True
 
@@ -284,10 +301,10 @@ class Rtfm(gym.Env[Any, Any]):
         if self.render_mode is None:
             return None
         texts = {"inventory": self.inventory, "manual": self.manual, "goal": self.goal}
-        return drawn(board_of(self.player, self.things), texts)
+        return draw_text(board_of(self.player, self.things), texts)
 
     def _enter(self, cell: Cell) -> None:
-        """Arrive in a cell; a wall lets nobody in."""
+        """Move the player into a cell, unless it is a wall."""
         if is_wall(cell):
             return
         thing = self.things.get(cell, EMPTY)
@@ -295,22 +312,22 @@ class Rtfm(gym.Env[Any, Any]):
             self.player = None
             return
         if thing in WEAPONS:
-            self.inventory = thing  # what was held before is gone
+            self.inventory = thing  # an item held before is destroyed
         self.things.pop(cell, None)
         self.player = cell
 
     def _outcome(self) -> tuple[float, bool]:
-        """Return the reward, and whether the episode is over."""
+        """Return the reward of the step, and whether the episode is over."""
         foes = [thing for thing in self.things.values() if thing in FOES]
         dead = self.player is None
-        if not (dead or len(foes) < 2 or self.steps >= MOST_STEPS):
+        if not (dead or len(foes) < 2 or self.steps >= MAX_STEPS):
             return self.time_penalty, False
         won = not dead and not any(map(self._rules.is_target, foes))
         return (1.0 if won else -1.0), True
 
     @property
     def _rules(self) -> Rules:
-        """The rules of the episode, as the manual and the goal have them."""
+        """The rules in the manual and the goal of the episode."""
         return library()[self.manual, self.goal]
 
     def _info(self) -> dict[str, Any]:
@@ -318,15 +335,17 @@ class Rtfm(gym.Env[Any, Any]):
 
 
 def _observations(*, shuffled: bool) -> spaces.Tuple[Any]:
-    """Return the space of board and inventory, and of manual and goal where these are drawn."""
+    """Return the observation space; the shuffled game has two more texts."""
     longest = max(map(len, WEAPONS | FOES))
     board = spaces.Tuple(
-        spaces.Tuple(spaces.Tuple([_texts(longest), _texts(longest)]) for _ in range(SIZE))
+        spaces.Tuple(
+            spaces.Tuple([_text_space(longest), _text_space(longest)]) for _ in range(SIZE)
+        )
         for _ in range(SIZE)
     )
-    told = [max(map(len, texts)) for texts in zip(*library(), strict=True)] if shuffled else []
-    return spaces.Tuple([board, *map(_texts, [longest, *told])])
+    books = [max(map(len, texts)) for texts in zip(*library(), strict=True)] if shuffled else []
+    return spaces.Tuple([board, *map(_text_space, [longest, *books])])
 
 
-def _texts(longest: int) -> spaces.Text:
-    return spaces.Text(longest, charset=LETTERS)
+def _text_space(max_length: int) -> spaces.Text:
+    return spaces.Text(max_length, charset=LETTERS)

@@ -1,4 +1,4 @@
-"""The game in words: what is ahead and what is held, and what the manual says of both."""
+"""The game in words: the next cell, the held item, and the facts of the manual about both."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from cwm_rtfm.game import (
     board_of,
     is_wall,
     library,
-    placed,
+    read_board,
 )
 
 GUIDE = """A game on a board of four by four cells, with walls around. There are monsters, each \
 with an element, and items, each with a modifier. A manual says which modifiers beat which \
-elements, and to which group each kind of monster belongs; a goal says which group to defeat. The \
+elements, and defines the group of each kind of monster; a goal says which group to defeat. The \
 player holds one item at most. Elements: {elements}. Monsters: {monsters}. Modifiers: {modifiers}. \
 Items: {items}. Groups: {groups}."""
 
-WAYS = ("stay", "up", "down", "left", "right")
+DIRECTIONS = ("stay", "up", "down", "left", "right")
 NONE = "none"
 
 MOVED, STAYED, TOOK, DIED, WON, MISSED, LATE = (
@@ -52,45 +52,57 @@ MOVED, STAYED, TOOK, DIED, WON, MISSED, LATE = (
 )
 """Kinds of change."""
 
-SAID = {
+SENTENCES = {
     MOVED: "You go into the next cell.",
     STAYED: "You stay where you are.",
     DIED: "You die.",
-    WON: "You defeat the monster that you were to defeat.",
-    MISSED: "You defeat a monster that you were not to defeat.",
+    WON: "You defeat the monster of the goal.",
+    MISSED: "You defeat another monster than the goal demands.",
     LATE: "You run out of time.",
 }
-PLAIN = {kind: Change(text, kind) for kind, text in SAID.items()}
+PLAIN = {kind: Change(text, kind) for kind, text in SENTENCES.items()}
 ENDS = (DIED, WON, MISSED, LATE)
 
 
 class RtfmState(NamedTuple):
-    """What an observation tells."""
+    """The content of an observation.
+
+    Attributes:
+        player: The cell of the player; None if the player is dead.
+        things: Monsters and items by cell.
+        held: The held item, or `EMPTY`.
+        rules: The rules of the episode.
+        texts: The manual and the goal, if they are part of observations.
+    """
 
     player: Cell | None
     things: Mapping[Cell, str]
     held: str
     rules: Rules
-    told: tuple[str, ...]
+    texts: tuple[str, ...]
 
     def ahead(self, action: int) -> Cell | None:
-        """Return where an action leads to, None where nobody is there to act."""
+        """Return the target cell of an action, or None if the player is dead."""
         if self.player is None:
             return None
         row, column = MOVES[action]
         return self.player[0] + row, self.player[1] + column
 
     def observation(self) -> tuple[Any, ...]:
-        """Return what is seen."""
-        return board_of(self.player, self.things), self.held, *self.told
+        """Return the observation with this content."""
+        return board_of(self.player, self.things), self.held, *self.texts
 
 
 class RtfmWords(TextView):
-    """Where the player goes, what is there, and what the manual says of it."""
+    """A text view of the game.
+
+    Its facts are the direction, the content of the next cell, the held item, and the facts of the
+    manual about them.
+    """
 
     kinds = (MOVED, STAYED, TOOK, DIED, WON, MISSED, LATE)
     vocabulary: Mapping[str, tuple[str, ...]] = {
-        "way": WAYS,
+        "way": DIRECTIONS,
         "ahead": ("nothing", "wall", "monster", "item"),
         "element ahead": (NONE, *ELEMENTS),
         "group ahead": (NONE, *GROUPS),
@@ -109,7 +121,7 @@ class RtfmWords(TextView):
         self._copy = Rtfm(shuffled=game.shuffled, time_penalty=game.time_penalty)
 
     def guide(self) -> str:
-        """Describe what there is, and nothing of what happens."""
+        """Return a description of the game without the effects of actions."""
         return GUIDE.format(
             elements=", ".join(ELEMENTS),
             monsters=", ".join(MONSTERS),
@@ -119,27 +131,27 @@ class RtfmWords(TextView):
         )
 
     def state(self, observation: Any) -> str:
-        """Say where everything is, and what manual and goal say."""
-        now = situation(observation)
-        lying = [f"a {word} at {_place(cell)}" for cell, word in sorted(now.things.items())]
+        """Return the positions of everything, the held item, the manual and the goal."""
+        now = read_state(observation)
+        things = [f"a {word} at {_place(cell)}" for cell, word in sorted(now.things.items())]
         you = "You are dead." if now.player is None else f"You are at {_place(now.player)}."
         held = "nothing" if now.held == EMPTY else f"the {now.held}"
-        parts = (you, f"You hold {held}.", f"There is {', '.join(lying) or 'nothing'}.")
+        parts = (you, f"You hold {held}.", f"There is {', '.join(things) or 'nothing'}.")
         return " ".join((*parts, f"Manual: {now.rules.manual}", f"Goal: {now.rules.goal}."))
 
     def legal(self, observation: Any) -> Sequence[int]:
-        """Return the ways that lead into no wall."""
-        now = situation(observation)
+        """Return the actions that do not lead into a wall."""
+        now = read_state(observation)
         cells = {action: now.ahead(action) for action in MOVES}
         return tuple(action for action, cell in cells.items() if cell is None or not is_wall(cell))
 
     def action(self, observation: Any, action: int) -> str:
-        """Say which way is taken."""
-        return f"You go {WAYS[action]}." if action else "You stay."
+        """Return a sentence about the direction."""
+        return f"You go {DIRECTIONS[action]}." if action else "You stay."
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
-        """Return what is ahead and held, and what manual and goal say of them."""
-        now = situation(observation)
+        """Return the content of the next cell, the held item, and the facts about them."""
+        now = read_state(observation)
         cell = now.ahead(action)
         word = now.things.get(cell, EMPTY) if cell else EMPTY
         first, _, noun = word.partition(" ")
@@ -148,7 +160,7 @@ class RtfmWords(TextView):
         modifier = NONE if now.held == EMPTY else now.held.split()[0]
         rules = now.rules
         return {
-            "way": WAYS[action],
+            "way": DIRECTIONS[action],
             "ahead": "wall" if wall else "monster" if foe else "item" if weapon else "nothing",
             "element ahead": first if foe else NONE,
             "group ahead": GROUPS[rules.monsters.index(noun)] if foe else NONE,
@@ -162,8 +174,8 @@ class RtfmWords(TextView):
         }
 
     def change(self, row: Transition) -> Change:
-        """Say what followed."""
-        before, after = situation(row.observation), situation(row.next_observation)
+        """Return the change of a transition."""
+        before, after = read_state(row.observation), read_state(row.next_observation)
         if row.terminated and after.player is None:
             return PLAIN[DIED]
         if row.terminated and len(FOES & {*after.things.values()}) < 2:
@@ -172,16 +184,16 @@ class RtfmWords(TextView):
             return PLAIN[LATE]
         gone = before.things.keys() - after.things.keys()
         if gone:
-            return _took(before.things[gone.pop()])
+            return _take_item(before.things[gone.pop()])
         return PLAIN[STAYED if before.player == after.player else MOVED]
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return every kind of change, and taking each of the items on the board."""
-        items = sorted(WEAPONS & {*situation(observation).things.values()})
-        return *PLAIN.values(), *map(_took, items)
+        """Return every change without fields, and a change for each item on the board."""
+        items = sorted(WEAPONS & {*read_state(observation).things.values()})
+        return *PLAIN.values(), *map(_take_item, items)
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return which candidates an action leads to, with all steps to go."""
+        """Return for each candidate whether an action leads to it in the first step."""
         found = []
         for action in self.legal(observation):
             self._copy.restore(observation)
@@ -190,8 +202,8 @@ class RtfmWords(TextView):
         return [change in found for change in self.candidates(observation)]
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence | None:
-        """Return what the words mean, None where nobody is there, or time is what ran out."""
-        now = situation(observation)
+        """Return the meaning of a change; None for a dead player or the step limit."""
+        now = read_state(observation)
         cell = now.ahead(action)
         if cell is None or change.kind == LATE:
             return None
@@ -208,29 +220,33 @@ class RtfmWords(TextView):
         return Consequence(now.observation(), reward, ended)
 
     def features(self, observation: Any) -> np.ndarray:
-        """Return which word is in each cell, what is held, and the rules, one by one."""
-        now = situation(observation)
+        """Return one-hot codes of the word in each cell, the held item and the rules."""
+        now = read_state(observation)
         words = [now.things.get(cell, "you" if cell == now.player else EMPTY) for cell in INNER]
-        every = (EMPTY, "you", *sorted(THINGS))
-        seen = [every.index(word) for word in (*words, now.held)]
+        vocabulary = (EMPTY, "you", *sorted(THINGS))
+        numbers = [vocabulary.index(word) for word in (*words, now.held)]
         rules = [MODIFIERS.index(name) for name in now.rules.modifiers]
         rules += [MONSTERS.index(name) for name in now.rules.monsters]
         rules.append(GROUPS.index(now.rules.group))
-        told = np.eye(len(MODIFIERS))[rules]
-        return np.concatenate([np.eye(len(every))[seen].ravel(), told.ravel()])
+        one_hot_rules = np.eye(len(MODIFIERS))[rules]
+        return np.concatenate([np.eye(len(vocabulary))[numbers].ravel(), one_hot_rules.ravel()])
 
 
-def situation(observation: Any) -> RtfmState:
-    """Read an observation; `CwmError` where it is none of the game."""
-    board, held, *told = observation
-    found = placed(board)
-    rules = library().get(tuple(told)) if told else PUBLISHED.rules
-    if found is None or rules is None:
+def read_state(observation: Any) -> RtfmState:
+    """Read the content of an observation.
+
+    Raises:
+        CwmError: It is no observation of the game.
+    """
+    board, held, *texts = observation
+    positions = read_board(board)
+    rules = library().get(tuple(texts)) if texts else PUBLISHED.rules
+    if positions is None or rules is None:
         raise CwmError("this is not an observation of the game: it has no description in words")
-    return RtfmState(*found, held, rules, tuple(told))
+    return RtfmState(*positions, held, rules, tuple(texts))
 
 
-def _took(word: str) -> Change:
+def _take_item(word: str) -> Change:
     modifier, item = word.split()
     return Change(f"You take the {word}.", TOOK, {"modifier": modifier, "item": item})
 

@@ -1,4 +1,4 @@
-"""Read to Fight Monsters: its rules, its texts, and what `cwm` does with it."""
+"""Read to Fight Monsters: board, rules, texts, restoring, and evaluation of programs."""
 
 import json
 import re
@@ -35,14 +35,14 @@ def spec_of(name):
     return cwm_environments()[name]()
 
 
-def made(name=PLAIN, **arguments):
+def make_game(name=PLAIN, **arguments):
     env = spec_of(name).make(**arguments)
     env.reset(seed=0)
     return env
 
 
 def board_of(words):
-    """Write a board, `words` by their cells."""
+    """Return a board with these words by cell."""
     return tuple(
         tuple(
             (words.get((row, column), "empty") if (row, column) in INNER else "wall", "empty")
@@ -52,9 +52,9 @@ def board_of(words):
     )
 
 
-def standing(words, held="empty", **arguments):
-    """Make an environment that stands where `words` are on the board."""
-    env = made(**arguments)
+def game_at(words, held="empty", **arguments):
+    """Return a game with these words by cell and this held item."""
+    env = make_game(**arguments)
     assert spec_of(PLAIN).restore(env, (board_of(words), held))
     return env
 
@@ -68,7 +68,7 @@ def place_of(board, word):
 
 
 def play(env, steps, seed=0, *, past_the_end=False):
-    """Yield the transitions of random valid actions, of one episode after the other."""
+    """Yield the transitions of random valid actions over several episodes."""
     rng = np.random.default_rng(seed)
     observation, info = env.reset(seed=seed)
     episode = 0
@@ -85,7 +85,7 @@ def play(env, steps, seed=0, *, past_the_end=False):
             episode += 1
 
 
-def too_far(counts, expected, deviations=5):
+def deviates(counts, expected, deviations=5):
     """Return whether counts deviate from their expectations significantly."""
     freedom = len(counts) - 1
     return np.sum((counts - expected) ** 2) / expected > freedom + deviations * np.sqrt(2 * freedom)
@@ -93,8 +93,8 @@ def too_far(counts, expected, deviations=5):
 
 class TestBoard:
     @BOTH
-    def test_what_is_seen_is_a_board_of_texts_in_walls_with_nothing_in_the_second_slots(self, name):
-        env = made(name)
+    def test_observation_is_a_board_of_texts_with_walls_and_empty_second_slots(self, name):
+        env = make_game(name)
         for transition in play(env, 300):
             seen = transition.next_observation
             assert env.observation_space.contains(seen)
@@ -102,8 +102,8 @@ class TestBoard:
             assert board == board_of(words_of(board)) and isinstance(inventory, str)
             assert len(seen) == (2 if name == PLAIN else 4)
 
-    def test_an_episode_begins_with_five_things_in_cells_of_their_own(self):
-        env = made()
+    def test_episode_starts_with_five_things_in_different_cells(self):
+        env = make_game()
         for seed in range(50):
             (board, inventory), info = env.reset(seed=seed)
             words = Counter(words_of(board).values())
@@ -111,26 +111,26 @@ class TestBoard:
             assert inventory == "empty"
             assert info["valid_actions"] == env.valid_actions()
 
-    def test_every_placement_is_as_likely_as_any_other(self):
-        env, resets = made(), 6000
+    def test_placements_are_uniform(self):
+        env, resets = make_game(), 6000
         names = ("you", DRAGON, AXE, BOW, DEMON)
         boards = [env.reset()[0][0] for _ in range(resets)]
         cells = [[place_of(board, name) for name in names] for board in boards]
         for column in zip(*cells, strict=True):
             counts = Counter(column)
-            assert not too_far(np.array([counts[cell] for cell in INNER]), resets / 16)
+            assert not deviates(np.array([counts[cell] for cell in INNER]), resets / 16)
         for one, other in permutations(range(5), 2):
             counts = Counter((row[one], row[other]) for row in cells)
             pairs = np.array([counts[pair] for pair in permutations(INNER, 2)])
-            assert pairs.sum() == resets and not too_far(pairs, resets / 240)
+            assert pairs.sum() == resets and not deviates(pairs, resets / 240)
 
     @pytest.mark.parametrize(
         ("action", "cell"),
         [(STAY, (2, 2)), (UP, (1, 2)), (DOWN, (3, 2)), (LEFT, (2, 1)), (RIGHT, (2, 3))],
     )
-    def test_the_player_moves_by_one_cell(self, action, cell):
+    def test_player_moves_by_one_cell(self, action, cell):
         others = {(4, 4): DRAGON, (4, 1): DEMON, (1, 4): AXE}
-        env = standing({(2, 2): "you", **others})
+        env = game_at({(2, 2): "you", **others})
         (board, _), reward, terminated, truncated, _ = env.step(action)
         assert board == board_of({cell: "you", **others})
         assert (reward, terminated, truncated) == (0.0, False, False)
@@ -138,16 +138,16 @@ class TestBoard:
     @pytest.mark.parametrize(
         ("cell", "actions"), [((1, 1), (UP, LEFT)), ((4, 4), (DOWN, RIGHT)), ((1, 3), (UP,))]
     )
-    def test_a_wall_stops_the_player(self, cell, actions):
+    def test_wall_stops_the_player(self, cell, actions):
         words = {cell: "you", (2, 2): DRAGON, (3, 3): DEMON}
         for action in actions:
-            seen, reward, terminated, _, _ = standing(words).step(action)
+            seen, reward, terminated, _, _ = game_at(words).step(action)
             assert seen == (board_of(words), "empty") and (reward, terminated) == (0.0, False)
 
 
 class TestRules:
-    def test_an_item_is_taken_and_what_was_held_is_destroyed(self):
-        env = standing({(1, 1): "you", (1, 2): AXE, (1, 3): BOW, **FOES})
+    def test_new_item_replaces_the_held_item(self):
+        env = game_at({(1, 1): "you", (1, 2): AXE, (1, 3): BOW, **FOES})
         assert env.step(RIGHT)[0] == (board_of({(1, 2): "you", (1, 3): BOW, **FOES}), AXE)
         assert env.step(RIGHT)[0] == (board_of({(1, 3): "you", **FOES}), BOW)
         assert env.step(LEFT)[0] == (board_of({(1, 2): "you", **FOES}), BOW)
@@ -165,77 +165,75 @@ class TestRules:
             ("blessed axe", DRAGON, False, -1),
         ],
     )
-    def test_the_modifier_decides_a_fight_and_the_goal_what_it_is_worth(
-        self, held, foe, wins, reward
-    ):
+    def test_modifier_decides_a_fight_and_goal_decides_the_reward(self, held, foe, wins, reward):
         other = DEMON if foe == DRAGON else DRAGON
-        env = standing({(2, 2): "you", (2, 3): foe, (4, 4): other}, held)
+        env = game_at({(2, 2): "you", (2, 3): foe, (4, 4): other}, held)
         seen, *rest = env.step(RIGHT)
         words = {(2, 3): "you"} if wins else {(2, 3): foe}
         assert seen == (board_of({**words, (4, 4): other}), held)
         assert rest[:3] == [reward, True, False]
 
-    def test_nobody_dies_without_a_fight(self):
+    def test_player_survives_next_to_monsters(self):
         words = {(2, 2): "you", (2, 3): DRAGON, (3, 2): DEMON}
-        env = standing(words)
+        env = game_at(words)
         for _ in range(5):
             assert env.step(STAY)[:3] == ((board_of(words), "empty"), 0.0, False)
 
-    def test_the_thousandth_step_loses(self):
-        env = standing({(1, 1): "you", **FOES})
+    def test_step_1000_loses(self):
+        env = game_at({(1, 1): "you", **FOES})
         before = [env.step(action)[1:4] for action in [STAY, UP, DOWN] * 333]
         assert set(before) == {(0.0, False, False)}
         assert env.step(STAY)[1:4] == (-1.0, True, False)
         assert env.step(STAY)[1:4] == (-1.0, True, False)
 
-    def test_whoever_wins_in_the_thousandth_step_wins(self):
-        env = standing({(3, 1): "you", **FOES}, AXE)
+    def test_victory_in_step_1000_wins(self):
+        env = game_at({(3, 1): "you", **FOES}, AXE)
         for _ in range(999):
             env.step(STAY)
         assert env.step(DOWN)[1:4] == (1.0, True, False)
 
-    def test_a_reset_begins_the_count_of_steps_anew(self):
-        env = made()
+    def test_reset_restarts_the_step_count(self):
+        env = make_game()
         for _ in range(2):
             env.reset()
             ends = [env.step(STAY)[2] for _ in range(1000)]
             assert ends == [False] * 999 + [True]
 
-    def test_a_step_that_ends_nothing_costs_the_penalty(self):
-        env = standing({(3, 1): "you", **FOES}, AXE, time_penalty=-0.02)
+    def test_step_without_an_end_has_the_penalty(self):
+        env = game_at({(3, 1): "you", **FOES}, AXE, time_penalty=-0.02)
         assert [env.step(STAY)[1], env.step(LEFT)[1], env.step(DOWN)[1]] == [-0.02, -0.02, 1.0]
 
     @pytest.mark.parametrize("cell", INNER)
-    def test_valid_are_staying_and_all_directions_without_a_wall(self, cell):
-        env = standing({cell: "you"})
+    def test_valid_actions_are_stay_and_directions_without_a_wall(self, cell):
+        env = game_at({cell: "you"})
         row, column = cell
         ahead = [cell, (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
         valid = tuple(action for action in range(5) if ahead[action] in INNER)
         assert env.valid_actions() == valid == spec_of(PLAIN).valid_actions(env)
         assert env.step(STAY)[4]["valid_actions"] == valid
 
-    def test_monsters_do_not_restrict_what_is_valid_and_the_dead_may_do_anything(self):
-        env = standing({(2, 2): "you", (2, 3): DRAGON, (3, 2): DEMON})
+    def test_all_actions_are_valid_next_to_monsters_and_after_death(self):
+        env = game_at({(2, 2): "you", (2, 3): DRAGON, (3, 2): DEMON})
         assert env.valid_actions() == (0, 1, 2, 3, 4)
-        corner = standing({(1, 1): "you", (1, 2): DRAGON, (3, 2): DEMON})
+        corner = game_at({(1, 1): "you", (1, 2): DRAGON, (3, 2): DEMON})
         assert corner.valid_actions() == (STAY, DOWN, RIGHT)
         assert corner.step(RIGHT)[4]["valid_actions"] == (0, 1, 2, 3, 4)
 
-    def test_past_the_end_the_dead_stay_dead(self):
-        env = standing({(2, 2): "you", (2, 3): DRAGON, (4, 4): DEMON, (1, 2): AXE})
+    def test_dead_player_stays_dead_after_the_end(self):
+        env = game_at({(2, 2): "you", (2, 3): DRAGON, (4, 4): DEMON, (1, 2): AXE})
         dead = env.step(RIGHT)
         for action in range(5):
             assert env.step(action) == dead
 
-    def test_past_the_end_the_living_walk_on_and_have_still_won(self):
-        env = standing({(3, 1): "you", (3, 2): BOW, **FOES}, AXE)
+    def test_winner_can_move_after_the_end_and_stays_winner(self):
+        env = game_at({(3, 1): "you", (3, 2): BOW, **FOES}, AXE)
         assert env.step(DOWN)[1:3] == (1.0, True)
         seen, *rest = env.step(RIGHT)
         assert seen == (board_of({(4, 2): "you", (3, 2): BOW, (4, 4): DEMON}), AXE)
         assert rest[:2] == [1.0, True]
 
-    def test_past_the_end_a_winner_who_dies_has_lost(self):
-        env = standing({(4, 2): "you", (4, 1): DRAGON, (4, 3): DEMON}, AXE)
+    def test_winner_who_dies_after_the_end_loses(self):
+        env = game_at({(4, 2): "you", (4, 1): DRAGON, (4, 3): DEMON}, AXE)
         assert [env.step(action)[1:3] for action in (LEFT, RIGHT)] == [(1.0, True)] * 2
         assert env.step(RIGHT) == (
             (board_of({(4, 3): DEMON}), AXE),
@@ -246,7 +244,7 @@ class TestRules:
         )
 
     def test_random_valid_actions_win_one_episode_in_eight(self):
-        env, returns = made(), []
+        env, returns = make_game(), []
         rng = np.random.default_rng(0)
         for seed in range(1000):
             _, info = env.reset(seed=seed)
@@ -262,23 +260,23 @@ class TestRules:
 
 
 class TestTexts:
-    def test_the_manual_and_the_goal_of_the_paper_are_always_the_same(self):
-        env = made()
+    def test_manual_and_goal_of_the_paper_never_change(self):
+        env = make_game()
         for seed in range(20):
             env.reset(seed=seed)
             assert (env.manual, env.goal) == (MANUAL, GOAL)
 
-    def test_the_shuffled_game_shows_its_manual_and_its_goal(self):
-        env = made(SHUFFLED)
+    def test_shuffled_game_shows_manual_and_goal(self):
+        env = make_game(SHUFFLED)
         for transition in play(env, 100):
             assert transition.observation[2:] == transition.next_observation[2:]
             assert env.observation()[2:] == (env.manual, env.goal)
 
-    def test_everything_in_the_shuffled_game_is_drawn(self):
-        env, resets = made(SHUFFLED), 3000
+    def test_shuffled_game_draws_rules_monsters_and_items_uniformly(self):
+        env, resets = make_game(SHUFFLED), 3000
         seen = [env.reset()[0] for _ in range(resets)]
-        read = [rules_of(manual, goal) for _, _, manual, goal in seen]
-        casts = [cast_of(*observation) for observation in seen]
+        read = [parse_rules(manual, goal) for _, _, manual, goal in seen]
+        casts = [find_cast(*observation) for observation in seen]
         groups = [{who: of for of, who in members.items()} for _, members, _ in read]
         columns = [
             (24, [tuple(beating.items()) for beating, _, _ in read]),
@@ -296,34 +294,34 @@ class TestTexts:
         ]
         for kinds, column in columns:
             counts = np.array(list(Counter(column).values()))
-            assert len(counts) == kinds and not too_far(counts, resets / kinds)
+            assert len(counts) == kinds and not deviates(counts, resets / kinds)
         assert all(wrong.split()[1] != right.split()[1] for _, right, wrong, _ in casts)
 
-    def test_every_shuffled_episode_follows_from_its_own_manual(self):
-        env = made(SHUFFLED)
+    def test_shuffled_episode_is_consistent_with_its_manual(self):
+        env = make_game(SHUFFLED)
         for seed in range(300):
             board, inventory, manual, goal = env.reset(seed=seed)[0]
-            beating, members, group = rules_of(manual, goal)
+            beating, members, group = parse_rules(manual, goal)
             assert list(members) == ["order of the forest", "rebel enclave", "star alliance"]
             assert list(beating) == ["cold", "fire", "lightning", "poison"]
-            target, right, wrong, other = cast_of(board, inventory, manual, goal)
+            target, right, wrong, other = find_cast(board, inventory, manual, goal)
             assert target.split()[1] == members[group] != other.split()[1]
             assert target.split()[0] != other.split()[0]
             assert right.split()[0] == beating[target.split()[0]]
             assert wrong.split()[0] == beating[other.split()[0]]
 
-    def test_who_reads_the_manual_wins_nearly_always(self):
+    def test_player_with_the_manual_wins_almost_always(self):
         manual, goal = re.search(
-            r"^Manual: (.*)\nGoal: (.*)$", spec_of(PLAIN).describe(made()), re.M
+            r"^Manual: (.*)\nGoal: (.*)$", spec_of(PLAIN).describe(make_game()), re.M
         ).groups()
-        assert wins(made(), lambda told: (manual, goal)) > 0.97
-        assert wins(made(SHUFFLED), lambda told: told) > 0.97
+        assert win_rate(make_game(), lambda texts: (manual, goal)) > 0.97
+        assert win_rate(make_game(SHUFFLED), lambda texts: texts) > 0.97
 
-    def test_who_does_not_read_it_loses_the_shuffled_game(self):
-        assert wins(made(SHUFFLED), lambda told: (MANUAL, GOAL)) < 0.5
+    def test_player_with_a_wrong_manual_loses_the_shuffled_game(self):
+        assert win_rate(make_game(SHUFFLED), lambda texts: (MANUAL, GOAL)) < 0.5
 
-    def test_the_game_is_drawn_in_text(self):
-        env = made(render_mode="ansi")
+    def test_game_renders_as_text(self):
+        env = make_game(render_mode="ansi")
         words = {(1, 1): "you", (2, 3): DRAGON, (4, 4): DEMON}
         assert env.restore((board_of(words), AXE))
         assert env.render().splitlines() == [
@@ -338,16 +336,16 @@ class TestTexts:
             f"manual: {MANUAL}",
             f"goal: {GOAL}",
         ]
-        assert made().render() is None
+        assert make_game().render() is None
 
-    def test_the_description_says_what_the_manual_says_where_nothing_else_does(self):
-        described = spec_of(PLAIN).describe(made(time_penalty=-0.02))
+    def test_description_contains_the_fixed_manual_and_goal(self):
+        described = spec_of(PLAIN).describe(make_game(time_penalty=-0.02))
         assert f"Manual: {MANUAL}\nGoal: {GOAL}\n" in described
         assert "A tuple `(board, inventory)`." in described
         assert "Every other step rewards -0.02." in described
         assert not re.search(r"[{}]|RTFM|Rtfm", described)
 
-    def test_the_description_of_the_shuffled_game_says_how_to_read(self):
+    def test_description_of_the_shuffled_game_explains_the_manual(self):
         spec = spec_of(SHUFFLED)
         env = spec.make()
         before = spec.describe(env)
@@ -357,19 +355,19 @@ class TestTexts:
         assert env.manual not in before and "drawn for each episode" in before
 
 
-def rules_of(manual, goal):
-    """Read which modifier beats each element, who is of each group, and the group to defeat."""
+def parse_rules(manual, goal):
+    """Return the modifier by element, the monster by group, and the group to defeat."""
     facts = re.findall(r"(\w+) (beat|are) ([\w ]+)\.", manual)
-    beating = {of: who for who, verb, of in facts if verb == "beat"}
-    members = {of: who for who, verb, of in facts if verb == "are"}
+    beating = {element: modifier for modifier, verb, element in facts if verb == "beat"}
+    members = {group: monster for monster, verb, group in facts if verb == "are"}
     assert len(beating) == len(set(beating.values())) == 4
     assert sorted(members.values()) == sorted(MONSTERS)
     return beating, members, goal.removeprefix("defeat the ")
 
 
-def cast_of(board, inventory, manual, goal):
+def find_cast(board, inventory, manual, goal):
     """Return target, right item, wrong item and the other monster according to the manual."""
-    beating, members, group = rules_of(manual, goal)
+    beating, members, group = parse_rules(manual, goal)
     things = [word for word in words_of(board).values() if " " in word]
     foes = [thing for thing in things if thing.split()[1] in MONSTERS]
     items = [thing for thing in things if thing not in foes]
@@ -378,33 +376,33 @@ def cast_of(board, inventory, manual, goal):
     return foes[0], *items, foes[1]
 
 
-def wins(env, book, episodes=200):
-    """Return how often a player wins who acts by `book`, given what the observation tells."""
+def win_rate(env, book, episodes=200):
+    """Return the win rate of a player; `book` returns manual and goal, given those observed."""
     won = 0
     for seed in range(episodes):
-        (board, inventory, *told), _ = env.reset(seed=seed)
-        target, right, wrong, other = cast_of(board, inventory, *book(told))
-        for goal, shunned in ((right, {target, other}), (target, {wrong, other})):
-            for action in route(board, goal, shunned):
+        (board, inventory, *texts), _ = env.reset(seed=seed)
+        target, right, wrong, other = find_cast(board, inventory, *book(texts))
+        for goal, avoided in ((right, {target, other}), (target, {wrong, other})):
+            for action in find_path(board, goal, avoided):
                 (board, *_), reward, *_ = env.step(action)
         won += reward == 1
     return won / episodes
 
 
-def route(board, goal, shunned):
-    """Return the shortest path to a thing around cells to avoid, or none."""
+def find_path(board, goal, avoided):
+    """Return a shortest path to a thing around things to avoid; `[STAY]` if there is none."""
     words = words_of(board)
-    begin = place_of(board, "you")
-    waiting, ways = deque([begin]), {begin: []}
-    while waiting:
-        row, column = cell = waiting.popleft()
+    start = place_of(board, "you")
+    queue, paths = deque([start]), {start: []}
+    while queue:
+        row, column = cell = queue.popleft()
         if words[cell] == goal:
-            return ways[cell]
+            return paths[cell]
         for action, (y, x) in {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}.items():
             there = row + y, column + x
-            if there in words and there not in ways and words[there] not in shunned:
-                ways[there] = [*ways[cell], action]
-                waiting.append(there)
+            if there in words and there not in paths and words[there] not in avoided:
+                paths[there] = [*paths[cell], action]
+                queue.append(there)
     return [STAY]
 
 
@@ -412,30 +410,30 @@ class TestEnvironment:
     @BOTH
     @pytest.mark.filterwarnings("ignore:.*alternative render modes")
     @pytest.mark.filterwarnings("error")
-    def test_it_keeps_the_rules_of_gymnasium(self, name):
+    def test_game_passes_the_environment_checker(self, name):
         check_env(spec_of(name).make(render_mode="ansi"))
 
     @BOTH
-    def test_a_seed_decides_all_that_follows(self, name):
-        one, other = made(name), made(name)
+    def test_seed_determines_all_episodes(self, name):
+        one, other = make_game(name), make_game(name)
         first = list(play(one, 200, seed=1))
         assert first == list(play(other, 200, seed=1)) == list(play(one, 200, seed=1))
         assert first != list(play(one, 200, seed=2))
         starts = [one.reset()[0] for _ in range(5)]
         assert len(set(starts)) == 5
 
-    def test_before_the_first_reset_there_is_no_step(self):
+    def test_step_before_reset_is_an_error(self):
         with pytest.raises(gym.error.ResetNeeded):
             spec_of(PLAIN).make().step(0)
 
     @pytest.mark.parametrize("action", [5, -1, "up", 1.0])
-    def test_other_actions_are_refused(self, action):
+    def test_invalid_action_is_an_error(self, action):
         with pytest.raises(ValueError, match="there is no action"):
-            made().step(action)
+            make_game().step(action)
 
     @BOTH
-    def test_its_observations_are_the_leaves_of_a_space_in_plain_data(self, name):
-        space = space_of(made(name).observation_space)
+    def test_observation_space_converts_to_json(self, name):
+        space = space_of(make_game(name).observation_space)
         assert Space.from_json(json.loads(json.dumps(space.to_json()))) == space
         leaves = [leaf for _, leaf in space.leaves("observations")]
         assert len(leaves) == (73 if name == PLAIN else 75)
@@ -444,7 +442,7 @@ class TestEnvironment:
         assert [leaf.max_length for leaf in leaves[73:]] in ([], [len(MANUAL), len(GOAL)])
 
     @BOTH
-    def test_a_simulator_goes_on_as_the_untouched_environment(self, name):
+    def test_simulator_equals_the_environment(self, name):
         spec = spec_of(name)
         model, twin = simulator(spec, {}, seed=7), spec.make()
         assert model.deterministic and model.rewinder.how == "attributes"
@@ -462,25 +460,25 @@ class TestEnvironment:
                 observation, info = twin.reset()
 
     @BOTH
-    def test_a_saved_game_goes_on_in_another_instance_with_its_luck_and_its_steps(self, name):
+    def test_saved_game_keeps_random_state_and_step_count(self, name):
         spec = spec_of(name)
         rewinder, other = simulator(spec, {}, seed=7).rewinder, spec.make()
-        mine = type(rewinder)(other)
+        other_rewinder = type(rewinder)(other)
         other.reset(seed=4)
         for _ in range(995):
             other.step(STAY)
-        state = mine.save()
+        state = other_rewinder.save()
         truth = [other.step(STAY)[:3] for _ in range(6)]
         start = other.reset()[0]
         assert truth[4][1:] == (-1.0, True) and truth[3][1:] == (0.0, False)
-        mine.load(state)
+        other_rewinder.load(state)
         assert [other.step(STAY)[:3] for _ in range(6)] == truth
         assert other.reset()[0] == start
 
     @BOTH
-    def test_restored_at_an_observation_it_does_what_was_recorded(self, name):
-        spec, env = spec_of(name), made(name)
-        fresh = made(name)
+    def test_restored_game_repeats_recorded_transitions(self, name):
+        spec, env = spec_of(name), make_game(name)
+        fresh = make_game(name)
         walk = list(play(env, 400, past_the_end=True))
         assert any(a.terminated and b.terminated for a, b in pairwise(walk))
         for transition in reversed(walk):
@@ -490,8 +488,8 @@ class TestEnvironment:
             assert result[:3] == transition[2:5]
             assert result[4]["valid_actions"] == transition.valid
 
-    def test_restored_it_has_all_its_steps_to_go(self):
-        env = made()
+    def test_restore_resets_the_step_count(self):
+        env = make_game()
         start = env.observation()
         for _ in range(500):
             env.step(STAY)
@@ -514,14 +512,14 @@ class TestEnvironment:
             None,
         ],
     )
-    def test_what_is_no_observation_of_the_game_is_refused_and_changes_nothing(self, observation):
-        env = made()
+    def test_invalid_observation_is_rejected_without_changes(self, observation):
+        env = make_game()
         before = env.observation()
         assert spec_of(PLAIN).restore(env, observation) is False
         assert env.observation() == before
 
-    def test_a_manual_that_says_something_else_is_refused(self):
-        env = made(SHUFFLED)
+    def test_invalid_manual_is_rejected(self):
+        env = make_game(SHUFFLED)
         board = board_of({(1, 1): "you"})
         assert env.restore((board, "empty", MANUAL, GOAL))
         for manual, goal in (
@@ -542,12 +540,12 @@ class TestEnvironment:
             ({"render_mode": "human"}, "unknown render mode 'human': choose 'ansi'"),
         ],
     )
-    def test_arguments_that_it_does_not_take_are_refused_in_a_line(self, arguments, message):
+    def test_invalid_arguments_are_reported_on_one_line(self, arguments, message):
         with pytest.raises(CwmError) as caught:
             spec_of(PLAIN).make(**arguments)
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
-    def test_the_plugin_is_light_to_load(self):
+    def test_plugin_imports_no_heavy_packages(self):
         code = (
             "import sys, cwm_rtfm; print(*cwm_rtfm.cwm_environments()); "
             "assert not {'numpy', 'gymnasium', 'pydantic'} & sys.modules.keys()"
@@ -557,13 +555,13 @@ class TestEnvironment:
         )
         assert answer.stderr == "" and answer.stdout.split() == [PLAIN, SHUFFLED]
 
-    def test_what_it_depends_on_is_named(self):
+    def test_versions_contain_the_relevant_packages(self):
         assert {"rtfm", "gymnasium", "numpy"} == set(spec_of(PLAIN).versions())
 
 
 @BOTH
-def test_a_program_that_reads_is_scored_as_exact(sandbox, name):
-    env = made(name)
+def test_program_needs_the_manual_of_the_shuffled_game(sandbox, name):
+    env = make_game(name)
     spaces = [space_of(env.observation_space), space_of(env.action_space, "actions")]
     rows = list(play(env, 300))
     data = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
@@ -577,7 +575,7 @@ def test_a_program_that_reads_is_scored_as_exact(sandbox, name):
 
 
 class TestWords:
-    """The text of the game on the cell ahead, the held item, and the last result."""
+    """The text view of the game."""
 
     HERE = {(1, 1): "you", (1, 2): DRAGON, (2, 1): DEMON}  # noqa: RUF012
 
@@ -591,8 +589,8 @@ class TestWords:
             (AXE, STAY, "stayed", "cold"),
         ],
     )
-    def test_a_step_is_told_with_what_the_manual_says_of_it(self, held, action, kind, beats):
-        env = standing(self.HERE, held)
+    def test_facts_of_a_step_contain_facts_of_the_manual(self, held, action, kind, beats):
+        env = game_at(self.HERE, held)
         view = spec_of(PLAIN).text(env)
         seen = env.unwrapped.observation()
         row = Transition(seen, action, *env.step(action)[:3])
@@ -613,8 +611,8 @@ class TestWords:
         )
         assert likely[kind] and not likely["ran out of time"]
 
-    def test_an_item_that_is_taken_is_named(self):
-        env = standing({(1, 1): "you", (1, 2): AXE, **FOES})
+    def test_change_names_the_taken_item(self):
+        env = game_at({(1, 1): "you", (1, 2): AXE, **FOES})
         view, seen = spec_of(PLAIN).text(env), env.unwrapped.observation()
         row = Transition(seen, RIGHT, *env.step(RIGHT)[:3])
         assert view.change(row).fields == {"modifier": "shimmering", "item": "axe"}
