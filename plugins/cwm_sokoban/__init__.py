@@ -1,4 +1,4 @@
-"""Sokoban: boxes to push onto targets, on boards of our own, with and without teleporters."""
+"""Sokoban environments on random solvable boards, with and without teleporters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ GAMES: dict[str, dict[str, Any]] = {
     "Sokoban-Two-v0": {"boxes": 2},
     "Sokoban-Teleport-v0": {"boxes": 1, "teleports": True},
 }
-"""The environments by id, and what is on their boards."""
+"""Arguments of the game for each environment id."""
 
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer one box, two boxes, and one box with two teleporters."""
+    """Add Sokoban with one box, with two boxes, and with one box and two teleporters."""
     return {name: partial(_specify, name) for name in GAMES}
 
 
 def _specify(name: str) -> EnvironmentSpec:
-    """Describe an environment; what that takes is imported when it is asked for."""
     from cwm_sokoban.catalogue import specify
 
     return specify(name, **GAMES[name])

@@ -1,4 +1,4 @@
-"""Boards: how things move on them, how they are solved, and how solvable ones are drawn."""
+"""Sokoban boards: moves, a solver, and random solvable boards."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ MOVES: tuple[Cell, ...] = ((0, -1), (0, 1), (-1, 0), (1, 0))
 """Up, down, left and right."""
 
 ACTIVATE = len(MOVES)
-"""The action of who stands on a teleporter."""
+"""The action that uses a teleporter."""
 
 ACTIONS = ("up", "down", "left", "right", "activate")
-"""What the actions are called, in their order."""
+"""Names of the actions, in the order of their numbers."""
 
 INNER: tuple[Cell, ...] = tuple((x, y) for x in range(1, SIZE - 1) for y in range(1, SIZE - 1))
 OUTER = frozenset((x, y) for x in range(SIZE) for y in range(SIZE)) - frozenset(INNER)
 
-MOST_INNER_WALLS = 7
-"""Inner walls of a board: with more, few boards can be solved."""
+MAX_INNER_WALLS = 7
+"""Maximum number of inner walls: with more walls, few boards can be solved."""
 
-FEWEST_STEPS = 5
-"""Steps that the shortest solution of a board takes at least."""
+MIN_SOLUTION_STEPS = 5
+"""Minimum length of the shortest solution of a board."""
 
 
 class Positions(NamedTuple):
-    """Where the player and the boxes are."""
+    """The cells of the player and the boxes."""
 
     player: Cell
     boxes: tuple[Cell, ...]
 
 
 class Warehouse(NamedTuple):
-    """What never moves."""
+    """The fixed parts of a board: walls, targets and teleporters."""
 
     walls: frozenset[Cell]
     targets: tuple[Cell, ...]
     teleporters: tuple[Cell, ...] = ()
 
     def after(self, position: Positions, action: int) -> Positions:
-        """Return where an action leads; one that is impossible changes nothing."""
+        """Return the positions after an action; an impossible action changes nothing."""
         player, boxes = position
         if action == ACTIVATE:
-            return Positions(self._teleported(player, boxes), boxes)
+            return Positions(self._teleport(player, boxes), boxes)
         dx, dy = MOVES[action]
         ahead = (player[0] + dx, player[1] + dy)
         if ahead in self.walls:
@@ -63,39 +63,39 @@ class Warehouse(NamedTuple):
             return position
         return Positions(ahead, tuple(behind if box == ahead else box for box in boxes))
 
-    def placed(self, position: Positions) -> int:
-        """Return how many boxes stand on targets."""
+    def count_placed(self, position: Positions) -> int:
+        """Return the number of boxes on targets."""
         return sum(box in self.targets for box in position.boxes)
 
     def solution(self, start: Positions) -> list[int] | None:
-        """Return the fewest actions that place all boxes, by breadth; None where none do."""
-        actions, alive = range(ACTIVATE + bool(self.teleporters)), self.alive()
-        came: dict[Positions, tuple[Positions, int] | None] = {start: None}
-        waiting = [start] if alive.issuperset(start.boxes) else []
-        for here in waiting:
-            if self.placed(here) == len(here.boxes):
-                return _back(came, here)
+        """Return the shortest solution by breadth-first search, or None if there is none."""
+        actions, live = range(ACTIVATE + bool(self.teleporters)), self.live_cells()
+        previous: dict[Positions, tuple[Positions, int] | None] = {start: None}
+        queue = [start] if live.issuperset(start.boxes) else []
+        for here in queue:
+            if self.count_placed(here) == len(here.boxes):
+                return _trace_actions(previous, here)
             for action in actions:
                 there = self.after(here, action)
-                if there not in came and alive.issuperset(there.boxes):
-                    came[there] = (here, action)
-                    waiting.append(there)
+                if there not in previous and live.issuperset(there.boxes):
+                    previous[there] = (here, action)
+                    queue.append(there)
         return None
 
-    def alive(self) -> set[Cell]:
-        """Return the cells from which a box, were it alone, could be pushed onto a target."""
-        found = set(self.targets)
-        waiting = list(found)
-        for x, y in waiting:
+    def live_cells(self) -> set[Cell]:
+        """Return the cells from where a single box can be pushed onto a target."""
+        live = set(self.targets)
+        queue = list(live)
+        for x, y in queue:
             for dx, dy in MOVES:
                 box, player = (x - dx, y - dy), (x - 2 * dx, y - 2 * dy)
-                if not {box, player} & self.walls and box not in found:
-                    found.add(box)
-                    waiting.append(box)
-        return found
+                if not {box, player} & self.walls and box not in live:
+                    live.add(box)
+                    queue.append(box)
+        return live
 
-    def _teleported(self, player: Cell, boxes: Sequence[Cell]) -> Cell:
-        """Return where the player is after activating: at the other teleporter, if it is free."""
+    def _teleport(self, player: Cell, boxes: Sequence[Cell]) -> Cell:
+        """Return the player's cell after `activate`: the other teleporter, if no box is on it."""
         if player not in self.teleporters:
             return player
         one, two = self.teleporters
@@ -106,22 +106,28 @@ class Warehouse(NamedTuple):
 def draw(
     rng: np.random.Generator, boxes: int, *, teleporters: bool = False, parted: bool = False
 ) -> tuple[Warehouse, Positions]:
-    """Draw a board that can be solved.
+    """Draw a random board that can be solved.
 
-    A `parted` one cannot be solved without teleporters: a wall stands between the player and the
-    boxes. Any other can.
+    Args:
+        rng: The random generator.
+        boxes: Number of boxes.
+        teleporters: Whether the board has two teleporters.
+        parted: Draw a board with a wall between the player and the boxes, which can be solved
+            only with teleporters. All other boards can be solved without teleporters.
     """
     while True:
         walls = {
-            INNER[place] for place in rng.permutation(len(INNER))[: rng.integers(MOST_INNER_WALLS)]
+            INNER[place] for place in rng.permutation(len(INNER))[: rng.integers(MAX_INNER_WALLS)]
         }
         if parted:
-            walls = {cell for cell in walls if rng.random() < 1 / 3}  # half the room is little room
+            walls = {
+                cell for cell in walls if rng.random() < 1 / 3
+            }  # because half of the board is small
             axis, line = rng.integers(2), rng.integers(2, SIZE - 2)
             walls |= {cell for cell in INNER if cell[axis] == line}
         free = [cell for cell in INNER if cell not in walls]
         cells = [free[place] for place in rng.permutation(len(free))[: 2 * boxes + 3]]
-        if len(walls) > MOST_INNER_WALLS or len(cells) < 2 * boxes + 3:
+        if len(walls) > MAX_INNER_WALLS or len(cells) < 2 * boxes + 3:
             continue
         player, *others = cells
         start = Positions(player, tuple(others[:boxes]))
@@ -129,16 +135,18 @@ def draw(
         board = Warehouse(OUTER | walls, targets, ends if teleporters else ())
         alone = board._replace(teleporters=()).solution(start)
         found = board.solution(start) if parted else alone
-        if found and len(found) >= FEWEST_STEPS and (alone is None) == parted:
+        if found and len(found) >= MIN_SOLUTION_STEPS and (alone is None) == parted:
             return board, start
 
 
-def _back(came: dict[Positions, tuple[Positions, int] | None], here: Positions) -> list[int]:
-    """Return the actions that led to a position."""
+def _trace_actions(
+    previous: dict[Positions, tuple[Positions, int] | None], here: Positions
+) -> list[int]:
+    """Return the actions that lead from the start to `here`."""
     actions: list[int] = []
-    step = came[here]
+    step = previous[here]
     while step is not None:
         here, action = step
         actions.append(action)
-        step = came[here]
+        step = previous[here]
     return actions[::-1]

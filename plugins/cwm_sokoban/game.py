@@ -1,4 +1,4 @@
-"""Sokoban as an environment of Gymnasium, which shows its objects and draws itself."""
+"""Sokoban as a Gymnasium environment, with objects or an image as observation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
 from cwm_sokoban.boards import (
     ACTIVATE,
-    MOST_INNER_WALLS,
+    MAX_INNER_WALLS,
     OUTER,
     SIZE,
     Cell,
@@ -22,33 +22,41 @@ from cwm_sokoban.boards import (
 )
 
 REVISION = "1"
-"""Raised whenever the game goes another way."""
+"""The version of the rules; increase it with every change of behaviour."""
 
-MOST_STEPS = 120
-"""Steps after which an episode is cut off."""
+MAX_STEPS = 120
+"""Step limit of an episode."""
 
 CLASSES = ("free", "agent", "box", "target", "teleporter", "wall")
 AGENT, BOX, TARGET, TELEPORTER, WALL = range(1, len(CLASSES))
 
 SCHEMA = ObjectSchema(CLASSES, (ObjectField("x"), ObjectField("y")))
-"""What the numbers of an object stand for."""
+"""The columns of the table of objects, and the names of their values."""
 
-TOLD = "push every box onto a target"
+MISSION_TEXT = "push every box onto a target"
 
 REWARDS = {"step": -0.1, "on": 1.0, "off": -1.0, "finish": 10.0}
-"""What a step rewards, a box that comes onto a target, one that leaves it, and the last one."""
+"""Rewards of a step, of a box pushed onto or off a target, and of the last box."""
 
 VIEWS = ("objects", "pixels")
-"""What can be seen: all objects in a table, or a picture of the board."""
+"""Observations: a table of all objects, or an image of the board."""
 
 DIGITS = 9
-"""Digits of a reward, so that a sum of tenths is what one would write down."""
+"""Decimals of a reward, which remove rounding errors of sums."""
 
 
 class Sokoban(gym.Env[Any, Any]):
-    """Push boxes onto targets on a board that is drawn anew for every episode.
+    """Sokoban on a new random board in every episode.
 
-    `teleport_share` is the share of boards that can be solved by teleporting only.
+    Args:
+        boxes: Number of boxes.
+        teleports: Whether boards have two teleporters.
+        teleport_share: The fraction of boards that can be solved only by teleporting, 0 to 1.
+        view: One of `VIEWS`.
+        render_mode: None, "ansi" or "rgb_array".
+
+    Raises:
+        ValueError: An argument is out of range.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -71,14 +79,14 @@ class Sokoban(gym.Env[Any, Any]):
             raise ValueError(f"unknown view {view!r}: choose {' or '.join(VIEWS)}")
         self.render_mode, self.view = render_mode, view
         self.rewards = dict(REWARDS)
-        slots = 1 + 2 * boxes + 2 * teleports + len(OUTER) + MOST_INNER_WALLS
+        slots = 1 + 2 * boxes + 2 * teleports + len(OUTER) + MAX_INNER_WALLS
         self._empty = np.zeros((slots, 3), np.int64)
         high = np.tile([len(CLASSES) - 1, SIZE - 1, SIZE - 1], (slots, 1))
-        told = spaces.Text(len(TOLD), charset=TOLD)
-        seen = spaces.Box(self._empty, high, dtype=np.int64)
-        self.observation_space: gym.Space[Any] = spaces.Dict({MISSION: told, OBJECTS: seen})
+        mission = spaces.Text(len(MISSION_TEXT), charset=MISSION_TEXT)
+        objects = spaces.Box(self._empty, high, dtype=np.int64)
+        self.observation_space: gym.Space[Any] = spaces.Dict({MISSION: mission, OBJECTS: objects})
         if view == "pixels":
-            side = SIZE * PIXELS // FINER
+            side = SIZE * PIXELS // SUBSAMPLING
             self.observation_space = spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.action_space = spaces.Discrete(ACTIVATE + teleports)
         self.board = Warehouse(OUTER, ())
@@ -87,7 +95,7 @@ class Sokoban(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode on another board, which can be solved."""
+        """Start an episode on a new board that can be solved."""
         super().reset(seed=seed)
         parted = self.teleports and bool(self.np_random.random() < self.teleport_share)
         self.board, self.position = draw(
@@ -96,23 +104,23 @@ class Sokoban(gym.Env[Any, Any]):
         return self.observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Walk, push, or teleport; the episode is over when every box is on a target."""
+        """Move, push a box, or teleport; terminate when every box is on a target."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
         if self.position is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
-        before = self.board.placed(self.position)
+        before = self.board.count_placed(self.position)
         self.position = self.board.after(self.position, int(action))
-        after = self.board.placed(self.position)
+        after = self.board.count_placed(self.position)
         over = after == self.boxes
         reward = self.rewards["step"] + self.rewards["finish"] * over
         reward += self.rewards["on"] * (after > before) + self.rewards["off"] * (after < before)
         return self.observation(), round(reward, DIGITS), over, False, {}
 
     def observation(self) -> Any:
-        """Return the mission and the table of objects, or the picture of the board."""
+        """Return the mission and the table of objects, or the image of the board."""
         if self.view == "pixels":
-            return self.picture()[::FINER, ::FINER].copy()
+            return self.picture()[::SUBSAMPLING, ::SUBSAMPLING].copy()
         table = self._empty.copy()
         if self.position is not None:
             groups: Sequence[tuple[int, Sequence[Cell]]] = (
@@ -124,18 +132,20 @@ class Sokoban(gym.Env[Any, Any]):
             )
             rows = [(kind, *cell) for kind, cells in groups for cell in cells]
             table[: len(rows)] = rows
-        return {MISSION: TOLD, OBJECTS: table}
+        return {MISSION: MISSION_TEXT, OBJECTS: table}
 
     def restore(self, observation: Any) -> bool:
-        """Stand at an observation; False where it is none of the game."""
+        """Set the game to an observation; return False if the observation is invalid."""
         if not self.observation_space.contains(observation):
             return False
         found: dict[int, list[Cell]] = {kind: [] for kind in range(len(CLASSES))}
-        rows = _seen(observation) if self.view == "pixels" else observation[OBJECTS].tolist()
+        rows = (
+            _read_picture(observation) if self.view == "pixels" else observation[OBJECTS].tolist()
+        )
         for kind, x, y in rows:
             found[kind].append((x, y))
         if self.view == "pixels" and len(found[TARGET]) < self.boxes:
-            found[TARGET] += found[AGENT]  # it hides the target on which it stands
+            found[TARGET] += found[AGENT]  # the player hides a target in its cell
         counts = [len(found[kind]) for kind in (AGENT, BOX, TARGET, TELEPORTER)]
         if counts != [1, self.boxes, self.boxes, 2 * self.teleports]:
             return False
@@ -148,7 +158,7 @@ class Sokoban(gym.Env[Any, Any]):
         return np.array_equal(self.observation()[OBJECTS], observation[OBJECTS])
 
     def render(self) -> Any:
-        """Draw the board, as text or as a picture."""
+        """Return the board as text or as an image, according to the render mode."""
         if self.render_mode is None or self.position is None:
             return None
         if self.render_mode == "ansi":
@@ -156,15 +166,15 @@ class Sokoban(gym.Env[Any, Any]):
         return self.picture()
 
     def picture(self) -> np.ndarray:
-        """Draw the board in colors."""
+        """Return an image of the board, (height, width, 3)."""
         rows = self._signs()
         return np.concatenate([np.concatenate([TILES[sign] for sign in row], 1) for row in rows])
 
     def _signs(self) -> list[list[str]]:
-        return [[self._drawn((x, y)) for x in range(SIZE)] for y in range(SIZE)]
+        return [[self._sign((x, y)) for x in range(SIZE)] for y in range(SIZE)]
 
-    def _drawn(self, cell: Cell) -> str:
-        """Return the sign of what is in a cell, that of a pusher's or a box's ground included."""
+    def _sign(self, cell: Cell) -> str:
+        """Return the sign of a cell, which shows a player or a box together with its ground."""
         board, position = self.board, self.position
         if cell in board.walls or position is None:
             return "#"
@@ -174,22 +184,22 @@ class Sokoban(gym.Env[Any, Any]):
         return ("$*%" if cell in position.boxes else " .o")[ground]
 
 
-PIXELS, FINER = 16, 2
-"""Height and width of a cell in a picture, and how many times finer it is than what is observed."""
+PIXELS, SUBSAMPLING = 16, 2
+"""Size of a cell in a rendered image, in pixels; observations have every n-th pixel of it."""
 
 FLOOR, BRICK, MORTAR = (236, 228, 208), (110, 110, 118), (82, 82, 90)
-RED, VIOLET, BLUE, WOOD, DONE = (
+RED, VIOLET, BLUE, WOOD, GREEN = (
     (206, 64, 56),
     (136, 84, 190),
     (48, 104, 196),
     (170, 118, 62),
     (70, 148, 78),
 )
-"""The colors of targets, teleporters, the player, boxes, and boxes that stand on a target."""
+"""The colors of targets, teleporters, the player, boxes, and boxes on a target."""
 
 
-def _tiles() -> dict[str, np.ndarray]:
-    """Draw the picture of each sign."""
+def _draw_tiles() -> dict[str, np.ndarray]:
+    """Return the image of each sign."""
     y, x = np.mgrid[:PIXELS, :PIXELS] - (PIXELS - 1) / 2
     far, square = np.hypot(x, y), np.maximum(np.abs(x), np.abs(y))
     grounds = {0: far < 0, 1: np.abs(x) + np.abs(y) < 4, 2: (far > 4.5) & (far < 7)}
@@ -200,7 +210,7 @@ def _tiles() -> dict[str, np.ndarray]:
         floor[mask] = colors[ground]
         player, box = floor.copy(), floor.copy()
         player[far < 5] = BLUE
-        box[square < 6] = DONE if ground == 1 else WOOD
+        box[square < 6] = GREEN if ground == 1 else WOOD
         box[(square < 6) & (np.abs(np.abs(x) - np.abs(y)) < 1)] = FLOOR
         tiles |= {" .o"[ground]: floor, "@+&"[ground]: player, "$*%"[ground]: box}
     wall = np.full((PIXELS, PIXELS, 3), BRICK, np.uint8)
@@ -208,11 +218,11 @@ def _tiles() -> dict[str, np.ndarray]:
     return tiles | {"#": wall}
 
 
-TILES = _tiles()
-"""Pictures of the signs: # wall, @ player, $ box, . target, o teleporter; + and * stand on a
-target, & and % on a teleporter."""
+TILES = _draw_tiles()
+"""Images of the signs: # wall, @ player, $ box, . target, o teleporter; + and * are a player and a
+box on a target, & and % on a teleporter."""
 
-MEANS: dict[str, tuple[int, ...]] = {
+OBJECTS_BY_SIGN: dict[str, tuple[int, ...]] = {
     "#": (WALL,),
     " ": (),
     ".": (TARGET,),
@@ -223,20 +233,23 @@ MEANS: dict[str, tuple[int, ...]] = {
     "*": (BOX, TARGET),
     "%": (BOX, TELEPORTER),
 }
-"""What is seen in a cell by its sign."""
+"""The visible objects of a cell by its sign."""
 
-SEEN = {TILES[sign][::FINER, ::FINER].tobytes(): kinds for sign, kinds in MEANS.items()}
-"""What is in a cell by its picture as it is observed."""
+OBJECTS_BY_TILE = {
+    TILES[sign][::SUBSAMPLING, ::SUBSAMPLING].tobytes(): kinds
+    for sign, kinds in OBJECTS_BY_SIGN.items()
+}
+"""The visible objects of a cell by the bytes of its observed image."""
 
 
-def _seen(picture: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return the objects in a picture: class, x and y; nothing of cells that are none."""
-    side = PIXELS // FINER
+def _read_picture(picture: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return the class, x and y of the objects in an image; skip cells with unknown images."""
+    side = PIXELS // SUBSAMPLING
     return [
         (kind, x, y)
         for y in range(SIZE)
         for x in range(SIZE)
-        for kind in SEEN.get(
+        for kind in OBJECTS_BY_TILE.get(
             picture[y * side : (y + 1) * side, x * side : (x + 1) * side].tobytes(), ()
         )
     ]
