@@ -7,7 +7,7 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_policies() -> Mapping[str, str]:
-    """Offer `curated`, the default of `cwm collect`, and `planner`."""
+    """Add `curated`, the default of `cwm collect`, and `planner`."""
     return {
         "planner": "cwm_curated.policies:PlannerPolicy",
         "curated": "cwm_curated.policies:CuratedPolicy",

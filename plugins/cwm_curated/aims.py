@@ -1,7 +1,7 @@
 """Aims of an episode other than reward: new observations, and numbers at their extremes.
 
-`Curious` and `Driven` are copies of the environment with a reward for such an aim. Summaries of
-earlier rows distinguish new observations from known ones.
+`NoveltyModel` and `ExtremesModel` are copies of the environment with a reward for such an aim.
+Summaries of earlier rows distinguish new observations from known observations.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from cwm_cli.planning.model import Counter, Model, Step, countable, key
 if TYPE_CHECKING:
     import gymnasium as gym
 
-ENDLESS = 30.0
-"""Steps that a new way to end an episode counts for.
+END_STEPS = 30.0
+"""A new end of an episode counts like this number of steps.
 
-With more, episodes end soon rather than go far; with none they avoid their end.
+With a higher value, episodes end early instead of going far. With 0, they avoid their end.
 """
 
-MISSING = 100.0
-"""Steps that the end counts for as long as no episode has ended."""
+FIRST_END_STEPS = 100.0
+"""The value of an end, in steps, until an episode has ended."""
 
-WALKS = 3
-"""Random walks from the start of an episode, to measure how far each number moves unaided."""
+RANDOM_WALKS = 3
+"""Random walks from the start of an episode, to measure the range of each number."""
 
-STRAYING = 0.02
-"""Cost of a step if the other numbers are off their start by the range of the random walks.
+DEVIATION_COST = 0.02
+"""Cost of a step if the other numbers deviate from their start by their range in random walks.
 
-The unit is the reward for moving the driven number by its own such range. With a higher cost no
-number is driven anywhere.
+The unit is the reward for moving the driven number by its range. With a higher cost, no number
+moves.
 """
 
-STRAYED_END = 20.0
-"""Steps with this cost that the end of an episode is charged, for the steps that it prevents."""
+END_COST_STEPS = 20.0
+"""An end of an episode costs as much as this number of steps, for the steps that it prevents."""
 
-STILL = 1e-9
-"""Relative change below which a number counts as constant, since only its digits change."""
+MIN_RELATIVE_CHANGE = 1e-9
+"""A number with a smaller relative change counts as constant: only rounding errors change it."""
 
 
 @dataclass(frozen=True)
 class NumberSpan:
-    """The lowest and the highest of each number of some observations; None without any."""
+    """The minimum and maximum of each number of some observations, (2, numbers); None without."""
 
     bounds: np.ndarray | None = None
 
@@ -62,19 +62,19 @@ class NumberSpan:
         return cls(np.array([numbers.min(axis=0), numbers.max(axis=0)]) if len(numbers) else None)
 
     def union(self, other: Self) -> Self:
-        """Return the span of both."""
+        """Return the span of the observations of both."""
         if self.bounds is None or other.bounds is None:
             return other if self.bounds is None else self
         (low, high), (least, most) = self.bounds, other.bounds
         return type(self)(np.array([np.minimum(low, least), np.maximum(high, most)]))
 
     def beyond(self, numbers: np.ndarray, share: float = 0.0) -> int:
-        """Count the numbers that are outside, by a share of the width."""
+        """Count the numbers outside the span by more than a share of its width."""
         if self.bounds is None:
             return len(numbers)
         low, high = self.bounds
-        room = share * (high - low)
-        return int(((numbers > high + room) | (numbers < low - room)).sum())
+        margin = share * (high - low)
+        return int(((numbers > high + margin) | (numbers < low - margin)).sum())
 
 
 class NumberRanges:
@@ -85,7 +85,7 @@ class NumberRanges:
         self.after, self.going = NumberSpan(), NumberSpan()
 
     def add(self, rows: Sequence[Transition]) -> None:
-        """Widen the spans."""
+        """Extend the spans to rows."""
         going = [row.next_observation for row in rows if not row.terminated]
         self.ended = self.ended or len(going) < len(rows)
         self.after = self.after.union(NumberSpan.of(row.next_observation for row in rows))
@@ -93,7 +93,7 @@ class NumberRanges:
 
 
 class TriedActions:
-    """Pairs of observation and action in the rows, and how often each reward ended an episode."""
+    """Pairs of observation and action in rows, and the number of ends of episodes by reward."""
 
     def __init__(self) -> None:
         self.pairs: set[tuple[Any, int]] = set()
@@ -105,8 +105,8 @@ class TriedActions:
         self.ends.update(row.reward for row in rows if row.terminated)
 
 
-class Seen:
-    """Seen observations: the span of real numbers, and all values of other leaves."""
+class SeenObservations:
+    """Recorded observations: the span of real numbers, and all values of other leaves."""
 
     def __init__(self) -> None:
         self._span, self._others = NumberSpan(), set[Any]()
@@ -125,7 +125,7 @@ class Seen:
             self._width = np.where(width > 0, width, 1.0)
 
     def novelty(self, observation: Any) -> float:
-        """Return the distance of an observation from all recorded observations."""
+        """Return the distance of an observation from the recorded ones; 0 if it is inside."""
         numbers, other = told(observation)
         new = other not in self._others
         if all(map(le, self._least, numbers)) and all(map(le, numbers, self._most)):
@@ -136,13 +136,13 @@ class Seen:
 
 
 def has_rare_outcomes(rows: Iterable[Transition]) -> bool:
-    """Return whether an outcome occurred too rarely to find out its conditions.
+    """Return whether an outcome occurred too rarely to infer its conditions.
 
-    An outcome is a reward, and whether the episode terminated. It is frequent enough after 20
-    times, since a condition that holds in a quarter of the cases is then missing with probability
-    0.003, or after 5 times in the same situation. Observations of real numbers are never rare:
-    each is new, and their limits are searched for by driving numbers to their extremes. Neither
-    are rewards of more than ten different values.
+    An outcome is a reward together with the end of the episode. It is frequent enough after 20
+    occurrences: a condition that holds in a quarter of the cases is then missing with probability
+    0.003. It is also frequent enough after 5 occurrences in the same situation. The result is
+    False for observations of real numbers, because each is new and their limits are found by
+    driving numbers to their extremes, and for more than ten different outcomes.
     """
     situations: dict[tuple[float, bool], Counts[Any]] = {}
     for row in rows:
@@ -155,19 +155,21 @@ def has_rare_outcomes(rows: Iterable[Transition]) -> bool:
     return any(counts.total() < (5 if len(counts) == 1 else 20) for counts in situations.values())
 
 
-class Curious(Model):
+class NoveltyModel(Model):
     """A simulator that rewards observations for their distance from the recorded observations."""
 
-    def __init__(self, simulator: Simulator | CachingSimulator, seen: Seen, *, ended: bool) -> None:
+    def __init__(
+        self, simulator: Simulator | CachingSimulator, seen: SeenObservations, *, ended: bool
+    ) -> None:
         self._simulator = simulator
         self._seen = seen
-        self._end = ENDLESS if ended else MISSING
+        self._end = END_STEPS if ended else FIRST_END_STEPS
         self.action_space = simulator.action_space
         self.deterministic = simulator.deterministic
         self.counter: Counter = simulator.counter
 
     def stand(self, state: Any) -> None:
-        """Stand at a state."""
+        """Set the simulator to a state."""
         self._simulator.stand(state)
 
     def here(self) -> Any:
@@ -175,25 +177,29 @@ class Curious(Model):
         return self._simulator.here()
 
     def step(self, action: Any) -> Step:
-        """Take an action; an end counts as many steps at that observation."""
+        """Take an action; the reward is the novelty, multiplied at an end of the episode."""
         observation, _, terminated, valid = self._simulator.step(action)
         novelty = self._seen.novelty(observation)
         return Step(observation, novelty * (self._end if terminated else 1.0), terminated, valid)
 
 
-class Driven(Model):
+class ExtremesModel(Model):
     """A simulator that rewards each number of the observation for a new extreme.
 
-    The corner chooses the direction of each number, up or down. The unit of a number is its range
-    in random walks. In the first corner all numbers go up, in the second all go down, in the next
-    two every other one goes up, then pairs, and so on: any two numbers are combined in each way. A
-    state is the state of the simulator with the extreme of each number so far.
+    The unit of a number is its range in random walks. A state is the state of the simulator with
+    the extreme of each number so far.
 
-    With the widths of `bounds`, one number is driven alone, at a small cost for the distance of the
-    other numbers from their start: the limit of a track is distinguished from a fall only if
-    nothing falls there. The number that random walks leave farthest from its bounds comes first, up
-    in the first corner and down in the second, then the next number. Numbers without bounds are
-    last.
+    Args:
+        simulator: The copy of the environment.
+        corner: Chooses the direction of each number. In corner 0 all numbers go up, in corner 1
+            all go down, in the next two every second number goes up, then pairs, and so on. So any
+            two numbers are combined in each possible way.
+        bounds: Widths of the bounds of each number, NaN without bounds. With it, only one number
+            is driven, and the distance of the other numbers from their start has a small cost: the
+            limit of a track can be distinguished from a fall only if nothing falls there. The
+            first number is the one whose range in random walks is the smallest part of its bounds,
+            up in corner 0 and down in corner 1, then the next number. Numbers without bounds are
+            last.
     """
 
     def __init__(
@@ -202,7 +208,9 @@ class Driven(Model):
         self._simulator = simulator
         self._corner = corner
         self._bounds = bounds
-        self._scale = self._far = self._shown = self._charge = self._start = np.empty(0)
+        self._scale = self._extremes = self._reached_extremes = self._costs = self._start = (
+            np.empty(0)
+        )
         self.action_space = simulator.action_space
         self.deterministic = simulator.deterministic
         self.counter: Counter = simulator.counter
@@ -210,9 +218,9 @@ class Driven(Model):
     def measure(
         self, state: Any, observation: Any, valid: Any, actions: gym.Space[Any], steps: int
     ) -> None:
-        """Measure the start of an episode, and the range of each number in random walks from it."""
+        """Measure the start of an episode, and the range of each number in random walks."""
         found = [np.array(told(observation).numbers)]
-        for _ in range(WALKS):
+        for _ in range(RANDOM_WALKS):
             self._simulator.stand(state)
             allowed = valid
             for _ in range(steps):
@@ -225,38 +233,42 @@ class Driven(Model):
         numbers = np.arange(len(span)) & self._corner // 2
         signs = [(-1) ** (int(number).bit_count() + self._corner) for number in numbers]
         self._start = found[0]
-        self._scale = np.array(signs) / np.where(span > STILL * (1 + size), span, 1 + size)
-        self._charge = np.zeros(len(span))
+        self._scale = np.array(signs) / np.where(
+            span > MIN_RELATIVE_CHANGE * (1 + size), span, 1 + size
+        )
+        self._costs = np.zeros(len(span))
         if self._bounds is not None:
             unit, order = np.abs(self._scale), np.argsort(span / self._bounds, kind="stable")
             alone = order[self._corner // 2 % len(span)]
-            self._charge = STRAYING * unit / len(span)
-            self._charge[alone] = 0.0
+            self._costs = DEVIATION_COST * unit / len(span)
+            self._costs[alone] = 0.0
             self._scale = np.zeros(len(span))
             self._scale[alone] = -unit[alone] if self._corner % 2 else unit[alone]
-        self._shown = self._scale * self._start
+        self._reached_extremes = self._scale * self._start
 
     def reached(self, state: Any, observation: Any) -> Any:
-        """Return the state of an episode that has reached an observation."""
-        self._shown = np.maximum(self._shown, self._scale * told(observation).numbers)
-        return state, self._shown
+        """Return the state of this model for an episode at an observation."""
+        self._reached_extremes = np.maximum(
+            self._reached_extremes, self._scale * told(observation).numbers
+        )
+        return state, self._reached_extremes
 
     def stand(self, state: Any) -> None:
-        """Stand at a state."""
-        inner, self._far = state
+        """Set the model to a state."""
+        inner, self._extremes = state
         self._simulator.stand(inner)
 
     def here(self) -> Any:
         """Return the state of the simulator, with the extreme of each number so far."""
-        return self._simulator.here(), self._far
+        return self._simulator.here(), self._extremes
 
     def step(self, action: Any) -> Step:
         """Take an action; the reward is the distance of each number beyond its extreme so far."""
         observation, _, terminated, valid = self._simulator.step(action)
-        before, numbers = self._far, np.array(told(observation).numbers)
-        self._far = np.maximum(before, self._scale * numbers)
-        reward = float((self._far - before).sum())
+        before, numbers = self._extremes, np.array(told(observation).numbers)
+        self._extremes = np.maximum(before, self._scale * numbers)
+        reward = float((self._extremes - before).sum())
         if self._bounds is not None:
-            strayed = float(self._charge @ np.abs(numbers - self._start))
-            reward -= strayed * (STRAYED_END if terminated else 1.0)
+            cost = float(self._costs @ np.abs(numbers - self._start))
+            reward -= cost * (END_COST_STEPS if terminated else 1.0)
         return Step(observation, reward, terminated, valid)

@@ -1,6 +1,6 @@
 """Policies that plan in a copy of the environment: `planner` and `curated`.
 
-They plan for reward, for observations that no row has, or to the limits of observations.
+They plan for reward, for new observations, or for extremes of the numbers in observations.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Model, Named, key
 from cwm_cli.planning.tabular import Tabular
 from cwm_curated.aims import (
-    Curious,
-    Driven,
+    ExtremesModel,
+    NoveltyModel,
     NumberRanges,
-    Seen,
+    SeenObservations,
     TriedActions,
     has_rare_outcomes,
 )
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 
 Aim = Literal["reward", "extremes"]
 
-SEARCH = 1000
-"""Model steps of a decision among discrete actions."""
+DISCRETE_BUDGET = 1000
+"""Model steps per decision for discrete actions."""
 
-SAMPLES: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
-"""Model steps of a decision of real numbers; more do not drive numbers farther."""
+CONTINUOUS_BUDGET: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
+"""Model steps per decision for actions of real numbers; more steps reach no farther extremes."""
 
-FEWEST = 12
-"""Least number of model steps of a decision of real numbers."""
+MIN_CONTINUOUS_BUDGET = 12
+"""Minimum number of model steps per decision for actions of real numbers."""
 
-MOST = 10_000
-"""Largest number of states that a search for untried actions, or value iteration, visits."""
+MAX_STATES = 10_000
+"""Maximum number of states that a search for untried actions, or value iteration, visits."""
 
 MAX_END_SEARCH = 1_000
 """Maximum number of states that a search visits for an end after it found an untried action.
@@ -68,30 +68,32 @@ MAX_END_SEARCH = 1_000
 With 10,000, a decision took 0.3 to 3 s in spaces of more states, and most of a recording's time.
 """
 
-ROLLOUTS = 5
-"""Least number of rollouts of a decision."""
+MIN_ROLLOUTS = 5
+"""Minimum number of rollouts per decision."""
 
-WELL = 0.1
-"""An end beyond earlier ends by less than this fraction of their range may share their cause."""
+NEW_END_FRACTION = 0.1
+"""An end beyond earlier ends by less than this fraction of their range may have the same cause."""
 
-RESERVE = 2
-"""Spare steps with which an episode heads for an end that no earlier episode reached."""
+SPARE_STEPS = 2
+"""An episode goes to an end when fewer steps are left than its distance plus this number."""
 
-LENGTHS = 6
+MEAN_LENGTHS = 6
 """Number of mean lengths of repeated actions (1, 2, 4, ...): no length suits every task."""
 
 
-class Way(NamedTuple):
-    """The aim of the plans of an episode, and their quality.
+class EpisodePlan(NamedTuple):
+    """The aim of an episode, and the quality of its plans.
 
-    With the aim `reward`, plans maximise the return. With `extremes`, they drive every number of
-    the observation, or one number `alone`, to an extreme that the `corner` chooses; if there are no
-    real numbers, they look for new observations. Plans take the share `effort` of the budget, and
-    the share `chance` of the actions is random.
-
-    As long as no earlier episode ended, up to `starts` episodes are tried to find one that ends.
-    With a number `alone` they are tried once an episode ended, to find an end that this number
-    causes.
+    Attributes:
+        aim: With `reward`, plans maximise the return. With `extremes`, they drive every number of
+            the observation to an extreme; without real numbers, they look for new observations.
+        effort: Fraction of the budget of model steps.
+        chance: Fraction of random actions.
+        starts: Maximum number of episodes to try until one ends, if no earlier episode has ended.
+            With `alone`, they are tried if an earlier episode has ended, to find an end that this
+            number causes.
+        corner: Chooses the extremes.
+        alone: Whether to drive only one number.
     """
 
     aim: Aim
@@ -104,51 +106,51 @@ class Way(NamedTuple):
 
 @dataclass
 class PlannedPolicy(Policy):
-    """Plans actions in a copy of the environment.
+    """Base class of policies that plan actions in a copy of the environment.
 
-    If there is no copy, the best of a few random episodes is used, so that no episode takes more
-    than ten times as long as a random one.
+    Without a copy, the best of a few random episodes is used, so that no episode takes more than
+    ten times as long as a random episode.
     """
 
     copies: Copies = "measured"
     """measured: measure on this machine whether copies of the environment are cheap enough for
     planning; cheap, dear: assume that they are, or are not."""
 
-    def way(self, place: int) -> Way | None:
-        """Return what the episode at a place is planned for, None if its actions are random."""
+    def plan_for(self, place: int) -> EpisodePlan | None:
+        """Return the plan of the episode at a place; None for random actions."""
         raise NotImplementedError
 
     def prepare(self, stage: Stage) -> None:
-        """Check whether there is a copy to plan in."""
+        """Check whether the environment can be copied."""
         if stage.copies == "measured":
             stage.copies = self.copies
         _ = stage.simulator
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Whether the episode aims at new observations, or at an end if no episode has ended."""
-        way = self.way(place)
-        if way is None or way.aim == "reward":
+        """Return whether the episode aims at new observations or at an end."""
+        plan = self.plan_for(place)
+        if plan is None or plan.aim == "reward":
             return False
-        return way.alone or way.starts > 1 or not _drives(stage, way, stage.simulator)
+        return plan.alone or plan.starts > 1 or not _drives_numbers(stage, plan, stage.simulator)
 
     def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
         """Return the number of episodes to try at a place."""
-        way = self.way(place)
-        if way is None:
+        plan = self.plan_for(place)
+        if plan is None:
             return 1
         ended = EarlierRows.of(earlier).summary(NumberRanges).ended
-        return TRIES if stage.note else way.starts if ended == way.alone else 1
+        return TRIES if stage.note else plan.starts if ended == plan.alone else 1
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
         """Plan the actions, or draw them if there is no copy to plan in."""
-        way = self.way(place)
-        if way is None:
+        plan = self.plan_for(place)
+        if plan is None:
             return "random", random_acts(stage, seed)
         if stage.simulator is None:
-            return f"{way.aim}, best of {TRIES}", repeating_acts(stage, seed)
-        return planned_acts(stage, way, stage.simulator, seed, earlier)
+            return f"{plan.aim}, best of {TRIES}", repeating_acts(stage, seed)
+        return planned_acts(stage, plan, stage.simulator, seed, earlier)
 
     def worth(
         self,
@@ -159,92 +161,94 @@ class PlannedPolicy(Policy):
     ) -> float:
         """Return infinity for an episode that ended, or the value of a random episode for its aim.
 
-        If one number was driven alone, only an end that no other number explains is worth infinity.
+        If one number was driven alone, an end has infinite value only if no other number explains
+        it.
         """
-        way = self.way(place)
-        if way is None or not stage.note:
+        plan = self.plan_for(place)
+        if plan is None or not stage.note:
             if not rows[-1].terminated:
                 return 0.0
-            return _own_cause(rows, earlier) if way and way.alone else inf
-        if way.aim == "reward" or not earlier:
+            return _end_value(rows, earlier) if plan and plan.alone else inf
+        if plan.aim == "reward" or not earlier:
             return sum(row.reward for row in rows)
-        seen = EarlierRows.of(earlier).summary(Seen)
+        seen = EarlierRows.of(earlier).summary(SeenObservations)
         return sum(seen.novelty(row.next_observation) for row in rows)
 
 
 @dataclass
 class PlannerPolicy(PlannedPolicy):
-    """Plans every episode for reward."""
+    """A policy that plans every episode for reward."""
 
     effort: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Model steps per decision, as a fraction of the usual number."""
     chance: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Fraction of the actions that are random."""
 
-    def way(self, place: int) -> Way:
-        """Plan for reward at every place."""
-        return Way("reward", self.effort, self.chance)
+    def plan_for(self, place: int) -> EpisodePlan:
+        """Return a plan for reward at every place."""
+        return EpisodePlan("reward", self.effort, self.chance)
 
 
 @dataclass
 class CuratedPolicy(PlannedPolicy):
-    """Goes from random to good, and to the limits.
+    """A policy with random episodes, good episodes, and episodes at the limits.
 
-    Random actions alone hardly meet goals, and good ones hardly failures. Who drives what is
-    observed as far up and down as it goes meets the limits and ends of an environment. Of ten
-    trajectories the fourth, the seventh and the tenth are never fitted to: both they and the
-    others are driven up and down, in one number alone and in all of them.
+    Random actions rarely reach goals, and good actions rarely fail. Driving the observed numbers
+    as far up and down as possible reaches the limits and ends of an environment. Of ten
+    trajectories, the fourth, the seventh and the tenth are never fitted to. Both they and the other
+    trajectories contain episodes with one number and with all numbers driven up and down.
     """
 
-    def way(self, place: int) -> Way | None:
-        """Return the way of a place. Ways repeat in rounds, each with two more corners or ends."""
-        turn, number = divmod(place, len(CURATED))
-        way = CURATED[number]
-        return way and way._replace(corner=way.corner + 2 * turn)
+    def plan_for(self, place: int) -> EpisodePlan | None:
+        """Return the plan of a place; plans repeat in rounds, each with the next two corners."""
+        round_number, number = divmod(place, len(CURATED))
+        plan = CURATED[number]
+        return plan and plan._replace(corner=plan.corner + 2 * round_number)
 
     def needs_more(self, episodes: Sequence[Sequence[Transition]]) -> bool:
         """Return whether a reward or an end of an episode was too rare to explain it."""
         return has_rare_outcomes(row for rows in episodes for row in rows)
 
 
-CURATED: Sequence[Way | None] = (
+CURATED: Sequence[EpisodePlan | None] = (
     None,
-    Way("reward", effort=0.02, chance=0.2),
-    Way("extremes", corner=0, alone=True, starts=3),
-    Way("reward", effort=0.1, chance=0.1),
-    Way("extremes", corner=1, alone=True, starts=3),
-    Way("reward"),
-    Way("extremes", corner=0, alone=True, starts=3),
-    Way("extremes", corner=0, starts=6),
-    Way("extremes", corner=1, starts=6),
-    Way("extremes", corner=1, alone=True, starts=3),
+    EpisodePlan("reward", effort=0.02, chance=0.2),
+    EpisodePlan("extremes", corner=0, alone=True, starts=3),
+    EpisodePlan("reward", effort=0.1, chance=0.1),
+    EpisodePlan("extremes", corner=1, alone=True, starts=3),
+    EpisodePlan("reward"),
+    EpisodePlan("extremes", corner=0, alone=True, starts=3),
+    EpisodePlan("extremes", corner=0, starts=6),
+    EpisodePlan("extremes", corner=1, starts=6),
+    EpisodePlan("extremes", corner=1, alone=True, starts=3),
 )
-"""What the episodes of `curated` are planned for, by place."""
+"""Plans of the episodes of `curated`, by place; None for random actions."""
 
 
-def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> float:
-    """Return infinity if an episode ended where one number alone is beyond all that went on.
+def _end_value(rows: Sequence[Transition], earlier: Sequence[Transition]) -> float:
+    """Return the value of an end: infinity if exactly one number can be its cause.
 
-    That number has to be well beyond earlier ends, too, which else explain this one. Other ends
-    are worth the more the fewer numbers may be their cause.
+    This number is outside the range after all non-terminal steps. A number must also be well
+    outside the range of earlier ends, which otherwise explain this end. Other ends have a higher
+    value if fewer numbers can be their cause.
     """
     ranges, new_ranges = EarlierRows.of(earlier).summary(NumberRanges), NumberRanges()
     new_ranges.add(rows)
     going = ranges.going.union(new_ranges.going)
     last = np.array(told(rows[-1].next_observation).numbers)
-    causes, new = going.beyond(last), ranges.after.beyond(last, WELL)
+    causes, new = going.beyond(last), ranges.after.beyond(last, NEW_END_FRACTION)
     return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
 
 
 def repeating_acts(stage: Stage, seed: int) -> Act:
-    """Draw actions that are repeated, for longer or shorter in different episodes."""
+    """Return random actions that are repeated; the mean length depends on the episode's seed."""
     draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
-    mean, last = 2 ** rng.integers(LENGTHS), list[Any]()
+    mean, last = 2 ** rng.integers(MEAN_LENGTHS), list[Any]()
 
     def act(observation: Any, before: int) -> Any:
         allowed = stage.task.allowed(stage.env)
-        barred = allowed is not None and last and last[-1] not in allowed
-        if not last or barred or rng.random() * mean < 1:
+        invalid = allowed is not None and last and last[-1] not in allowed
+        if not last or invalid or rng.random() * mean < 1:
             last[:] = [draw(observation, before)]
         return last[-1]
 
@@ -253,55 +257,61 @@ def repeating_acts(stage: Stage, seed: int) -> Act:
 
 def planned_acts(
     stage: Stage,
-    way: Way,
+    plan: EpisodePlan,
     copy: Simulator | CachingSimulator,
     seed: int,
     earlier: Sequence[Transition],
 ) -> tuple[str, Act]:
-    """Return how an episode is planned, in words, and what plans its actions.
+    """Return a short description of the plans of an episode, and a function that plans actions.
 
-    Plans for reward cover the whole episode, other plans only its recorded part. Observations of
-    `earlier` transitions are not new. If observations identify the states, every action is tried in
-    every state instead.
+    Plans for reward cover the whole episode, other plans only its recorded part. If observations
+    identify the states, plans for extremes try every action in every state instead.
+
+    Args:
+        stage: The recorded environment.
+        plan: The plan of the episode.
+        copy: The copy of the environment.
+        seed: The seed of the episode.
+        earlier: Rows of earlier episodes, whose observations are not new.
     """
-    if way.aim != "reward" and isinstance(copy, CachingSimulator):
+    if plan.aim != "reward" and isinstance(copy, CachingSimulator):
         return "coverage", covering_acts(stage, copy, seed, earlier)
     model, begin = (
-        _aimed(stage, way, copy, earlier),
-        None if copy.deterministic else _chances(copy, seed),
+        _planning_model(stage, plan, copy, earlier),
+        None if copy.deterministic else _seed_decisions(copy, seed),
     )
-    decider = Decider(_planners(copy, way), model, seed=seed, begin=begin)
-    limit = step_limit(stage.env, None if way.aim == "reward" else stage.max_steps)
+    decider = Decider(_planners(copy, plan), model, seed=seed, begin=begin)
+    limit = step_limit(stage.env, None if plan.aim == "reward" else stage.max_steps)
     draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
 
     def act(observation: Any, before: int) -> Any:
         state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
-        if isinstance(model, Driven):
+        if isinstance(model, ExtremesModel):
             if before == 0:
                 space = deepcopy(stage.env.action_space)
                 space.seed(seed)
                 model.measure(state, observation, valid, space, stage.max_steps)
             state = model.reached(state, observation)
-        if rng.random() < way.chance:
+        if rng.random() < plan.chance:
             return draw(observation, before)
         moment = Moment(0, before, state, max(1, limit - before), valid)
-        return _typed(decider.plan([moment])[0][0], stage.env.action_space)
+        return _cast(decider.plan([moment])[0][0], stage.env.action_space)
 
-    mixed = f", {way.chance:.0%} random" if way.chance else ""
-    aim = "novelty" if isinstance(model, Curious) else way.aim
-    return f"{aim}, {_budget(copy, way)} steps{mixed}", act
+    mixed = f", {plan.chance:.0%} random" if plan.chance else ""
+    aim = "novelty" if isinstance(model, NoveltyModel) else plan.aim
+    return f"{aim}, {_budget(copy, plan)} steps{mixed}", act
 
 
 def covering_acts(
     stage: Stage, copy: CachingSimulator, seed: int, earlier: Sequence[Transition]
 ) -> Act:
-    """Go to the nearest untried pair of state and action, and to an end with the last steps."""
+    """Return a function that goes to the nearest untried action, and finally to an end."""
     tried = deepcopy(EarlierRows.of(earlier).summary(TriedActions))
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
 
     def act(observation: Any, before: int) -> Any:
         state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
-        action = _untried(copy, state, valid, tried, stage.max_steps - before, rng)
+        action = _find_untried(copy, state, valid, tried, stage.max_steps - before, rng)
         action = draw(observation, before) if action is None else action
         tried.pairs.add((key(observation), action))
         return action
@@ -309,7 +319,7 @@ def covering_acts(
     return act
 
 
-def _untried(
+def _find_untried(
     copy: CachingSimulator,
     state: Named,
     valid: Sequence[int] | None,
@@ -319,95 +329,103 @@ def _untried(
 ) -> int | None:
     """Return the first action towards the nearest untried pair of state and action.
 
-    Pairs that end the episode come last, when just enough steps are left for them. Of these, one
-    with the reward that ended the fewest episodes is chosen, and an untried one if possible.
+    Pairs that end the episode come last, when just enough steps are left. Among them, a pair is
+    chosen whose reward ended the fewest episodes, and an untried pair if possible.
     """
     low, high = int(copy.action_space.low[0]), int(copy.action_space.high[0])
     every = range(low, high + 1)
     nearest: int | None = None
     end: int | None = None
     rank, depth_of_end = (inf, True), 0  # lower is better: episodes with this end, whether tried
-    waiting, met = deque([(state, valid or every, 1, None)]), {state}
-    while waiting and len(met) < (MOST if nearest is None else MAX_END_SEARCH):
+    queue, visited = deque([(state, valid or every, 1, None)]), {state}
+    while queue and len(visited) < (MAX_STATES if nearest is None else MAX_END_SEARCH):
         if nearest is not None and rank == (0, False):
             break  # no other action or end is better
-        state, valid, depth, first = waiting.popleft()
+        state, valid, depth, first = queue.popleft()
         if depth > left:
             break
         for action in rng.permutation(valid).tolist():
             copy.stand(state)
             step = copy.step(action)
-            way, known = action if first is None else first, (state.name, action) in tried.pairs
+            start = action if first is None else first
+            known = (state.name, action) in tried.pairs
             if step.terminated:
                 if (tried.ends[step.reward], known) < rank:
-                    end, rank, depth_of_end = way, (tried.ends[step.reward], known), depth
+                    end, rank, depth_of_end = start, (tried.ends[step.reward], known), depth
                 continue
             if not known and nearest is None:
-                nearest = way
-            if (here := copy.here()) not in met:
-                met.add(here)
-                waiting.append((here, step.valid or every, depth + 1, way))
-    if end is not None and (nearest is None or depth_of_end + RESERVE > left):
+                nearest = start
+            if (here := copy.here()) not in visited:
+                visited.add(here)
+                queue.append((here, step.valid or every, depth + 1, start))
+    if end is not None and (nearest is None or depth_of_end + SPARE_STEPS > left):
         return end
     return nearest
 
 
-def _drives(stage: Stage, way: Way, copy: Simulator | CachingSimulator | None) -> bool:
-    """Whether an episode drives numbers to their ends, from its start alone."""
-    if way.aim != "extremes" or copy is None or isinstance(copy, CachingSimulator):
+def _drives_numbers(
+    stage: Stage, plan: EpisodePlan, copy: Simulator | CachingSimulator | None
+) -> bool:
+    """Return whether an episode drives real numbers to their extremes."""
+    if plan.aim != "extremes" or copy is None or isinstance(copy, CachingSimulator):
         return False
     leaves = space_of(stage.env.observation_space).leaves("")
     return any(leaf.space.is_float for leaf in leaves)
 
 
-def _aimed(
-    stage: Stage, way: Way, copy: Simulator | CachingSimulator, earlier: Sequence[Transition]
+def _planning_model(
+    stage: Stage,
+    plan: EpisodePlan,
+    copy: Simulator | CachingSimulator,
+    earlier: Sequence[Transition],
 ) -> Model:
-    """Return the model to plan in: a copy with the aim of the way as its reward."""
-    if way.aim == "reward":
+    """Return the model to plan in: a copy of the environment with a reward for the aim."""
+    if plan.aim == "reward":
         return copy
-    if _drives(stage, way, copy):
-        bounds = _bounds(stage.env.observation_space) if way.alone else None
-        return Driven(copy, way.corner, bounds)
+    if _drives_numbers(stage, plan, copy):
+        bounds = _bounds(stage.env.observation_space) if plan.alone else None
+        return ExtremesModel(copy, plan.corner, bounds)
     rows = EarlierRows.of(earlier)
-    return Curious(copy, rows.summary(Seen), ended=rows.summary(NumberRanges).ended)
+    return NoveltyModel(
+        copy, rows.summary(SeenObservations), ended=rows.summary(NumberRanges).ended
+    )
 
 
 def _bounds(space: gym.Space[Any]) -> np.ndarray:
-    """Return how far apart the bounds of each real number of an observation are, nan for none."""
+    """Return the width of the bounds of each real number of an observation; NaN without bounds."""
     leaves = [leaf.space for leaf in space_of(space).leaves("") if leaf.space.is_float]
     widths = [np.subtract(each.high, each.low, dtype=np.float64).ravel() for each in leaves]
-    found = np.concatenate(widths)
-    return np.where(found < np.finfo(np.float32).max, found, np.nan)
+    width = np.concatenate(widths)
+    return np.where(width < np.finfo(np.float32).max, width, np.nan)
 
 
-def _typed(action: Any, space: gym.Space[Any]) -> Any:
+def _cast(action: Any, space: gym.Space[Any]) -> Any:
     """Return an action with the precision of its space, as it will be recorded."""
     return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
 
 
-def _budget(copy: Simulator | CachingSimulator, way: Way) -> int:
-    """Return how many model steps a decision takes."""
+def _budget(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> int:
+    """Return the number of model steps per decision."""
     if copy.action_space.kind == "discrete":
-        return round(way.effort * SEARCH)
-    return max(FEWEST, round(way.effort * SAMPLES[way.aim]))
+        return round(plan.effort * DISCRETE_BUDGET)
+    return max(MIN_CONTINUOUS_BUDGET, round(plan.effort * CONTINUOUS_BUDGET[plan.aim]))
 
 
-def _planners(copy: Simulator | CachingSimulator, way: Way) -> Sequence[planning.Planner]:
-    """Return the planners to try, the one to try first first.
+def _planners(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> Sequence[planning.Planner]:
+    """Return the planners in the order to try them.
 
-    Where observations tell the few states there are, values of all states are known soon.
+    Value iteration comes first if observations identify the states, which may be few.
     """
-    budget = _budget(copy, way)
+    budget = _budget(copy, plan)
     if copy.action_space.kind != "discrete":
         return [Icem(budget=budget)]
-    search = Mcts(budget=budget, rollout=max(1, budget // ROLLOUTS))
-    known = isinstance(copy, CachingSimulator) and way == Way("reward")
-    return [Tabular(states=MOST), search] if known else [search]
+    search = Mcts(budget=budget, rollout=max(1, budget // MIN_ROLLOUTS))
+    known = isinstance(copy, CachingSimulator) and plan == EpisodePlan("reward")
+    return [Tabular(states=MAX_STATES), search] if known else [search]
 
 
-def _chances(copy: Simulator | CachingSimulator, seed: int) -> Callable[[Moment], None]:
-    """Seed the copy for each decision, so that chance does not depend on earlier plans."""
+def _seed_decisions(copy: Simulator | CachingSimulator, seed: int) -> Callable[[Moment], None]:
+    """Seed the copy for each decision, so that random outcomes do not depend on earlier plans."""
 
     def begin(moment: Moment) -> None:
         rng = np.random.default_rng([seed, moment.decision, 1])

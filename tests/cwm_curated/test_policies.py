@@ -1,4 +1,4 @@
-"""Episodes that are planned in the environment itself, and the datasets that ship."""
+"""Policies that plan in a copy of the environment, and the shipped datasets."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs import simulators
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_curated.aims import has_rare_outcomes
-from cwm_curated.policies import Way, planned_acts
+from cwm_curated.policies import EpisodePlan, planned_acts
 from cwm_gymnasium import cwm_environments
 from folders import ROOT
 
@@ -28,7 +28,7 @@ STREAM = '''
 import gymnasium as gym
 
 class Stream(gym.Env):
-    """A stream of numbers that cannot be turned back."""
+    """A stream of numbers whose state cannot be saved."""
 
     observation_space = gym.spaces.Discrete(1000)
     action_space = gym.spaces.Discrete(2)
@@ -46,7 +46,6 @@ gym.register("Stream-v0", entry_point=Stream)
 
 
 def find(name: str) -> EnvironmentSpec:
-    """Look up an environment."""
     return cwm_environments()[name]()
 
 
@@ -69,7 +68,7 @@ def content(dataset: Dataset, folder: Path) -> bytes:
 
 
 def masked_taxi() -> EnvironmentSpec:
-    """Return a taxi that declares which actions change anything."""
+    """Return a taxi with valid actions: an action is valid if it changes the state."""
 
     def valid(env):
         return np.flatnonzero(env.action_mask(env.s))
@@ -82,7 +81,7 @@ TEN: RecordingOptions = {"episodes": 10, "test_episodes": 10}
 
 @pytest.fixture(scope="module")
 def blackjack() -> Dataset:
-    """Return a few hands of Blackjack."""
+    """Return ten training and ten test episodes of Blackjack."""
     return record(find("Blackjack-v1"), **TEN)
 
 
@@ -96,8 +95,8 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def postponed() -> EnvironmentSpec:
-    """Return an environment whose steps take more CPU time than copies may."""
+def slow_environment() -> EnvironmentSpec:
+    """Return an environment whose steps take too much CPU time for planning."""
     spec = find("CartPole-v1")
 
     class Busy(gym.Wrapper):
@@ -124,7 +123,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
-def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
+def test_recorded_episodes_can_be_repeated_from_their_seeds(name: str) -> None:
     spec = find(name)
     dataset = record(spec, episodes=4, test_episodes=2, max_steps=8)
     seeds = dataset.metadata["reset_seeds"]
@@ -142,7 +141,7 @@ def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
-def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_equal_arguments_give_equal_files(name: str, tmp_path: Path) -> None:
     first, again = (
         content(record(find(name), episodes=4, test_episodes=2, max_steps=5), tmp_path)
         for _ in range(2)
@@ -150,7 +149,7 @@ def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> Non
     assert first == again
 
 
-def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
+def test_episodes_do_not_depend_on_their_number() -> None:
     few = record(find("CartPole-v1"), episodes=2, test_episodes=3, max_steps=5)
     many = record(find("CartPole-v1"), episodes=4, test_episodes=3, max_steps=5)
     for split, shared in (("train", 2), ("test", 3)):
@@ -164,22 +163,22 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
         assert left == right
 
 
-def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[bool] = []
-    compared = simulators.is_exact
+def test_copying_of_an_environment_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[bool] = []
+    original = simulators.is_exact
 
-    def is_exact(*things: Any) -> bool:
-        found.append(compared(*things))
-        return found[-1]
+    def is_exact(*arguments: Any) -> bool:
+        results.append(original(*arguments))
+        return results[-1]
 
     monkeypatch.setattr(simulators, "is_exact", is_exact)
     dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1, **TEN)
     assert len(dataset) == 20
-    assert found == [True]
+    assert results == [True]
 
 
 @pytest.mark.slow
-def test_some_episodes_are_random_and_the_efforts_of_others_rise(blackjack: Dataset) -> None:
+def test_first_episode_is_random_and_efforts_increase(blackjack: Dataset) -> None:
     policies = blackjack.metadata["policies"]
     assert policies[:10] == policies[10:]
     assert policies[0] == "random"
@@ -200,7 +199,7 @@ def test_planned_episodes_reach_the_goal() -> None:
     assert pendulum[0] > pendulum[1] + 300
 
 
-def test_what_ships_shows_the_goal_of_the_mountain_car_and_both_ends_of_the_track() -> None:
+def test_shipped_datasets_contain_goals_and_both_limits_of_tracks() -> None:
     car, poles = (
         Dataset.load(SHIPPED / shipped_name(name)) for name in ("MountainCar-v0", "CartPole-v1")
     )
@@ -217,13 +216,13 @@ def test_what_ships_shows_the_goal_of_the_mountain_car_and_both_ends_of_the_trac
     assert all(abs(row.next_observation[0]) < 2 for rows in drawn for row in rows)
 
 
-def test_what_ships_of_the_cliff_has_every_action_everywhere() -> None:
+def test_shipped_cliff_dataset_has_every_action_in_every_state() -> None:
     cliff = Dataset.load(SHIPPED / shipped_name("CliffWalking-v1")).train
     tried = {(row.observation, row.action) for row in cliff[cliff.fitted]}
     assert len(tried) == 37 * 4
 
 
-def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
+def test_coverage_tries_every_action_in_every_state_and_ends_last() -> None:
     spec = find("FrozenLake-v1")
     lake = record(spec, env_args={"is_slippery": False}, episodes=9, test_episodes=0)
     tried = {(row.observation, row.action) for row in lake[lake.fitted]}
@@ -244,7 +243,7 @@ def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
     assert covering[0][-1].terminated
 
 
-def test_covering_episodes_reach_an_end_again_if_every_end_was_tried() -> None:
+def test_coverage_ends_episodes_although_every_end_was_tried() -> None:
     taxi = record(find("Taxi-v4"), episodes=9, test_episodes=0)
     names = taxi.metadata["policies"]
     ends = [
@@ -293,7 +292,7 @@ def test_episodes_are_added_until_no_outcome_is_rare() -> None:
 
 
 @pytest.mark.long
-def test_the_end_of_a_track_is_sought_by_itself() -> None:
+def test_limit_of_the_track_is_reached_without_a_fall() -> None:
     poles = record(find("CartPole-v1"), episodes=5, test_episodes=0, seed=3)
     alone = [rows[-1] for rows in episodes(poles)[2::2]]
     ends = [row.next_observation for row in alone if row.terminated]
@@ -301,14 +300,14 @@ def test_the_end_of_a_track_is_sought_by_itself() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:
+def test_extremes_reach_both_bounds_of_the_speed() -> None:
     stage = Stage(find("Pendulum-v1"), {}, seed=1, max_steps=100)
     speeds = []
     for corner in (1, 0):
         with stage.anew() as own:
             copy = own.simulator
             assert copy
-            words, act = planned_acts(own, Way("extremes", corner=corner), copy, 5, [])
+            words, act = planned_acts(own, EpisodePlan("extremes", corner=corner), copy, 5, [])
             assert words == "extremes, 100 steps"
             observation, _ = own.env.reset(seed=5)
             for step in range(own.max_steps):
@@ -320,7 +319,7 @@ def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "curated", "planner"])
-def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy: str) -> None:
+def test_policies_take_only_valid_actions_and_record_the_next_valid_actions(policy: str) -> None:
     spec = masked_taxi()
     twin = spec.make().unwrapped
     dataset = record(spec, policy=policy, episodes=4, test_episodes=0, max_steps=25)
@@ -334,7 +333,7 @@ def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy:
         assert len({row.action for row in dataset if row.episode == 0}) > 3
 
 
-def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
+def test_all_actions_are_recorded_as_valid_if_the_environment_returns_none() -> None:
     def valid(env):
         return [0, 1, 2, 3] if env.s // 100 % 2 else None
 
@@ -347,7 +346,7 @@ def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in(
+def test_best_of_random_episodes_replaces_planning_without_copies(
     stream: EnvironmentSpec,
 ) -> None:
     dataset = record(stream, episodes=2, test_episodes=2, max_steps=30)
@@ -362,9 +361,9 @@ def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in
     assert "note" not in record(stream, policy="random", episodes=1, max_steps=5).metadata
 
 
-def test_where_copies_are_dear_nothing_is_planned_unless_that_is_asked_for() -> None:
+def test_expensive_copies_disable_planning() -> None:
     options: dict[str, Any] = {"episodes": 2, "test_episodes": 0, "max_steps": 5}
-    spec, counts = counting(find("CartPole-v1"))
+    spec, counts = count_steps(find("CartPole-v1"))
     record(spec, policy="random", **options)
     drawn, counts[0] = counts[0], 0
     dear = record(spec, policy_options={"copies": "dear"}, **options)
@@ -373,14 +372,14 @@ def test_where_copies_are_dear_nothing_is_planned_unless_that_is_asked_for() -> 
     assert dear.metadata["policies"] == ["random", "reward, best of 5"]
     assert "its steps or copies are slow" in dear.metadata["note"]
     measured = record(spec, **options)
-    told = record(spec, policy_options={"copies": "cheap"}, **options)
+    cheap = record(spec, policy_options={"copies": "cheap"}, **options)
     assert measured.metadata["copies"] == "cheap"
-    assert measured.metadata["policies"] == told.metadata["policies"]
-    assert told.metadata["policies"][1] == "reward, 20 steps, 20% random"
+    assert measured.metadata["policies"] == cheap.metadata["policies"]
+    assert cheap.metadata["policies"][1] == "reward, 20 steps, 20% random"
 
 
-def counting(spec: EnvironmentSpec) -> tuple[EnvironmentSpec, list[int]]:
-    """Return an environment, and where the steps that all its instances take are counted."""
+def count_steps(spec: EnvironmentSpec) -> tuple[EnvironmentSpec, list[int]]:
+    """Return an environment, and a list with the number of steps of all its instances."""
     counts = [0]
 
     class Counted(gym.Wrapper):
@@ -391,17 +390,17 @@ def counting(spec: EnvironmentSpec) -> tuple[EnvironmentSpec, list[int]]:
     return replace(spec, make=lambda **args: Counted(spec.make(**args))), counts
 
 
-def test_an_environment_whose_steps_take_long_is_not_even_probed(
-    postponed: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+def test_slow_environment_is_not_checked_for_copies(
+    slow_environment: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulators, "is_exact", lambda *_: pytest.fail("it was probed"))
-    dataset = record(postponed, episodes=2, test_episodes=0, max_steps=2)
+    monkeypatch.setattr(simulators, "is_exact", lambda *_: pytest.fail("copies were checked"))
+    dataset = record(slow_environment, episodes=2, test_episodes=0, max_steps=2)
     assert dataset.metadata["copies"] == "dear"
     assert dataset.metadata["policies"][1] == "reward, best of 5"
 
 
 @pytest.mark.slow
-def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
+def test_collect_reports_once_that_planning_is_impossible(cwm) -> None:
     (cwm.packages / "streams.py").write_text(STREAM)
     result = cwm("collect", "--env", "streams:Stream-v0", "--max-steps", "9", "--out", "s.npz")
     assert result.returncode == 0
@@ -411,7 +410,7 @@ def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
 
 
 @pytest.mark.slow
-def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
+def test_shipped_dataset_is_used_for_its_own_options(
     shop: Path, tmp_path: Path, blackjack: Dataset
 ) -> None:
     spec = find("Blackjack-v1")
@@ -426,29 +425,29 @@ def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
         )
 
 
-def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path) -> None:
+def test_shipped_dataset_of_another_environment_version_is_not_used(shop: Path) -> None:
     spec = find("Blackjack-v1")
     few: RecordingOptions = {"episodes": 1, "test_episodes": 1}
     dataset = record(spec, **few)
     shipped = shop / shipped_name(spec.id)
-    for package, taken in (("numpy", True), ("gymnasium", False)):
+    for package, is_used in (("numpy", True), ("gymnasium", False)):
         versions = dict(dataset.metadata["versions"]) | {package: "0.1"}
         metadata = dataset.metadata | {"versions": versions}
         replace(dataset, metadata=metadata).save(shipped)
-        assert (default_dataset(spec, **few)[0] == shipped) is taken
+        assert (default_dataset(spec, **few)[0] == shipped) is is_used
     shipped.write_bytes(b"spoilt")
     assert default_dataset(spec, **few)[0] != shipped
 
 
-def test_what_ships_is_small_and_what_it_says() -> None:
+def test_shipped_datasets_are_small_and_match_their_metadata() -> None:
     files = sorted(SHIPPED.glob("*.npz"))
     assert sum(file.stat().st_size for file in files) < 20e6
     assert len(files) > 10
     for file in files:
         dataset = Dataset.load(file)
-        asked = dataset.metadata
-        assert file.name == shipped_name(asked["env"])
-        assert (asked["policy"], asked["seed"], asked["env_args"]) == ("curated", 0, {})
-        assert len(json.dumps(asked["policies"])) > 2
+        metadata = dataset.metadata
+        assert file.name == shipped_name(metadata["env"])
+        assert (metadata["policy"], metadata["seed"], metadata["env_args"]) == ("curated", 0, {})
+        assert len(json.dumps(metadata["policies"])) > 2
         assert len(returns(dataset)) >= 20
         assert min(len(dataset.train), len(dataset.test)) >= 200
