@@ -1,4 +1,4 @@
-"""Writes `fermenter.csv`: 2,000 rows of a simulated fermenter, as a data logger would record them.
+"""Write `fermenter.csv`: 2,000 rows of a simulated fermenter, in the format of a data logger.
 
     python record.py
 
@@ -45,9 +45,10 @@ def main() -> None:
                 cooler = str(rng.choice(COOLERS))
             if temperature < 9.0:
                 cooler = "off"
-            seen = temperature + rng.normal(0, TEMPERATURE_NOISE_C)
-            measured = sugar + rng.normal(0, SUGAR_NOISE_G)
-            rows.append([batch, moment.isoformat(), f"{seen:.2f}", f"{measured:.1f}", cooler])
+            measured_c = temperature + rng.normal(0, TEMPERATURE_NOISE_C)
+            measured_g = sugar + rng.normal(0, SUGAR_NOISE_G)
+            measurements = f"{measured_c:.2f}", f"{measured_g:.1f}"
+            rows.append([batch, moment.isoformat(), *measurements, cooler])
             temperature, sugar = next_state(temperature, sugar, cooler)
             moment += STEP
     with Path(__file__).with_name("fermenter.csv").open("w", newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Atari is behind a plugin of its own: it is tried where its emulator is installed."""
+"""The Atari plugin, if its emulator is installed."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def games(monkeypatch):
     return Games()
 
 
-def test_a_game_takes_a_step_and_goes_on_from_where_it_was_saved(games):
+def test_game_continues_from_a_saved_state(games):
     spec = games["Atari-Breakout-v0"]()
     env = spec.make(noops=1)
     first, _ = env.reset(seed=1)
@@ -27,16 +27,16 @@ def test_a_game_takes_a_step_and_goes_on_from_where_it_was_saved(games):
     seen, reward, *_ = env.step(1)
     assert env.observation_space.contains(seen) and reward == 0
     rewinder = spec.rewinder(env)
-    state, ways = rewinder.save(), []
+    state, runs = rewinder.save(), []
     for _ in range(2):
         rewinder.load(state)
-        ways.append([env.step(action) for action in (2, 3, 0, 2)])
-    for one, other in zip(*ways, strict=True):
+        runs.append([env.step(action) for action in (2, 3, 0, 2)])
+    for one, other in zip(*runs, strict=True):
         assert np.array_equal(one[0], other[0]) and one[1:4] == other[1:4]
     assert "repeated for 4 frames" in spec.describe(env)
 
 
-def test_losing_a_life_ends_an_episode_and_frames_cut_it_off(games):
+def test_lost_life_terminates_and_frame_limit_truncates(games):
     spec = games["Atari-Breakout-v0"]()
     env = spec.make(noops=1)
     env.reset(seed=1)

@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_strategies() -> Mapping[str, str]:
-    """Offer the strategy; it is imported when it is asked for."""
+    """Add the strategy, which is imported on first use."""
     return {"best-of-n": "best_of_n.strategy:BestOfN"}

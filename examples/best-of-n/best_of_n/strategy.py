@@ -1,4 +1,4 @@
-"""Best of n: write n programs, better the best of them, begin anew when that leads nowhere."""
+"""Best of n: write n programs, improve the best one, and restart if that no longer helps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class BestOfN(Strategy):
-    """Writes n programs from scratch and betters the best, until that led nowhere so many times.
+    """A strategy that writes n programs from scratch, and then improves the best one.
 
-    Then a round begins anew with other n programs. Nothing is left to chance.
+    After `patience` attempts without an improvement, a new round starts with n new programs. The
+    strategy makes no random choices.
     """
 
     n: Annotated[int, Field(ge=1)] = 4
-    """Programs that are written from scratch in a round."""
+    """Number of programs written from scratch in a round."""
     patience: Annotated[int, Field(ge=1)] = 4
-    """Attempts without a better program after which a round is over."""
+    """Attempts without an improvement that end a round."""
 
     _drafts: int = field(default=0, init=False, repr=False)
     _stale: int = field(default=0, init=False, repr=False)
@@ -33,16 +34,16 @@ class BestOfN(Strategy):
     _round: int = field(default=1, init=False, repr=False)
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Write programs until there are n in this round, then better the best of them."""
-        awaited = sum(move.action == GENERATE for move in pending)
-        if self._best is None or self._drafts + awaited < self.n:
+        """Write programs until there are n in this round, then improve the best one."""
+        pending_drafts = sum(move.action == GENERATE for move in pending)
+        if self._best is None or self._drafts + pending_drafts < self.n:
             return Move(GENERATE)
         best = self._best
         action = FIX if best.verdict.is_bug else IMPROVE
         return Move(action, best.id, best.program, best.verdict)
 
     def update(self, node: Node) -> None:
-        """Take a better program for the best of the round, or count that it led nowhere."""
+        """Update the best program of the round, or count an attempt without an improvement."""
         self._rounds[node.id] = self._round
         is_draft = node.asked and node.action == GENERATE
         self._drafts += is_draft
@@ -55,5 +56,5 @@ class BestOfN(Strategy):
             self._round += 1
 
     def state(self, node: int) -> str:
-        """Say in which round a node was written."""
+        """Return the round of a node, such as "round 1"."""
         return f"round {self._rounds[node]}" if node in self._rounds else ""

@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_environments() -> Mapping[str, str]:
-    """Offer the environment; what it takes is imported when it is asked for."""
+    """Add the environment, which is imported on first use."""
     return {"Warehouse-v0": "warehouse.environment:specify"}

@@ -1,4 +1,4 @@
-"""The warehouse as an environment of Gymnasium, and what `cwm` is told of it."""
+"""The warehouse as a Gymnasium environment, and its specification for `cwm`."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ MAP = (
     ".#.#.<<",
     "B..#..C",
 )
-"""# wall, D door, > and < belts, k where the key lies, A B C shelves, o the dock."""
+"""# wall, D door, > and < belts, k the key, A B C shelves, o the dock."""
 WIDTH, HEIGHT = len(MAP[0]), len(MAP)
 ACTIONS = ("up", "down", "left", "right", "use")
 UP, DOWN, LEFT, RIGHT, USE = range(5)
-WAYS = {UP: (0, -1), DOWN: (0, 1), LEFT: (-1, 0), RIGHT: (1, 0)}
-BELTS = {"<": WAYS[LEFT], ">": WAYS[RIGHT]}
+DIRECTIONS = {UP: (0, -1), DOWN: (0, 1), LEFT: (-1, 0), RIGHT: (1, 0)}
+BELTS = {"<": DIRECTIONS[LEFT], ">": DIRECTIONS[RIGHT]}
 SHELVES = "ABC"
 CARRIED = len(SHELVES)
-MOST_STEPS = 100
-"""Steps after which an episode is cut off. No observation counts them."""
+MAX_STEPS = 100
+"""Step limit of an episode; observations do not contain the number of steps."""
 REWARDS = {"step": -0.1, "delivery": 10.0}
-LEAST, MOST = 0.05, 0.25
-"""By what share a shift makes rewards larger or smaller."""
+MIN_CHANGE, MAX_CHANGE = 0.05, 0.25
+"""Relative change of rewards by a shift."""
 
 
 class WarehouseState(NamedTuple):
-    """All that changes: where the robot is, and what became of the key, the door and the parcel."""
+    """The state: the position of the robot, and the key, the door and the parcel."""
 
     x: int
     y: int
@@ -49,24 +49,24 @@ class WarehouseState(NamedTuple):
 
 
 def sign(x: int, y: int) -> str:
-    """Return what the map shows at a place; beyond its edges there are walls."""
+    """Return the sign of the map at a position; a wall outside the map."""
     return MAP[y][x] if 0 <= x < WIDTH and 0 <= y < HEIGHT else "#"
 
 
-def moved(state: WarehouseState, way: tuple[int, int]) -> WarehouseState:
-    """Go a place on, unless a wall or the closed door is there."""
-    x, y = state.x + way[0], state.y + way[1]
-    stops = sign(x, y) == "#" or (sign(x, y) == "D" and not state.is_open)
-    return state if stops else state._replace(x=x, y=y)
+def move(state: WarehouseState, direction: tuple[int, int]) -> WarehouseState:
+    """Return the state after a move by one cell; a wall or the closed door stops the robot."""
+    x, y = state.x + direction[0], state.y + direction[1]
+    is_blocked = sign(x, y) == "#" or (sign(x, y) == "D" and not state.is_open)
+    return state if is_blocked else state._replace(x=x, y=y)
 
 
-def used(state: WarehouseState) -> WarehouseState:
-    """Take the key, open the door beside the robot, or take the parcel from its shelf."""
+def use(state: WarehouseState) -> WarehouseState:
+    """Return the state after taking the key, opening the door, or taking the parcel."""
     here = sign(state.x, state.y)
-    beside = [sign(state.x + dx, state.y + dy) for dx, dy in WAYS.values()]
+    neighbours = [sign(state.x + dx, state.y + dy) for dx, dy in DIRECTIONS.values()]
     if here == "k":
         return state._replace(has_key=True)
-    if "D" in beside and state.has_key:
+    if "D" in neighbours and state.has_key:
         return state._replace(is_open=True)
     if state.parcel < CARRIED and here == SHELVES[state.parcel]:
         return state._replace(parcel=CARRIED)
@@ -85,27 +85,27 @@ class WarehouseEnvironment(gym.Env[Any, Any]):
         .#.#.<<
         B..#..C
 
-    `#` is a wall, `D` the door, `>` and `<` conveyor belts, `k` where the key lies at first, `A`,
-    `B` and `C` are shelves, `o` is the dock.
+    `#` is a wall, `D` the door, `>` and `<` conveyor belts, `k` the initial position of the key.
+    `A`, `B` and `C` are shelves, `o` is the dock.
 
     ## Observation
-    A dict of whole numbers: `robot` is its place (x, y), `key` whether it has the key (0 or 1),
-    `door` whether the door is open (0 or 1), `parcel` where the parcel is: 0 shelf A, 1 shelf B,
-    2 shelf C, 3 carried by the robot.
+    A dict of integers: `robot` is the position of the robot (x, y), `key` whether it has the key (0
+    or 1), `door` whether the door is open (0 or 1), `parcel` the position of the parcel: 0 shelf A,
+    1 shelf B, 2 shelf C, 3 carried by the robot.
 
     ## Actions
-    0 up, 1 down, 2 left, 3 right move the robot by one place. Walls, the edges of the map and the
-    closed door stop it. 4 uses what is there: at k the robot gets the key, beside the door it opens
-    the door if it has the key (for good, and the key is kept), at the shelf where the parcel is it
-    takes the parcel, and at the dock it delivers the parcel that it carries. Elsewhere nothing is
-    used.
+    0 up, 1 down, 2 left, 3 right move the robot by one cell. Walls, the edges of the map and the
+    closed door stop it. 4 (use) depends on the position: at k, the robot gets the key. Next to the
+    door, it opens the door if it has the key; the door stays open, and the robot keeps the key. At
+    the shelf with the parcel, it takes the parcel. At the dock, it delivers the parcel that it
+    carries. Elsewhere, nothing happens.
 
-    After any action a robot that stands on a belt is carried one place on, to the right by `>`, to
-    the left by `<`, unless something stops it there.
+    After any action, a belt moves a robot on it by one cell, to the right for `>` and to the left
+    for `<`, unless something stops the robot there.
 
     ## Start
-    The robot starts at k, at B or in between, in the column x = 0; the parcel is at A, B or C. Both
-    are drawn. The door is closed, and the key is at k.
+    The robot starts at a random cell of the column x = 0, and the parcel at a random shelf. The
+    door is closed, and the key is at k.
 
     ## Reward and end
     {rewards}
@@ -115,7 +115,7 @@ class WarehouseEnvironment(gym.Env[Any, Any]):
 
     def __init__(self, render_mode: str | None = None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi'")
         self.observation_space = spaces.Dict(
             {
                 "robot": spaces.MultiDiscrete([WIDTH, HEIGHT]),
@@ -132,24 +132,24 @@ class WarehouseEnvironment(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode: draw where the robot and the parcel are."""
+        """Start an episode with random positions of the robot and the parcel."""
         super().reset(seed=seed)
         row, parcel = self.np_random.integers(HEIGHT), self.np_random.integers(CARRIED)
         self._state = WarehouseState(0, int(row), False, False, int(parcel))
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Move or use what is there; then belts carry the robot on."""
+        """Take an action; then a belt under the robot moves it."""
         before = self._state
         over = action == USE and before.parcel == CARRIED and sign(before.x, before.y) == "o"
-        after = used(before) if action == USE else moved(before, WAYS[int(action)])
-        way = BELTS.get(sign(after.x, after.y))
-        self._state = moved(after, way) if way else after
+        after = use(before) if action == USE else move(before, DIRECTIONS[int(action)])
+        belt = BELTS.get(sign(after.x, after.y))
+        self._state = move(after, belt) if belt else after
         reward = self.rewards["step"] + self.rewards["delivery"] * over
         return self._observation(), round(reward, 9), over, False, {}
 
     def restore(self, observation: Any) -> bool:
-        """Stand at an observation; False where it is none of the warehouse."""
+        """Set the warehouse to an observation; return False if the observation is invalid."""
         if not self.observation_space.contains(observation):
             return False
         x, y = map(int, observation["robot"])
@@ -160,7 +160,7 @@ class WarehouseEnvironment(gym.Env[Any, Any]):
         return True
 
     def render(self) -> Any:
-        """Draw the map as text, with the robot as @, or as & where it carries the parcel."""
+        """Return the map as text, with the robot as @, or as & if it carries the parcel."""
         if self.render_mode is None:
             return None
         rows = [list(row) for row in MAP]
@@ -180,16 +180,20 @@ class WarehouseEnvironment(gym.Env[Any, Any]):
         }
 
 
-KNOWN = "Every step rewards {step:g}; delivering the parcel rewards {delivery:g} beside that, and \
-terminates the episode."
-SHIFTED = "Every step rewards a small negative number, always the same; delivering the parcel \
-rewards a large positive number beside that, and terminates the episode. The numbers differ from \
-those of other warehouses."
+STANDARD_REWARDS = "Every step rewards {step:g}; delivering the parcel rewards {delivery:g} in \
+addition, and terminates the episode."
+SHIFTED_REWARDS = "Every step rewards a small negative number, always the same; delivering the \
+parcel rewards a large positive number in addition, and terminates the episode. The numbers differ \
+from other warehouses."
 
 
 def make(**env_args: Any) -> gym.Env[Any, Any]:
-    """Make the environment with the arguments that `--env-arg` gives, or say why not."""
-    limit = env_args.pop("max_episode_steps", MOST_STEPS)
+    """Make the environment with the arguments of `--env-arg`.
+
+    Raises:
+        CwmError: An argument is unknown or invalid.
+    """
+    limit = env_args.pop("max_episode_steps", MAX_STEPS)
     with making(ID, env_args, {"render_mode", "max_episode_steps"}):
         env = WarehouseEnvironment(**env_args)
         env.spec = EnvSpec(ID, f"{__name__}:WarehouseEnvironment", disable_env_checker=True)
@@ -197,27 +201,27 @@ def make(**env_args: Any) -> gym.Env[Any, Any]:
 
 
 def describe(env: gym.Env[Any, Any]) -> str:
-    """Say how the warehouse works; one that was shifted gives away no number that was drawn."""
+    """Return the rules of the warehouse; for a shifted warehouse, without the changed numbers."""
     rewards = _warehouse(env).rewards
-    told = KNOWN.format(**rewards) if rewards == REWARDS else SHIFTED
-    return f"# {ID}\n\n" + (getdoc(WarehouseEnvironment) or "").replace("{rewards}", told)
+    text = STANDARD_REWARDS.format(**rewards) if rewards == REWARDS else SHIFTED_REWARDS
+    return f"# {ID}\n\n" + (getdoc(WarehouseEnvironment) or "").replace("{rewards}", text)
 
 
 def shift(env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
-    """Draw the rewards anew, to three digits."""
+    """Draw new rewards with three digits."""
     warehouse = _warehouse(env)
     for name, value in REWARDS.items():
-        factor = 1 + rng.choice((-1, 1)) * rng.uniform(LEAST, MOST)
+        factor = 1 + rng.choice((-1, 1)) * rng.uniform(MIN_CHANGE, MAX_CHANGE)
         warehouse.rewards[name] = float(f"{value * factor:.3g}")
 
 
 def versions() -> Mapping[str, str]:
-    """Name what decides how the environment behaves, with its versions."""
+    """Return the versions of the packages that determine the behaviour of the environment."""
     return {name: version(name) for name in ("cwm-warehouse", "gymnasium", "numpy")}
 
 
 def specify() -> EnvironmentSpec:
-    """Tell `cwm` how the environment is made, described, restored and shifted."""
+    """Return the specification of the environment."""
     return EnvironmentSpec(
         id=ID,
         make=make,

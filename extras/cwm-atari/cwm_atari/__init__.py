@@ -1,4 +1,4 @@
-"""Atari games as pictures of 64 x 64 pixels. The emulator is under the GPL: see the README."""
+"""Atari games with images of 64 x 64 pixels. The emulator is under the GPL: see the README."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
     from cwm_cli.envs.spec import EnvironmentSpec
 
-FIRST, LAST = "Atari-", "-v0"
-"""What an id begins and ends with; between is the name of a game, as in ALE/NAME-v5."""
+PREFIX, SUFFIX = "Atari-", "-v0"
+"""Prefix and suffix of ids around the name of a game, as in ALE/NAME-v5."""
 
 LISTED = ("Pong", "Breakout", "Freeway")
-"""Games that are listed; every other one is served as well."""
+"""Listed games; all other games of the emulator are available, too."""
 
 ARGUMENTS = ("size", "clip", "max_frames", "noops", "skip", "lives", "render_mode")
 
 
 class Games(Mapping[str, "Callable[[], EnvironmentSpec]"]):
-    """Games by id; the emulator is imported when one is made."""
+    """Games by id; the emulator is imported on first use."""
 
     def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
         if name not in self:
@@ -32,10 +32,10 @@ class Games(Mapping[str, "Callable[[], EnvironmentSpec]"]):
         return partial(_specify, name)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.startswith(FIRST) and name.endswith(LAST)
+        return isinstance(name, str) and name.startswith(PREFIX) and name.endswith(SUFFIX)
 
     def __iter__(self) -> Iterator[str]:
-        return (f"{FIRST}{game}{LAST}" for game in LISTED)
+        return (f"{PREFIX}{game}{SUFFIX}" for game in LISTED)
 
     def __len__(self) -> int:
         return len(LISTED)
@@ -43,7 +43,7 @@ class Games(Mapping[str, "Callable[[], EnvironmentSpec]"]):
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer the games of the emulator."""
+    """Add the games of the emulator."""
     return Games()
 
 
@@ -62,12 +62,12 @@ def _specify(name: str) -> EnvironmentSpec:
 
 
 def _make(name: str, /, **env_args: Any) -> Any:
-    """Make a game, or say in one line why not."""
+    """Make a game; raise `CwmError` for invalid arguments."""
     from cwm_atari.game import AtariGame
     from cwm_cli.envs.spec import making
 
     with making(name, env_args, ARGUMENTS):
-        return AtariGame(name, name.removeprefix(FIRST).removesuffix(LAST), **env_args)
+        return AtariGame(name, name.removeprefix(PREFIX).removesuffix(SUFFIX), **env_args)
 
 
 def _action_names(env: Any) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""A game of the emulator, and what is done to its frames, actions, rewards and ends."""
+"""Games of the Atari emulator, with changed frames, actions, rewards and ends of episodes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,38 @@ from PIL import Image
 
 GUIDE = """# {name}
 
-The Atari game of this name, as its emulator plays it.
+The Atari game of this name.
 
 ## Observation
 A picture: an array of bytes of shape {game.observation_space.shape}, red, green and blue of every \
-pixel. Of the last two frames each pixel is the brighter one.
+pixel. Each pixel is the brighter one of the last two frames.
 
 ## Actions
 {actions}: each is repeated for {game.skip} frames.
 
 ## Reward and end
-The points that a step brings. An episode ends with the game, or with a life where lives count as \
-episodes; it is cut off after {game.max_frames} frames."""
+The reward is the points of a step. An episode ends with the game, or with the loss of a life if \
+lives count as episodes. It is cut off after {game.max_frames} frames."""
 
 
 class AtariGame(gym.Env[Any, Any]):
-    """Plays a game by frames of 64 x 64 pixels, with all that published agents have it made easy.
+    """An Atari game with the usual simplifications for published agents.
 
-    The order of what is done is that of the README; a number of frames is one of the emulator's.
+    The README lists the changes in their order. Numbers of frames are frames of the emulator.
+
+    Args:
+        name: The id of the environment.
+        game: The name of the game, such as "Pong".
+        size: Height and width of observations in pixels.
+        clip: Replace rewards by their signs.
+        max_frames: Frame limit of an episode.
+        noops: Maximum number of no-op steps at the start of an episode.
+        skip: Number of frames per action.
+        lives: End an episode when a life is lost.
+        render_mode: None or "rgb_array".
+
+    Raises:
+        ValueError: A number is less than 1, or the game or the render mode is unknown.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
@@ -49,7 +63,9 @@ class AtariGame(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, "rgb_array") or min(size, max_frames, noops, skip) < 1:
-            raise ValueError("size, max_frames, noops and skip are 1 or more, pictures rgb_array")
+            raise ValueError(
+                "size, max_frames, noops and skip must be at least 1, and render_mode 'rgb_array'"
+            )
         gym.register_envs(ale_py)
         try:
             self.game: Any = gym.make(
@@ -73,16 +89,16 @@ class AtariGame(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin with some steps of doing nothing; a game of which a life is left goes on."""
+        """Start an episode with some no-op steps; a game with remaining lives continues."""
         super().reset(seed=seed)
         frame = None
         if self.over or seed is not None or not self.lives:
-            frame = self._small(self.game.reset(seed=seed)[0])
+            frame = self._resize(self.game.reset(seed=seed)[0])
             self.frames, self.over = 0, False
         for _ in range(int(self.np_random.integers(1, self.noops + 1))):
             frame, _, ended = self._frame(0)
             if ended:
-                frame = self._small(self.game.reset()[0])
+                frame = self._resize(self.game.reset()[0])
                 self.frames, self.over = 0, False
         self.left = self._lives()
         return frame, {}
@@ -102,21 +118,21 @@ class AtariGame(gym.Env[Any, Any]):
         return np.max(seen[-2:], axis=0), total, ended or lost, cut, {}
 
     def render(self) -> Any:
-        """Return the frame as the emulator has it."""
+        """Return the frame of the emulator in its full size."""
         return None if self.render_mode is None else self.game.unwrapped.ale.getScreenRGB()
 
     def close(self) -> None:
-        """Let go of the emulator."""
+        """Close the emulator."""
         self.game.close()
 
     def _frame(self, action: int) -> tuple[np.ndarray, float, bool]:
-        """Take a step of the emulator."""
+        """Advance the emulator by one frame; return the image, the reward and the end."""
         frame, reward, ended, _, _ = self.game.step(action)
         self.frames += 1
         self.over = bool(ended)
-        return self._small(frame), float(np.sign(reward) if self.clip else reward), bool(ended)
+        return self._resize(frame), float(np.sign(reward) if self.clip else reward), bool(ended)
 
-    def _small(self, frame: np.ndarray) -> np.ndarray:
+    def _resize(self, frame: np.ndarray) -> np.ndarray:
         picture = Image.fromarray(frame).resize((self.size, self.size), Image.Resampling.BILINEAR)
         return np.asarray(picture, np.uint8)
 
@@ -125,7 +141,7 @@ class AtariGame(gym.Env[Any, Any]):
 
 
 class Emulator:
-    """Saves and restores the emulator, and what is counted beside it."""
+    """Saves and restores the emulator and the counters of the game."""
 
     how = "emulator"
 
@@ -133,23 +149,23 @@ class Emulator:
         self._env: Any = env.unwrapped
 
     def save(self, *, chance: bool = True) -> Any:
-        """Return all that decides how a game goes on."""
+        """Return the state, with the state of the random generators if `chance` is true."""
         env = self._env
-        drawn = env.np_random.bit_generator.state if chance else None
+        generator = env.np_random.bit_generator.state if chance else None
         state = env.game.unwrapped.ale.cloneState(include_rng=chance)
-        return state, env.frames, env.left, env.over, drawn
+        return state, env.frames, env.left, env.over, generator
 
     def load(self, state: Any, *, chance: bool = True) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state, with the random generators if `chance` is true."""
         env = self._env
-        emulated, env.frames, env.left, env.over, drawn = state
-        env.game.unwrapped.ale.restoreState(emulated)
-        if chance and drawn is not None:
-            env.np_random.bit_generator.state = drawn
+        emulator_state, env.frames, env.left, env.over, generator = state
+        env.game.unwrapped.ale.restoreState(emulator_state)
+        if chance and generator is not None:
+            env.np_random.bit_generator.state = generator
 
     def generators(self) -> Sequence[Any]:
-        """Return the generator that numbers of steps of doing nothing are drawn from."""
+        """Return the random generator of the number of no-op steps."""
         return [self._env.np_random]
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: there is no faster method than single steps."""
