@@ -127,7 +127,7 @@ class PlannedPolicy(Policy):
         _ = stage.simulator
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Return whether the episode aims at new observations or at an end."""
+        """Return whether the episode aims at new observations, or at a first end."""
         plan = self.plan_for(place)
         if plan is None or plan.aim == "reward":
             return False

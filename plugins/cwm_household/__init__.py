@@ -1,4 +1,4 @@
-"""Household environments: put things away, examine, clean, heat or cool them, as a text asks."""
+"""Household environments: missions in words to move, examine, clean, heat or cool things."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def guide(env: ObjectGrid) -> str:
         name=env.spec.id if env.spec else type(env.grid).__name__,
         width=env.grid.width,
         height=env.grid.height,
-        extent="and the agent sees a part of it"
+        extent="and the agent sees only a part"
         if partial
         else "seen from above and as a whole: nothing is out of sight",
         about=" ".join(_section(documentation, "Description").split()),

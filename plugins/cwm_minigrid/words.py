@@ -1,7 +1,7 @@
 """A MiniGrid in words: the object in front of the agent, the carried object, and the effects.
 
-The sentences describe effects on the agent and on the object in its front. If anything else
-happens, for example if balls roll by themselves, the sentence is "Something else happens."
+The sentences describe effects on the agent and on the object in front of the agent. If anything
+else happens, for example if balls roll by themselves, the sentence is "Something else happens."
 """
 
 from __future__ import annotations

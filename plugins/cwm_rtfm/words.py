@@ -193,7 +193,7 @@ class RtfmWords(TextView):
         return *PLAIN.values(), *map(_take_item, items)
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return for each candidate whether an action leads to it in the first step."""
+        """Return for each candidate whether an action leads to it, with all steps remaining."""
         found = []
         for action in self.legal(observation):
             self._copy.restore(observation)

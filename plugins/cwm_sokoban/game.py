@@ -185,7 +185,7 @@ class Sokoban(gym.Env[Any, Any]):
 
 
 PIXELS, SUBSAMPLING = 16, 2
-"""Size of a cell in a rendered image, in pixels; observations have every n-th pixel of it."""
+"""Size of a cell in a rendered image in pixels, and the distance of the pixels in observations."""
 
 FLOOR, BRICK, MORTAR = (236, 228, 208), (110, 110, 118), (82, 82, 90)
 RED, VIOLET, BLUE, WOOD, GREEN = (
