@@ -329,15 +329,12 @@ def _arguments(env: gym.Env[Any, Any]) -> Iterator[str]:
         f"`{name}={value!r}`"
         for name, value in (env.spec.kwargs if env.spec else {}).items()
         if name != "render_mode"
-        if name not in parameters or not _same(parameters[name].default, value)
+        if name not in parameters
+        or (type(value), repr(value))
+        != (type(parameters[name].default), repr(parameters[name].default))
     ]
     if given:
         yield f"The environment was made with {', '.join(given)}."
-
-
-def _same(default: Any, value: Any) -> bool:
-    """Return whether two values have the same type and representation."""
-    return type(default) is type(value) and repr(default) == repr(value)
 
 
 def _time_limit(env: gym.Env[Any, Any]) -> Iterator[str]:

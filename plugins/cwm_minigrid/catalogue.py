@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cwm_cli.envs.films import QUIET
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.envs.text_view import TextView
-    from cwm_minigrid.grid import GridRewinder
+    from cwm_minigrid.grid import GridRewinder, ObjectGrid
 
 
 def specify(name: str) -> EnvironmentSpec:
@@ -28,7 +28,7 @@ def specify(name: str) -> EnvironmentSpec:
         describe=_describe,
         versions=partial(_versions, name),
         rewinder=_rewinder,
-        restore=_restore,
+        restore=lambda env, observation: _grid(env).restore(observation),
         objects=_objects,
         action_names=_action_names,
         text=_text_view,
@@ -94,6 +94,10 @@ def _make(
     return gymnasium.wrappers.TimeLimit(env, env.limit)
 
 
+def _grid(env: gym.Env[Any, Any]) -> ObjectGrid:
+    return cast("ObjectGrid", env.unwrapped)
+
+
 def _describe(env: gym.Env[Any, Any]) -> str:
     from cwm_minigrid.guide import guide
 
@@ -112,19 +116,10 @@ def _action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     return ACTIONS
 
 
-def _grid(env: gym.Env[Any, Any]) -> Any:
-    return env.unwrapped
-
-
 def _rewinder(env: gym.Env[Any, Any]) -> GridRewinder:
     from cwm_minigrid.grid import GridRewinder
 
     return GridRewinder(_grid(env))
-
-
-def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    """Set a grid to an observation; return False if the observation lacks part of the state."""
-    return bool(_grid(env).restore(observation))
 
 
 def _text_view(env: gym.Env[Any, Any]) -> TextView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
@@ -123,8 +123,8 @@ def specify(name: str, *, shuffled: bool) -> EnvironmentSpec:
         make=partial(_make, name, shuffled),
         describe=describe,
         versions=_versions,
-        valid_actions=_valid_actions,
-        restore=_restore,
+        valid_actions=lambda env: cast(Rtfm, env.unwrapped).valid_actions(),
+        restore=lambda env, observation: cast(Rtfm, env.unwrapped).restore(observation),
         text=_text_view,
     )
 
@@ -141,15 +141,7 @@ def _versions() -> Mapping[str, str]:
     return {"rtfm": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}
 
 
-def _valid_actions(env: gym.Env[Any, Any]) -> Sequence[int]:
-    return cast(Rtfm, env.unwrapped).valid_actions()
-
-
 def _text_view(env: gym.Env[Any, Any]) -> TextView:
     from cwm_rtfm.words import RtfmWords
 
     return RtfmWords(cast(Rtfm, env.unwrapped))
-
-
-def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    return cast(Rtfm, env.unwrapped).restore(observation)
