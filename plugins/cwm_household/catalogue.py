@@ -45,7 +45,7 @@ A dict with two keys.
 keeps its row for a whole episode: row 0 is the agent, then come the places, the lamp, and the \
 {there} things. The columns are:
   - 0 class: {classes}.
-  - 1 x, 2 y: where it is. Every place has an x and a y of its own: {cells}. The lamp is at the \
+  - 1 x, 2 y: its position. Every place has its own position: {cells}. The lamp is at the \
 desk. The agent is at a place, and a thing has the position of the place that contains it.
   - 3 state: {states}. Only {openable} are open or closed, and only the lamp is on or off.
   - 4 temperature: {temperatures}. Only things have one; at the start it is `room`.
@@ -73,16 +73,16 @@ episode is cut off after {most} steps. The observation does not contain the numb
 
 STANDARD_WORK = (
     "Heating, cooling and cleaning the held thing, if the agent is at the {heat}, the {cool} or "
-    "the {clean}, and this place is open or cannot be closed. Heating makes the thing hot and "
-    "cooling makes it cool, also if it was cool or hot before. Cleaning makes it clean for the "
-    "rest of the episode."
+    "the {clean}, respectively, and this place is open or cannot be closed. Heating makes the "
+    "thing hot and cooling makes it cool, also if it was cool or hot before. Cleaning makes it "
+    "clean for the rest of the episode."
 )
 
 SHIFTED_WORK = (
-    "Heating, cooling and cleaning the held thing. Each has its own place, which is different from "
-    "most households: the fridge, the microwave or the sink. The place has to be open if it can be "
-    "closed. Heating makes the thing hot and cooling makes it cool, also if it was cool or hot "
-    "before. Cleaning makes it clean for the rest of the episode."
+    "Heating, cooling and cleaning the held thing. Each has its own place: the fridge, the "
+    "microwave or the sink. This assignment is different from most households. The place has to "
+    "be open if it can be closed. Heating makes the thing hot and cooling makes it cool, also if "
+    "it was cool or hot before. Cleaning makes it clean for the rest of the episode."
 )
 
 

@@ -30,9 +30,9 @@ PARTIAL = """A dict with three keys.
 - `direction` is the viewing direction of the agent: 0 right, 1 down, 2 left, 3 up.
 - `image` is an array of whole numbers of shape ({size}, {size}, 3): the cells before the agent, \
 as it sees them. `image[{middle}, {last}]` is the cell of the agent itself, which shows the object \
-that it carries. Each step down in the second number is one cell further ahead. A smaller first \
-number is to its left, a larger one to its right. The picture turns with the agent. It sees \
-{through}, and nothing outside the picture: the rest of the grid is hidden and has to be \
+that it carries. The second number decreases by 1 with each cell ahead. A smaller first number is \
+to its left, a larger one to its right. The picture turns with the agent. It sees {through}, and \
+nothing outside the picture: the rest of the grid is hidden, keeps its state, and has to be \
 remembered. The three numbers of a cell are:
   - 0 class: {classes}.
   - 1 color: {colors}; 0 for a cell that is unseen or empty.
