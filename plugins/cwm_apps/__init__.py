@@ -1,4 +1,4 @@
-"""The coding benchmark APPS: programs for coding problems, judged by tests that nobody saw."""
+"""The coding benchmark APPS: programs for coding problems, judged by hidden tests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_problems() -> Mapping[str, str]:
-    """Offer the problem of a single coding task."""
+    """Add the problem of a single coding task."""
     return {"coding": "cwm_apps.problem:CodingProblem"}
 
 
 @hookimpl
 def cwm_run_kinds() -> Mapping[str, str]:
-    """Tell what a run over many coding problems is."""
+    """Add the run kind of a run over many coding problems."""
     return {"coding": "cwm_apps.runs:CodingRun"}
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
-    """Add `cwm apps`."""
+    """Add the command `cwm apps`."""
     from cwm_apps.command import apps
 
     app.command("apps")(api.guarded(apps))
@@ -35,7 +35,7 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
 
 @hookimpl
 def cwm_test_examples() -> Mapping[str, str]:
-    """Offer examples for the conformance tests."""
+    """Return examples for the conformance tests."""
     return {
         "problem coding": "cwm_apps.examples:coding_problem",
     }

@@ -1,4 +1,4 @@
-"""What is chosen for the searches of a run: who answers, who searches, and all of their options."""
+"""The choices for the searches of a run: backend, strategy and all of their options."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,16 +20,22 @@ from cwm_cli.search.models import ModelChoice, ModelPool, innermost, make_backen
 Options = Sequence[str] | Mapping[str, Any]
 
 QUESTION = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
-"""What is asked as little as anything: its price is known if any is."""
+"""A minimal request. A model whose price is known has a price for this request."""
 
 
 class CodingAccess(BaseModel):
-    """What searches need beside what a run is; a process of one is told it, and nobody writes it.
+    """The choices of a search that are not part of its saved configuration.
 
-    `options` are those that a user named, and `flags` those of the backend that have flags of
-    their own. Each search has `budget` completions, of which `parallel` are in flight; all of them
-    together cost `max_cost` US dollars at most. `accepted` are gaps of a sandbox that do not
-    matter, and with a `cache` answers are kept and reused.
+    The worker process of a problem receives them in an environment variable.
+
+    Attributes:
+        options: Options that the user named (`-o NAME=VALUE`).
+        flags: Backend options that have flags of their own.
+        accepted: Gaps of the sandbox protection that the user accepts.
+        cache: Whether answers are cached and reused.
+        budget: Number of completions per search.
+        parallel: Maximum number of completions in flight per search.
+        max_cost: Cost limit of all searches together, in US dollars.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,7 +50,7 @@ class CodingAccess(BaseModel):
 
 
 class CodingParts(NamedTuple):
-    """What searches are made of: who searches, who answers, and all options by their owners."""
+    """The strategy factory, the backend, and all options grouped by their owners."""
 
     strategy: Callable[[], Strategy]
     backend: Backend
@@ -52,12 +58,12 @@ class CodingParts(NamedTuple):
 
     @property
     def models(self) -> ModelPool | None:
-        """The models that each search chooses among, None where there is one."""
+        """The pool of models that each search chooses from, None if there is one model."""
         return self.backend if isinstance(self.backend, ModelPool) else None
 
     @property
-    def backend_of_one(self) -> Backend:
-        """Return what answers a single search, which chooses among models by what it sees."""
+    def search_backend(self) -> Backend:
+        """The backend of a single search. With several models, it learns from this search only."""
         return self.models.fresh(self.backend) if self.models else self.backend
 
 
@@ -69,7 +75,12 @@ def coding_parts(
     *,
     judge: JudgeRules | None = None,
 ) -> CodingParts:
-    """Make what was chosen, and refuse at once what any search would refuse; nobody is asked."""
+    """Build the strategy and the backend, and check all options without any request.
+
+    Raises:
+        CwmError: If a search would reject the choices, or `max_cost` is given and the price of
+            the model is unknown.
+    """
     owners = [
         Owner("strategy", find("strategy", strategy)),
         Owner("backend", find("backend", backend)),
@@ -104,5 +115,5 @@ def coding_parts(
 
 
 def chosen_limits(options: Mapping[str, Any]) -> Limits:
-    """Return the limits that a user named, the others as they are for a test of a problem."""
+    """Return the limits that the user named; the rest are the defaults for a test."""
     return Limits.chosen(asdict(LIMITS) | dict(options))

@@ -1,4 +1,4 @@
-"""`cwm apps`: search for programs for coding problems, or judge those of others."""
+"""`cwm apps`: search for programs for coding problems, or judge existing programs."""
 
 from __future__ import annotations
 

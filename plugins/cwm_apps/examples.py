@@ -7,6 +7,6 @@ from cwm_cli.testing.conftest import Material
 
 
 def coding_problem(material: Material) -> CodingProblem:
-    """Return the first problem that ships."""
+    """Return the first bundled problem."""
     task = next(task for task in read(shipped()) if isinstance(task, CodingTask))
     return CodingProblem(task, material.sandbox)

@@ -1,4 +1,4 @@
-"""The searches of a run as jobs: each problem a process of its own, here or on other machines."""
+"""The searches of a run as jobs: each problem has its own process, here or elsewhere."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from cwm_apps.choices import CodingAccess
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, WAITING, ProblemState
 from cwm_apps.runs import CodingRun
 from cwm_apps.tasks import CodingTask
-from cwm_apps.work import OUT_OF_MONEY, SearchWork, ended
+from cwm_apps.work import OUT_OF_MONEY, SearchWork, final_state
 from cwm_cli.bench.executor import (
     LOST,
     Command,
@@ -31,19 +31,19 @@ from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import StorageError, storage_of
 
 ACCESS = "CWM_APPS_ACCESS"
-"""The environment variable with what the process of a problem has to know and nobody writes."""
+"""The environment variable that passes the choices of a search to the process of a problem."""
 
 READING_SHARE = 0.1
-"""The share of the time that reading journals may take, however many problems are at work."""
+"""Maximum share of the time spent on reading journals, for any number of active problems."""
 
 
 def job_name(number: int) -> str:
-    """Name the job of a problem, for an executor and for those who ask what it may spend."""
+    """Return the name of the job of a problem, which the executor and the cost limit use."""
     return f"{number:04}"
 
 
 def job_command(run: CodingRun, number: int, access: CodingAccess) -> Command:
-    """Return the command that searches for a problem whose run was begun."""
+    """Return the command that searches for a problem whose run exists."""
     return Command(
         name=job_name(number),
         words=(sys.executable, "-m", "cwm_apps.worker", run.place, str(number)),
@@ -53,8 +53,8 @@ def job_command(run: CodingRun, number: int, access: CodingAccess) -> Command:
     )
 
 
-class _AtWork(NamedTuple):
-    """A problem whose job was begun: how far it was told to be, and its journal."""
+class _ActiveJob(NamedTuple):
+    """A problem whose job was started: its last reported state and its journal."""
 
     state: ProblemState
     tail: JournalTail
@@ -63,47 +63,50 @@ class _AtWork(NamedTuple):
 
 @dataclass(kw_only=True)
 class SearchJobs(SearchWork):
-    """The searches of a run, each done by a process of its own that an executor starts.
+    """The searches of a run, each in a process that an executor starts.
 
-    A job needs only the folder of its problem, which is begun here; how far it is, its journal
-    says, and its result is the file there. What an event costs does not grow with the number of
-    problems. A job that is ended from outside, or leaves no result, has failed, and the others go
-    on; after an error in one, nothing is begun any more, and it is raised once all have ended. So
-    it is where money is short, but for the error. `told` hears a line when Ctrl-C is pressed.
+    A job needs only the folder of its problem, which is created here. Progress is read from the
+    journal of the problem, and the result from its result file. The cost of an event does not
+    grow with the number of problems.
+
+    A job that is ended from outside, or leaves no result, has failed, and the other jobs continue.
+    After an error in a job, no further job starts, and the error is raised when all jobs have
+    ended. If the cost limit is reached, no further job starts either, but no error is raised.
+    `report` receives a line when Ctrl-C is pressed.
     """
 
     executor: Executor
-    told: Callable[[str], None]
-    _at_work: dict[str, _AtWork] = field(default_factory=dict, init=False)
-    _news: deque[ProblemState] = field(default_factory=deque, init=False)
+    report: Callable[[str], None]
+    _active: dict[str, _ActiveJob] = field(default_factory=dict, init=False)
+    _updates: deque[ProblemState] = field(default_factory=deque, init=False)
     _error: str = field(default="", init=False)
     _is_stopping: bool = field(default=False, init=False)
-    _due: float = field(default=0.0, init=False)
+    _next_read: float = field(default=0.0, init=False)
 
     def work(self) -> Iterator[ProblemState]:
-        """Yield how far problems are; the first Ctrl-C lets finish what runs."""
+        """Yield the states of problems. The first Ctrl-C lets the running jobs finish."""
         self.run.begin_spending(self.access.max_cost)
         left = []
         for position in self.positions:
-            if state := self._finished(position):
+            if state := self._finished_state(position):
                 yield state
             else:
                 left.append(position)
         events = carried_out(self.executor, self._commands(left), stopping=self._stopping)
         with closing(events):
             for event in events:
-                self._took(event)
+                self._handle(event)
                 self._read()
-                while self._news:
-                    yield self._news.popleft()
-                if self._is_stopping and not any(w.is_running for w in self._at_work.values()):
+                while self._updates:
+                    yield self._updates.popleft()
+                if self._is_stopping and not any(w.is_running for w in self._active.values()):
                     break
-        yield from self._news
+        yield from self._updates
         if self._error:
             raise CwmError(self._error)
 
-    def _finished(self, position: int) -> ProblemState | None:
-        """Say how a problem ended that is searched to the end, unless it has changed since."""
+    def _finished_state(self, position: int) -> ProblemState | None:
+        """Return the final state of a finished problem; failed if the problem has changed since."""
         number, difficulty = self.tasks.ids[position]
         found = self.run.found(self.run.problem_folder(number))
         if found is None or not found.enough(self.access.budget):
@@ -114,44 +117,44 @@ class SearchJobs(SearchWork):
                 self.run.check_task(task, found.digest)
         except CwmError as error:
             return ProblemState(number, difficulty, FAILED, reason=str(error))
-        return ended(found, self.access.budget)
+        return final_state(found, self.access.budget)
 
     def _commands(self, left: Iterable[int]) -> Iterator[Command]:
-        """Begin the runs of problems, when each can be started; yield what searches for them."""
+        """Create the runs of problems when each can be started, and yield their commands."""
         for position in left:
             if self._is_stopping:
                 return
-            begun = self.begun(position)
+            begun = self.begin(position)
             if isinstance(begun, ProblemState):
-                self._news.append(begun)
+                self._updates.append(begun)
                 continue
             if storage_of(begun.run.folder) and not begun.run.is_continued:
-                with begun.run:  # which sends it to where the job looks for it
+                with begun.run:  # uploads the run to the place where the job looks for it
                     pass
             command = job_command(self.run, begun.task.id, self.access)
             tail = JournalTail(begun.run.folder)
-            self._at_work[command.name] = _AtWork(begun.state, tail, is_running=False)
+            self._active[command.name] = _ActiveJob(begun.state, tail, is_running=False)
             yield command
 
-    def _took(self, event: CommandEvent) -> None:
-        """Take in what has become of a job."""
+    def _handle(self, event: CommandEvent) -> None:
+        """Update the state of the job that an event is about."""
         if isinstance(event, Idle):
             return
         if isinstance(event, Ended):
-            work = self._at_work.pop(event.name)
-            self._news.append(self._over(work, event))
+            work = self._active.pop(event.name)
+            self._updates.append(self._ended_state(work, event))
             return
         name, is_running = event.command.name, isinstance(event, Started)
-        self._look(name, self._at_work[name]._replace(is_running=is_running))
-        self._news.append(self._at_work[name].state)
+        self._update_state(name, self._active[name]._replace(is_running=is_running))
+        self._updates.append(self._active[name].state)
 
-    def _over(self, work: _AtWork, event: Ended) -> ProblemState:
-        """Say what came of a job: a result, or why there is none."""
+    def _ended_state(self, work: _ActiveJob, event: Ended) -> ProblemState:
+        """Return the state of an ended job: its result, or the reason why it has none."""
         state, folder = work.state, work.tail.run
         _bring(folder)
         found = self.run.found(folder)
         if event.reason is None and found is not None and found.enough(self.access.budget):
-            return ended(found, self.access.budget)
+            return final_state(found, self.access.budget)
         work.tail.read()
         state = state._replace(completions=work.tail.completions, cost=work.tail.cost)
         reason = event.reason or LOST
@@ -163,25 +166,25 @@ class SearchJobs(SearchWork):
         return state._replace(state=FAILED, reason=reason)
 
     def _read(self) -> None:
-        """Read the journals of running problems, unless they were read a moment ago."""
+        """Read the journals of running problems, unless the last reading is recent."""
         began = time.monotonic()
-        if began < self._due:
+        if began < self._next_read:
             return
         is_elsewhere = storage_of(self.run.folder) is not None
-        for name, work in list(self._at_work.items()):
+        for name, work in list(self._active.items()):
             if not work.is_running:
                 continue
             if is_elsewhere:
-                with suppress(StorageError):  # it is only to be looked at
+                with suppress(StorageError):  # only the display of progress needs it
                     _bring(work.tail.run)
-            self._look(name, work)
-            if self._at_work[name].state != work.state:
-                self._news.append(self._at_work[name].state)
+            self._update_state(name, work)
+            if self._active[name].state != work.state:
+                self._updates.append(self._active[name].state)
         taken = time.monotonic() - began
-        self._due = began + max(seconds_between_reads(self.run.folder), taken / READING_SHARE)
+        self._next_read = began + max(seconds_between_reads(self.run.folder), taken / READING_SHARE)
 
-    def _look(self, name: str, work: _AtWork) -> None:
-        """Find out from its journal how far a problem at work is."""
+    def _update_state(self, name: str, work: _ActiveJob) -> None:
+        """Update the state of an active problem from its journal."""
         tail = work.tail
         tail.read()
         is_over = tail.completions >= self.access.budget or tail.best == 1.0
@@ -192,14 +195,14 @@ class SearchJobs(SearchWork):
             best=tail.best,
             cost=tail.cost,
         )
-        self._at_work[name] = work._replace(state=state)
+        self._active[name] = work._replace(state=state)
 
     def _stopping(self, running: int) -> None:
-        """Say that nothing is begun any more."""
-        self.told(stopping_words(running))
+        """Report that no further jobs start."""
+        self.report(stopping_words(running))
 
 
 def _bring(folder: Path) -> None:
-    """Bring what tells how far a problem is, where its run is kept on an object store."""
+    """Download the files that show the progress of a problem, if its run is on an object store."""
     if storage := storage_of(folder):
         storage.bring(light=True)

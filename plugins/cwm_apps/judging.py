@@ -1,4 +1,4 @@
-"""Run a program on the tests of a task, each in a process of its own, and compare its answers.
+"""Run a program on the tests of a task, each in its own process, and compare its answers.
 
 Expected answers never enter the process that a program runs in.
 """
@@ -22,27 +22,27 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
 
 JudgeRules = Literal["ours", "published"]
-"""By which rules a program is judged."""
+"""The rules for judging a program."""
 
 LIMITS = Limits(
     wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
 )
-"""What a program may use up on one test."""
+"""The resources that a program may use on one test."""
 
 TOLERANCE = 1e-6
-"""How far a number may be from an expected one with a fraction, absolutely or relatively."""
+"""Maximum difference, absolute or relative, from an expected number with a fraction."""
 
-MOST_TIMEOUTS = 3
-"""After so many tests on which a program runs out of time it is not run on the others."""
+MAX_TIMEOUTS = 3
+"""A program that runs out of time on this number of tests is not run on the remaining tests."""
 
-CHARACTERS = 1500
-"""How long the text of a failure is, about."""
+FAILURE_CHARACTERS = 1500
+"""Approximate maximum length of the text of a failure."""
 
 NO_PROGRAM = Failure(kind="no_program", message="there is no program to run")
 
-_MOST_DIGITS = 4000  # `int` refuses a text of more than 4,300
-_LONG_ANSWER = 1 << 20  # below, to read an answer takes little memory whatever it is
-_HOW_MUCH_LONGER = 16  # than the expected one: room for any number of spaces and digits
+_MAX_INT_DIGITS = 4000  # `int` rejects a text of more than 4,300
+_LONG_ANSWER_CHARACTERS = 1 << 20  # any shorter answer can be parsed with little memory
+_MAX_LENGTH_RATIO = 16  # to the expected answer; leaves room for extra spaces and digits
 
 _CHUNK = re.compile(r"[\s\S]{1,65536}\S*")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
@@ -50,16 +50,16 @@ _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 
 class ScriptOutput(NamedTuple):
-    """What a program wrote to standard output, up to its end or its failure."""
+    """The text that a program wrote to standard output, up to its end or its failure."""
 
     text: str
     failure: Failure | None
 
 
 class Judgement(NamedTuple):
-    """Which tests a program passes, and in words for a prompt what goes wrong in the first other.
+    """Which tests a program passes, and a description of the first failed test for a prompt.
 
-    The failure is a bug if the program answered no test at all, else a mismatch.
+    The failure is a bug if the program answered no test at all, otherwise a mismatch.
     """
 
     passed: tuple[bool, ...]
@@ -80,37 +80,44 @@ def judge(
     seed: int = 0,
     rules: JudgeRules = "ours",
 ) -> Judgement:
-    """Run a program on some tests of a task, as many at a time as the sandbox has workers.
+    """Run a program on some tests of a task, in parallel up to the workers of the sandbox.
 
-    A program that ran out of time on three tests fails the ones after them without
-    being run, and one that cannot be loaded fails all. `seed` is that of the random
-    numbers that the program draws. By `published` rules it is run and its answers are
-    compared as in the published evaluator (`cwm_apps.published`).
+    A program that runs out of time on three tests fails the tests after them without being run.
+    A program that cannot be loaded fails all tests.
+
+    Args:
+        program: Source code of the program.
+        task: The task that the tests belong to.
+        tests: The tests to run, in this order.
+        sandbox: The sandbox that runs the program.
+        seed: Seed of the random numbers that the program draws.
+        rules: With "published", the program is run and its answers are compared as in the
+            published evaluator (`cwm_apps.published`).
     """
     if not program.strip():
         return Judgement((False,) * len(tests), NO_PROGRAM)
     run = partial(_run if rules == "ours" else _run_as_published, program, task, sandbox, seed)
     passes = _passes if rules == "ours" else _passes_as_published
     passed, first, answered, timeouts = [], None, False, 0
-    runs = _in_order(run, tests, lambda: min(sandbox.workers + 1, MOST_TIMEOUTS - timeouts))
+    runs = _run_in_order(run, tests, lambda: min(sandbox.workers + 1, MAX_TIMEOUTS - timeouts))
     for printed, case in zip(runs, tests, strict=True):
         passed.append(passes(task, case, printed))
         if not passed[-1] and first is None:
             first = case, printed
         answered |= printed.failure is None
         timeouts += printed.failure is not None and printed.failure.kind.startswith("timeout")
-        if timeouts == MOST_TIMEOUTS or _cannot_be_loaded(printed):
+        if timeouts == MAX_TIMEOUTS or _cannot_be_loaded(printed):
             break
     passed += repeat(False, len(tests) - len(passed))
-    is_bug = rules == "ours" and not answered  # as published, only what cannot be loaded is one
+    is_bug = rules == "ours" and not answered  # published rules: only load errors are bugs
     failure = _failure(*first, is_bug=is_bug) if first else None
     return Judgement(tuple(passed), failure)
 
 
-def _in_order(
+def _run_in_order(
     run: Callable[[TaskTest], ScriptOutput], tests: Sequence[TaskTest], width: Callable[[], int]
 ) -> Iterator[ScriptOutput]:
-    """Yield what is printed in each test; no more than `width` are in the works at a time."""
+    """Yield the output of each test in order, with at most `width()` tests running."""
     waiting: deque[Future[ScriptOutput]] = deque()
     with ThreadPoolExecutor(width()) as pool:
         try:
@@ -127,7 +134,7 @@ def _in_order(
 def _run(
     program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: TaskTest
 ) -> ScriptOutput:
-    """Run a program on one test; lines end as they do on Linux, the last one too."""
+    """Run a program on one test. Lines end as on Linux, including the last line."""
     if task.function:
         arguments = json.dumps(case.input)
         return run_script(sandbox, program, arguments, function=task.function, seed=seed)
@@ -138,7 +145,7 @@ def _run(
 def _run_as_published(
     program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: TaskTest
 ) -> ScriptOutput:
-    """Run a program on one test as the published evaluator does."""
+    """Run a program on one test with the rules of the published evaluator."""
     run = partial(run_script, sandbox, seed=seed, published=True)
     if task.function:
         return run(program, json.dumps(case.input), function=task.function)
@@ -161,8 +168,8 @@ def run_script(
 ) -> ScriptOutput:
     """Run a program that reads standard input and writes standard output.
 
-    With a `function` that is called, with the JSON list in standard input, and its
-    answer comes back as JSON.
+    With a `function`, that function is called with the JSON list in standard input as arguments,
+    and the output is its return value as JSON.
     """
     job = ScriptJob(program=program, seed=int(seed), function=function, published=published)
     reply = sandbox.run(job, stdin.encode("utf-8", "replace"))
@@ -170,14 +177,14 @@ def run_script(
 
 
 def _passes(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
-    """Return whether a program came to its end with the expected answer."""
+    """Return whether a program ended with the expected answer."""
     if printed.failure:
         return False
     if not task.function:
         return matches(printed.text, case.output)
     size = len(printed.text)
-    if size > _LONG_ANSWER and size > _HOW_MUCH_LONGER * len(json.dumps(case.output)):
-        return False  # to read it takes much more memory than it has characters
+    if size > _LONG_ANSWER_CHARACTERS and size > _MAX_LENGTH_RATIO * len(json.dumps(case.output)):
+        return False  # parsing it takes much more memory than its number of characters
     try:
         return equals(json.loads(printed.text, parse_int=_integer), case.output)
     except (ValueError, RecursionError):
@@ -185,7 +192,7 @@ def _passes(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
 
 
 def _passes_as_published(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
-    """Return whether a program came to its end with what the published evaluator lets pass."""
+    """Return whether a program ended with an answer that the published evaluator accepts."""
     if printed.failure:
         return False
     if not task.function:
@@ -197,8 +204,8 @@ def _passes_as_published(task: CodingTask, case: TaskTest, printed: ScriptOutput
 
 
 def _integer(digits: str) -> int | Decimal:
-    """Read an integer, also one of more digits than `int` takes."""
-    return int(digits) if len(digits) < _MOST_DIGITS else Decimal(digits)
+    """Parse an integer, including one with more digits than `int` accepts."""
+    return int(digits) if len(digits) < _MAX_INT_DIGITS else Decimal(digits)
 
 
 def _cannot_be_loaded(printed: ScriptOutput) -> bool:
@@ -206,7 +213,7 @@ def _cannot_be_loaded(printed: ScriptOutput) -> bool:
 
 
 def _failure(case: TaskTest, printed: ScriptOutput, *, is_bug: bool) -> Failure:
-    """Say what went wrong in a test, within the budget of characters."""
+    """Describe the failure in a test, within the limit of characters."""
     failed = printed.failure
     if failed and _cannot_be_loaded(printed):
         return failed
@@ -220,13 +227,12 @@ def _failure(case: TaskTest, printed: ScriptOutput, *, is_bug: bool) -> Failure:
 
 
 def _text(value: Any) -> str:
-    """Return an input or an output as it is shown."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _shortened(texts: dict[str, str]) -> dict[str, str]:
-    """Cut the longest of some texts, so that all fit together."""
-    room, kept = CHARACTERS, dict(texts)
+    """Shorten the longest texts, so that all texts fit together."""
+    room, kept = FAILURE_CHARACTERS, dict(texts)
     for done, head in enumerate(sorted(texts, key=lambda head: len(texts[head]))):
         kept[head] = _cut(texts[head], room // (len(texts) - done))
         room -= len(kept[head])
@@ -242,21 +248,21 @@ def _cut(text: str, most: int) -> str:
 
 
 def matches(printed: str, expected: str) -> bool:
-    """Return whether a text has the tokens of the expected one, in this order.
+    """Return whether a text has the tokens of the expected text, in the same order.
 
-    Spaces and line ends only separate tokens. Two tokens are equal as texts; if one of
-    them has a fraction or an exponent also as numbers, within the tolerance if the expected
-    one has.
+    Spaces and line ends only separate tokens. Two tokens are equal if their texts are equal. If
+    at least one has a fraction or an exponent, they are also equal if their numbers are equal,
+    within the tolerance if the expected token has a fraction or an exponent.
     """
     pairs = zip_longest(_tokens(printed), _tokens(expected))
     return all(one == other or _is_near(one, other) for one, other in pairs)
 
 
 def equals(returned: Any, expected: Any) -> bool:
-    """Return whether a JSON value equals the expected one, or the only element of that.
+    """Return whether a JSON value equals the expected value, or its only element.
 
-    The latter because the data often has the answer in a list of its own. Numbers with a
-    fraction are expected within the tolerance.
+    The data often contains the answer in a list of length one. Numbers are compared within the
+    tolerance if the expected number has a fraction.
     """
     try:
         return _equals(returned, expected) or (
@@ -267,13 +273,13 @@ def equals(returned: Any, expected: Any) -> bool:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """Yield what stands between spaces, without a list of all of them."""
+    """Yield the words of a text without a list of all words."""
     for chunk in _CHUNK.finditer(text):
         yield from chunk[0].split()
 
 
 def _is_near(token: str | None, expected: str | None) -> bool:
-    """Return whether two tokens are numbers, one of them with a fraction, and equal."""
+    """Return whether two tokens are equal numbers, at least one with a fraction."""
     if token is None or expected is None:
         return False
     if not _NUMBER.fullmatch(token) or not _NUMBER.fullmatch(expected):
@@ -284,13 +290,13 @@ def _is_near(token: str | None, expected: str | None) -> bool:
 
 
 def _is_close(number: float, expected: float) -> bool:
-    """Compare within the tolerance; what is not finite is close to nothing."""
+    """Compare within the tolerance. Numbers that are not finite are close to no number."""
     room = TOLERANCE * max(1.0, abs(expected))
     return isfinite(number) and isfinite(expected) and abs(number - expected) <= room
 
 
 def _equals(returned: Any, expected: Any) -> bool:
-    """Compare two JSON values, deeply."""
+    """Compare two JSON values recursively."""
     if isinstance(expected, list):
         return (
             isinstance(returned, list)
@@ -309,7 +315,7 @@ def _equals(returned: Any, expected: Any) -> bool:
 
 
 def _is_near_float(number: float, expected: float) -> bool:
-    """Compare a number with a float; NaN and the infinite equal themselves."""
+    """Compare a number with a float. NaN and infinity equal themselves."""
     if number == expected or (isnan(expected) and number != number):
         return True
     try:

@@ -15,15 +15,15 @@ from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.text import clean
 
-MOST_EXAMPLES = 3
+MAX_EXAMPLES = 3
 EXAMPLE_CHARACTERS = 2000
-"""How much of the public tests is shown; a longer one is left out."""
+"""Maximum length of the public tests that a prompt shows. Longer tests are left out."""
 HEADS = ("Input", "Expected")
 
 
 @dataclass(frozen=True)
 class CodingProblem(Problem):
-    """Find a program that passes the public tests of a task; the hidden ones are never used."""
+    """Find a program that passes the public tests of a task. Hidden tests are never used."""
 
     task: CodingTask
     sandbox: Sandbox
@@ -39,14 +39,14 @@ class CodingProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
-        return self._worded(move)
+        return self._fill_template(move)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
         """Leave out examples first, then the end of the question."""
-        return self._worded(move, room)
+        return self._fill_template(move, room)
 
-    def _worded(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
-        """Ask in so many characters, if there is a limit."""
+    def _fill_template(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
+        """Fill the template, in at most `room` characters if there is a limit."""
         name = ""
         if move.action == GENERATE and (self.prefill or self.prompt != "reasoned"):
             name = "plan" if self.prompt == "plan-and-solve" else "vanilla"
@@ -63,7 +63,7 @@ class CodingProblem(Problem):
         )
 
     def read(self, text: str, move: Move) -> str:
-        """Return the program of a completion, which may go on with an answer that was begun."""
+        """Return the program of a completion. The completion may continue a prefilled answer."""
         begun = self.prefill and move.action == GENERATE
         return extract_program(text, prefix=move.prefix, begun=begun)
 
@@ -77,25 +77,25 @@ class CodingProblem(Problem):
         return Verdict(score=score, parts={"tests": share}, failure=failure)
 
     def _interface(self) -> str:
-        """Say how the program is used."""
+        """Describe how the program is called."""
         name = "function" if self.task.function else "stdin"
-        form = _words(name).substitute(function=self.task.function).strip()
+        form = _part(name).substitute(function=self.task.function).strip()
         if code := self.task.starter_code.strip("\n"):
-            form += "\n\n" + _words("starter").substitute(code=code.rstrip()).strip()
+            form += "\n\n" + _part("starter").substitute(code=code.rstrip()).strip()
         limits = self.sandbox.limits
         used = {"seconds": f"{limits.cpu_seconds:g}", "memory": limits.memory_mb}
-        return _words("interface").substitute(form=form, **used).strip()
+        return _part("interface").substitute(form=form, **used).strip()
 
 
-def _words(name: str) -> Template:
-    """Read a template of this problem."""
+def _part(name: str) -> Template:
+    """Return a partial template of this problem."""
     return template(f"coding/{name}", __package__)
 
 
 def _examples(task: CodingTask) -> str:
-    """Show the first public tests, as far as they are short."""
+    """Show the first public tests that are short enough."""
     shown, room = [], EXAMPLE_CHARACTERS
-    for case in task.public[:MOST_EXAMPLES]:
+    for case in task.public[:MAX_EXAMPLES]:
         texts = [_text(case.input), _text(case.output)]
         room -= sum(map(len, texts))
         if room < 0:
@@ -108,5 +108,5 @@ def _examples(task: CodingTask) -> str:
 
 
 def _text(value: Any) -> str:
-    """Write the input or the output of a test down."""
+    """Return the text of the input or the output of a test."""
     return value.rstrip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

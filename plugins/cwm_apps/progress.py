@@ -1,4 +1,4 @@
-"""How far the problems of a run are, for whoever follows the work on them."""
+"""The progress of the problems of a run, for an observer of the work."""
 
 import threading
 from collections import Counter
@@ -6,15 +6,19 @@ from typing import NamedTuple
 
 SEARCHING, JUDGING, WAITING = "searching", "judging", "waiting"
 SOLVED, UNSOLVED, SKIPPED, FAILED = "solved", "unsolved", "skipped", "failed"
-OVER = (SOLVED, UNSOLVED, SKIPPED, FAILED)
+FINAL_STATES = (SOLVED, UNSOLVED, SKIPPED, FAILED)
 
 
 class ProblemState(NamedTuple):
-    """How far a problem is; `best` is a share of its public tests.
+    """The progress of a problem.
 
-    Completions are counted, or what `unit` says. `reason` says why it was skipped
-    or failed, and `note` what the user should know. A state that is not one of
-    `OVER` says what is being done.
+    Attributes:
+        state: One of `FINAL_STATES`, or the current activity.
+        completions: Number of completions, or of the things that `unit` names.
+        best: Best share of public tests passed.
+        cost: Cost in US dollars, None if it is unknown.
+        reason: Why the problem was skipped or failed.
+        note: A note for the user.
     """
 
     id: int
@@ -30,14 +34,14 @@ class ProblemState(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do for it."""
-        return self.state in OVER
+        """Whether no work is left for the problem."""
+        return self.state in FINAL_STATES
 
 
 class ProblemCounts(NamedTuple):
-    """How many of all problems are over, by how they ended; cost is None when one is unknown.
+    """Counts of finished problems by result. The cost is None if one cost is unknown.
 
-    `instant` of them were never in flight: they were over before, or skipped.
+    `instant` problems were never in flight: they were finished before, or were skipped.
     """
 
     problems: int
@@ -47,14 +51,14 @@ class ProblemCounts(NamedTuple):
 
     @property
     def over(self) -> int:
-        """The number of problems that are over."""
+        """The number of finished problems."""
         return self.ended.total()
 
 
 class CodingProgress:
-    """Remembers the problems in flight and counts the others, for whoever draws them.
+    """The problems in flight and the counts of the finished problems, for a display.
 
-    Threads may tell it what they do while another draws, hence the lock.
+    Several threads may update it while another thread draws, so it has a lock.
     """
 
     def __init__(self, title: str, problems: int) -> None:
@@ -63,8 +67,8 @@ class CodingProgress:
         self._working: dict[int, ProblemState] = {}
         self._lock = threading.Lock()
 
-    def saw(self, problem: ProblemState) -> None:
-        """Take in how far a problem is; one that is over is told once."""
+    def record(self, problem: ProblemState) -> None:
+        """Record the state of a problem. The final state of a problem is recorded once."""
         with self._lock:
             if not problem.is_over:
                 self._working[problem.id] = problem
@@ -79,11 +83,11 @@ class CodingProgress:
             )
 
     def counts(self) -> ProblemCounts:
-        """Count the problems that are over."""
+        """Return the counts of finished problems."""
         with self._lock:
             return self._counts
 
     def working(self) -> list[ProblemState]:
-        """Return how far the problems in flight are."""
+        """Return the states of the problems in flight."""
         with self._lock:
             return list(self._working.values())

@@ -1,12 +1,12 @@
-"""Judging as the published evaluator of coding problems does, with all that it lets pass or not.
+"""Judge programs like the published evaluator of coding problems, including its quirks.
 
-A program that reads and prints is the body of a function there: some modules and names are there
-without an import, but it is no `__main__`, has no global variables, and standard input and output
-are stand-ins without `buffer`. What it prints is compared in one way after the other, the last of
-which knows neither the order nor the number of lines and words, and rounds numbers. A value that
-a function returns has to be equal.
+A program that reads and prints is the body of a function there. Some modules and names are
+available without an import, but the program is not `__main__` and has no global variables, and
+standard input and output are replacements without `buffer`. The output is compared in several
+ways, one after the other. The last comparison ignores the order and the number of lines and
+words, and rounds numbers. A value that a function returns has to be equal.
 
-Otherwise than there each test has a process and a limit of time of its own.
+Unlike the published evaluator, each test has its own process and its own time limit.
 """
 
 import builtins
@@ -33,27 +33,27 @@ from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
 from typing import List, Tuple
 from heapq import *
 """
-"""What every program finds imported."""
+"""The imports that each program starts with."""
 
 MISSING = {
     builtins: "exit quit",
     os: "kill system putenv remove removedirs rmdir fchdir setuid fork forkpty killpg rename "
     "renames truncate replace unlink fchmod fchown chmod chown chroot getcwd chdir",
 }
-"""Functions that are None, and below modules that cannot be imported."""
+"""Functions that are set to None. `MISSING_MODULES` are modules that cannot be imported."""
 
 MISSING_MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
 
 DIGITS = 3
-"""Digits after the point that are left of numbers when all else differs."""
+"""Digits after the decimal point that the last comparison of numbers keeps."""
 
 BODY = "def code():\n"
 
 
 def wrapped(program: str) -> str:
-    """Return a program that reads and prints as the body of a function, its first imports before.
+    """Return a program that reads and prints as the body of a function after its first imports.
 
-    Each line is indented by a tab, also those within a text; one line is added.
+    Each line is indented by a tab, including lines within a string. One line is added.
     """
     lines = program.split("\n")
     starts = (n for n, line in enumerate(lines) if not line.startswith(("from ", "import ")))
@@ -63,22 +63,22 @@ def wrapped(program: str) -> str:
 
 
 def shift(program: str) -> Callable[[int], int]:
-    """Return what a line of the wrapped program is called in the program itself."""
+    """Return a function that maps a line number of the wrapped program to the program."""
     first = wrapped(program).split("\n").index(BODY.strip()) + 1
     return lambda line: line - 1 if line > first else line
 
 
 def accepts(printed: str, expected: str) -> bool:
-    """Return whether what was printed passes for the expected text, by any of the comparisons."""
+    """Return whether the output matches the expected text in any of the comparisons."""
     lines = printed.splitlines()
     stripped = [line.strip() for line in lines]
     if expected.strip() in ("\n".join(lines).strip(), "\n".join(stripped).strip()):
         return True
     wanted = [line.strip() for line in expected.split("\n") if line]
-    told = [line for line in lines if line]
-    if wanted in (lines, told) or _near(told, wanted):
+    nonempty = [line for line in lines if line]
+    if wanted in (lines, nonempty) or _near(nonempty, wanted):
         return True
-    theirs, ours = ([line.split() for line in side] for side in (wanted, told))
+    theirs, ours = ([line.split() for line in side] for side in (wanted, nonempty))
     ours = [words for words in ours if words]
     if _sets(ours, str) == _sets(theirs, str):
         return True
@@ -88,7 +88,7 @@ def accepts(printed: str, expected: str) -> bool:
 
 
 def equals(returned: Any, expected: Any) -> bool:
-    """Return whether a value passes for the expected one, or for the first element of that."""
+    """Return whether a value matches the expected value, or its first element."""
     expected = _keyed(expected)
     returned = list(returned) if isinstance(returned, tuple) else returned
     first = expected[0] if isinstance(expected, list) and expected else object()
@@ -98,12 +98,12 @@ def equals(returned: Any, expected: Any) -> bool:
     return bool(nested) and all(map(_is_listable, returned)) and list(map(list, returned)) == first
 
 
-def _near(told: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether every line is one number, and near the expected one."""
-    if len(told) != len(wanted):
+def _near(nonempty: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether each line is one number that is close to the expected number."""
+    if len(nonempty) != len(wanted):
         return False
     try:
-        return bool(np.allclose(list(map(float, told)), list(map(float, wanted))))
+        return bool(np.allclose(list(map(float, nonempty)), list(map(float, wanted))))
     except ValueError:
         return False
 
@@ -118,7 +118,7 @@ def _rounded(word: str) -> float:
 
 
 def _keyed(value: Any) -> Any:
-    """Return a dict, alone or first in a list, with whole numbers as keys where they are that."""
+    """Return a dict, alone or first in a list, with integer keys if all keys are integers."""
     found = value[0] if isinstance(value, list) and value else value
     if not isinstance(found, dict):
         return value
@@ -133,7 +133,7 @@ def _is_listable(value: Any) -> bool:
 
 
 def read(text: str, integer: Callable[[str], Any]) -> Any:
-    """Read a value that `call` has written."""
+    """Parse a value that `call` has written."""
     return json.loads(text, object_hook=_decoded, parse_int=integer)
 
 
@@ -141,18 +141,18 @@ def _decoded(value: dict[str, Any]) -> Any:
     return tuple(value["tuple"]) if "tuple" in value else dict(map(tuple, value["dict"]))
 
 
-# In the process of a program.
+# The functions below run in the process of a program.
 
 
 def keep_output() -> int:
-    """Have everything that is written past the stand-ins go nowhere; return where answers go."""
+    """Discard all output that bypasses the replaced streams; return a descriptor for answers."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers
 
 
 def run(code: Any, begin: Callable[[], None], answers: int) -> None:
-    """Run a wrapped program, and write down what it printed to its standard output."""
+    """Run a wrapped program and write its output to the descriptor `answers`."""
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
     vars(sys).update(stdin=_first_input(text), stdout=io.StringIO())
     names = _names(code)
@@ -167,7 +167,7 @@ def run(code: Any, begin: Callable[[], None], answers: int) -> None:
 
 
 def call(code: Any, name: str, begin: Callable[[], None], answers: int, *, method: bool) -> None:
-    """Call a function, or a `method` of the class Solution, and write down what it returns."""
+    """Call a function, or a `method` of the class Solution, and write its return value."""
     arguments = json.load(sys.stdin)
     names = _names(code)
     owner = names["Solution"]() if method else None
@@ -188,7 +188,7 @@ def call(code: Any, name: str, begin: Callable[[], None], answers: int, *, metho
 
 
 def _names(code: Any) -> dict[str, Any]:
-    """Run the text of a program with what it finds there, and without what is taken away."""
+    """Run the source of a program with its preset names and without the removed functions."""
     for owner, names in MISSING.items():
         vars(owner).update(dict.fromkeys(names.split()))
     sys.modules.update(dict.fromkeys(MISSING_MODULES))  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def _names(code: Any) -> dict[str, Any]:
 
 
 def _first_input(text: str) -> io.TextIOWrapper:
-    """Return what standard input is while the program is loaded: three methods know the text."""
+    """Return standard input for the time of loading: only three methods return the text."""
     lines = iter(text.split("\n"))
     first = io.TextIOWrapper(io.BytesIO())
     vars(first).update(
@@ -213,23 +213,22 @@ def _first_input(text: str) -> io.TextIOWrapper:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a value in JSON that tells tuples and dicts of any keys from the rest."""
+    """Encode a value as JSON that distinguishes tuples and dicts with any keys."""
     if isinstance(value, tuple):
         return {"tuple": list(map(_encoded, value))}
     if isinstance(value, dict):
         return {"dict": [[_encoded(key), _encoded(part)] for key, part in value.items()]}
     if isinstance(value, list):
         return list(map(_encoded, value))
-    one = isinstance(value, np.ndarray) and value.size == 1  # the truth of several is unknown
+    one = isinstance(value, np.ndarray) and value.size == 1  # larger arrays have no truth value
     return value.tolist() if one or isinstance(value, np.generic) else value
 
 
 def _write(answers: int, text: str) -> None:
-    """Write all of a text to a descriptor."""
     for piece in _pieces(text.encode("utf-8", "replace")):
         os.write(answers, piece)
 
 
 def _pieces(data: bytes, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield data in pieces that one call writes."""
+    """Yield pieces of data that are small enough for one call of `os.write`."""
     yield from (data[at : at + size] for at in range(0, len(data), size))

@@ -1,7 +1,7 @@
-"""The problems of APPS, read from folders, from files of lines, or from the hub of Hugging Face.
+"""Read the problems of APPS from a folder, from a JSON Lines file, or from the Hugging Face hub.
 
-A folder holds a folder per problem, a file a line per problem. What they hold is indexed, not
-kept: each problem is read when it is asked for.
+A folder contains one folder per problem, a file contains one line per problem. Only an index is
+kept in memory; each problem is read on demand.
 """
 
 import gzip
@@ -31,43 +31,43 @@ from cwm_cli.errors import CwmError, UnknownNameError, install_command
 from cwm_cli.text import clean
 
 ALL = "all"
-"""In place of a difficulty: every one."""
+"""The difficulty that selects problems of every difficulty."""
 
 FORMS = "a folder of numbered folders, a .jsonl or a .jsonl.gz file"
 SPLITS = ("test", "train")
-"""Folders in which problems are looked for beside the one that is named."""
+"""Subfolders of the named folder that are searched for problems as well."""
 FILES = {
     "question.txt": "question",
     "starter_code.py": "starter_code",
     "input_output.json": "input_output",
     "solutions.json": "solutions",
 }
-"""The files of a problem's folder, and the fields of a record that they stand for."""
+"""The files of a problem's folder, and the fields of a record that they contain."""
 
 LARGEST_DATA = 1 << 34
-"""Bytes of the largest file of lines: ten times that of all problems with all their tests."""
+"""Maximum size in bytes: ten times the file of all problems with all their tests."""
 
 _KEYS = re.compile(rb'"((?:problem_)?id|difficulty)"(?:\s*:\s*(?:([0-9]{1,18})\s*[,}]|"(\w+)"))?')
 
 Fields = dict[str, Any]
-"""A problem as the hub writes it, perhaps not well-formed."""
+"""A record of a problem as in the hub's file, possibly malformed."""
 
 REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
 ATTEMPTS = 2  # a file that is damaged twice is damaged at its source
-OTHERWISE = "give a file or folder of APPS with --data PATH"
-MOST_PROGRAMS = 1 << 24  # a thousand for each problem that there is, and some more
+USE_LOCAL_DATA = "give a file or folder of APPS with --data PATH"
+MAX_PROGRAMS = 1 << 24  # more than a thousand for each existing problem
 SOLUTIONS_FORM = "write a JSON object of ids, each with a program or a list of programs"
 
 
 class Data(NamedTuple):
-    """Where problems are, and what they are called on whatever machine."""
+    """The path of the problems, and a name that is the same on every machine."""
 
     name: str
     path: Path
 
 
 def find_data(data: str | None) -> Data:
-    """Find the problems that `--data` names, and download them if need be."""
+    """Find the problems that `--data` names. Download them if necessary."""
     if data is None:
         return Data("shipped", shipped())
     if data == "hub":
@@ -79,7 +79,7 @@ def find_data(data: str | None) -> Data:
 
 
 def shipped() -> Path:
-    """Return the folder of the problems that ship."""
+    """Return the folder of the bundled problems."""
     package = find_spec("cwm_data")
     for folder in (package.submodule_search_locations or []) if package else []:
         if (path := Path(folder) / "apps").is_dir():
@@ -88,7 +88,7 @@ def shipped() -> Path:
 
 
 class IndexEntry(NamedTuple):
-    """What the index keeps of a problem; its record is read when it is asked for."""
+    """The indexed fields of a problem. `load` reads its record."""
 
     id: int
     difficulty: str
@@ -96,14 +96,14 @@ class IndexEntry(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """A problem that cannot be judged, and in a line why."""
+    """A problem that cannot be judged, and the reason in one line."""
 
     id: int
     reason: str
 
 
 class Tasks:
-    """Problems in the order of their data, each read when it is asked for and not kept."""
+    """Problems in the order of their data. Each is read on demand and not kept."""
 
     def __init__(self, entries: Sequence[IndexEntry]) -> None:
         self._entries = entries
@@ -138,13 +138,13 @@ def read(source: Path) -> Tasks:
         raise CwmError(f"{source} contains no problems: give {FORMS}")
     number, times = Counter(entry.id for entry in entries).most_common(1)[0]
     if times > 1:
-        hint = "give a single split of it, such as its folder test"
+        hint = "give a single split only, such as its folder test"
         raise CwmError(f"{source} contains problem {number} {times} times: {hint}")
     return Tasks(entries)
 
 
 def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[int]:
-    """Return the positions of `total` problems of a difficulty from its `idx`th on."""
+    """Return the positions of `total` problems of a difficulty, starting at its `idx`th."""
     known = {each for _, each in tasks.ids}
     if difficulty != ALL and difficulty not in known:
         raise UnknownNameError("difficulty", difficulty, known | {ALL})
@@ -160,7 +160,7 @@ def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[in
 def read_solutions(file: Path) -> dict[int, list[str]]:
     """Read the programs of each problem."""
     try:
-        found = read_json(file, LARGEST, MOST_PROGRAMS)
+        found = read_json(file, LARGEST, MAX_PROGRAMS)
     except UnreadableError as error:
         raise UnreadableError(
             file, error.reason, SOLUTIONS_FORM, is_missing=error.is_missing
@@ -189,7 +189,7 @@ LONGEST_DIFFICULTY = 40
 
 
 def _difficulty(record: Any, number: int, *, test: bool) -> str:
-    """Return what a record says, else what the number of a problem says in the test split."""
+    """Return the difficulty of a record, or the difficulty implied by its test split number."""
     said = record.get("difficulty") if isinstance(record, dict) else None
     if isinstance(said, str) and said.strip():
         return clean(said, limit=LONGEST_DIFFICULTY)
@@ -199,7 +199,7 @@ def _difficulty(record: Any, number: int, *, test: bool) -> str:
 
 
 def _folders(source: Path) -> Iterator[IndexEntry]:
-    """Index a folder, in the order of the numbers of its folders, or the one file in it."""
+    """Index a folder in the order of its numbered folders, or the only file in it."""
     places = (source, *(source / split for split in SPLITS))
     found = [
         path
@@ -217,7 +217,7 @@ def _folders(source: Path) -> Iterator[IndexEntry]:
 
 
 def _only_file(folder: Path) -> Path:
-    """Return the test split of a folder of lines, or its single file."""
+    """Return the file of the test split in a folder, or its only file of problems."""
     files = sorted(path for form in ("*.jsonl", "*.jsonl.gz") for path in folder.glob(form))
     named = [path for path in files if path.name.startswith("test.")]
     if len(found := named or files) != 1:
@@ -226,7 +226,7 @@ def _only_file(folder: Path) -> Path:
 
 
 def _metadata(folder: Path) -> Fields:
-    """Return what is kept beside a problem; nothing if it cannot be read."""
+    """Return the metadata of a problem, empty if they cannot be read."""
     try:
         found = parse(read_bytes(folder / "metadata.json"), "metadata.json")
     except CwmError:
@@ -245,7 +245,7 @@ def _folder(folder: Path) -> Fields:
 
 
 def _decoded(path: Path) -> str:
-    """Return the text of a file without the mark of its byte order."""
+    """Return the text of a file without its byte order mark."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnreadableError as error:
@@ -255,7 +255,7 @@ def _decoded(path: Path) -> str:
 
 
 def _lines(source: Path) -> Iterator[IndexEntry]:
-    """Index a file of lines; one that has no id takes its position, or the next that is free."""
+    """Index a file of lines. A line without an id gets its position or the next free number."""
     file = _opened(source)
     test = source.name.startswith("test.")
     lines = [(place, *_heading(line)) for place, line in _places(file)]
@@ -271,10 +271,10 @@ def _lines(source: Path) -> Iterator[IndexEntry]:
 
 
 def _opened(source: Path) -> BinaryIO:
-    """Open a file of lines; a compressed one is unpacked beside, to be read at any place."""
+    """Open a file of lines. Unpack a compressed file into a temporary file for random access."""
     if source.suffix != ".gz":
         return open_file(source, LARGEST_DATA)
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as what reads it
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its readers
     with open_for_reading(source, LARGEST_DATA) as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(1 << 20):
             if file.tell() > LARGEST_DATA:
@@ -285,7 +285,7 @@ def _opened(source: Path) -> BinaryIO:
 
 
 def _places(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Yield the lines of a file and where each begins and how long it is."""
+    """Yield the offset and length of each line of a file, and the line."""
     offset = 0
     for line in file:
         if line.strip():
@@ -294,8 +294,8 @@ def _places(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bytes]]:
 
 
 def _heading(line: bytes) -> tuple[int | None, Fields | None]:
-    """Return the id of a record, if it has one, and its difficulty; nothing if it is none."""
-    if seen := _glimpse(line):
+    """Return the id and the difficulty of a record, each None if it is missing."""
+    if seen := _quick_heading(line):
         return seen
     try:
         record = parse(line, "the line")
@@ -310,11 +310,11 @@ def _heading(line: bytes) -> tuple[int | None, Fields | None]:
     return number if proper else None, {"difficulty": record.get("difficulty")}
 
 
-def _glimpse(line: bytes) -> tuple[int, Fields] | None:
-    """Return what `_heading` does, many times faster, of a line as the hub writes them.
+def _quick_heading(line: bytes) -> tuple[int, Fields] | None:
+    """Return the same as `_heading`, many times faster, for a line in the format of the hub.
 
-    Within a text quotes have a backslash before them: what stands in plain quotes
-    before a colon is a key. Where it stands twice nobody knows whose key it is.
+    Quotes within a string are escaped, so unescaped quotes before a colon enclose a key. If a key
+    occurs twice, it is unclear which object it belongs to, and the result is None.
     """
     found = _KEYS.findall(line)
     numbers = [number for key, number, _ in found if key != b"difficulty"]
@@ -325,7 +325,7 @@ def _glimpse(line: bytes) -> tuple[int, Fields] | None:
 
 
 def _line(file: BinaryIO, offset: int, length: int) -> Fields:
-    """Read a record at its place, whoever else reads the file meanwhile."""
+    """Read the record at an offset. Safe for several concurrent readers."""
     found = parse(os.pread(file.fileno(), length, offset), "the line")
     if not isinstance(found, dict):
         raise CwmError("the line is not a JSON object")
@@ -333,10 +333,10 @@ def _line(file: BinaryIO, offset: int, length: int) -> Fields:
 
 
 def hub() -> Path:
-    """Return the test split in the cache of the hub; its folder is named after the commit.
+    """Return the test split in the cache of the hub. Its folder is named after the commit.
 
-    The library takes up a broken download, but of what it has it compares only the
-    size: the checksum of the content, after which the hub names it, is checked here.
+    The library resumes an interrupted download, but compares only the size of the existing part.
+    So the checksum of the content, which is its name on the hub, is verified here.
     """
     try:
         from huggingface_hub import try_to_load_from_cache
@@ -349,11 +349,11 @@ def hub() -> Path:
     for _ in range(ATTEMPTS):
         if _intact(path := _download()):
             return path
-    raise CwmError(f"{path} is damaged, also after another download: {OTHERWISE}")
+    raise CwmError(f"{path} is damaged, even after another download: {USE_LOCAL_DATA}")
 
 
 def _download() -> Path:
-    """Have the library put the file into the cache, whatever is there."""
+    """Download the file into the cache of the library, even if the cache contains it."""
     import httpx
     from huggingface_hub import hf_hub_download
 
@@ -362,18 +362,20 @@ def _download() -> Path:
             REPOSITORY, FILE, repo_type="dataset", revision=REVISION, force_download=True
         )
     except (httpx.HTTPError, OSError, ValueError) as error:
-        raise CwmError(f"cannot download {REPOSITORY} ({_reason(error)}): {OTHERWISE}") from error
+        raise CwmError(
+            f"cannot download {REPOSITORY} ({_reason(error)}): {USE_LOCAL_DATA}"
+        ) from error
     return Path(path)
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what an error, or the one behind it, says."""
+    """Return the first line of the message of an error's cause, or of the error."""
     said = str(error.__cause__ or error).strip().splitlines()
     return said[0].rstrip(".:") if said else type(error).__name__
 
 
 def _intact(path: Path) -> bool:
-    """Return whether a file has the checksum that it is named after, where the cache names it."""
+    """Return whether the content of a file matches its name, if the name is a checksum."""
     name = path.readlink().name if path.is_symlink() else ""
     if not re.fullmatch("[0-9a-f]{64}", name):
         return True

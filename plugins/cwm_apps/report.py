@@ -1,4 +1,4 @@
-"""All that a run over coding problems came to, as tables, as notes and as an object."""
+"""The report of a run over coding problems: tables, notes and a JSON object."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from cwm_cli.text import UNKNOWN, clean, money, share
 
 SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
 
-MOST_SKIPPED = 10
-"""Of so many problems a note says why they were skipped; `result.json` says it of all."""
+MAX_SKIPPED_REASONS = 10
+"""Maximum number of skipped problems that the notes explain. `result.json` contains all."""
 
 
 class PublishedAccuracy(NamedTuple):
@@ -32,17 +32,17 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class CodingReport(RunReport):
-    """What was found, summed up and problem by problem."""
+    """The report of a run, with the outcome of each problem."""
 
     outcomes: Sequence[ProblemOutcome] = ()
 
     @property
     def summary(self) -> CodingSummary:
-        """All outcomes summed up."""
+        """The summary of all outcomes."""
         return summary(self.outcomes)
 
     def markdown(self) -> str:
-        """Write all tables, also the one of problems, which is long."""
+        """Return all tables as Markdown, including the long table of problems."""
         grids = [*self.grids, problem_grid(self.outcomes)]
         return RunReport(
             f"cwm apps: {self.title}", grids, self.notes, verdict=self.verdict
@@ -58,11 +58,16 @@ def coding_report(
     is_published: bool = False,
     remarks: Sequence[str] = (),
 ) -> CodingReport:
-    """Report on outcomes in the order of their ids.
+    """Report outcomes in the order of their ids.
 
-    `passes` are of programs from elsewhere, `skipped` says of problems why they were not
-    judged, and `is_published` asks for what was published: only where the problems are those
-    of the competition split. `remarks` are further notes.
+    Args:
+        title: Title of the report.
+        outcomes: Outcome of each problem.
+        passes: pass@k of programs from `--solutions`.
+        skipped: Reason why a problem was not judged, by its id.
+        is_published: Whether to add the published figures. They apply only to the competition
+            problems of the APPS test split.
+        remarks: Further notes.
     """
     skipped, whole = skipped or {}, summary(outcomes)
     grids = [_difficulties(whole)]
@@ -83,7 +88,7 @@ def coding_report(
 
 
 def problem_grid(outcomes: Sequence[ProblemOutcome]) -> Grid:
-    """Return a table with a line per problem."""
+    """Return a table with a row per problem."""
     heads = ["id", "difficulty", "result", "public", "hidden", "completions", "cost", "seconds"]
     cells = [
         [
@@ -104,30 +109,30 @@ def problem_grid(outcomes: Sequence[ProblemOutcome]) -> Grid:
 def _notes(
     whole: CodingSummary, skipped: Mapping[int, str], *, is_published: bool
 ) -> Iterator[str]:
-    """Say what has to be known to read the tables."""
+    """Yield the notes that explain the tables."""
     yield (
-        "A problem is solved if its final program passes all tests, public and hidden: the "
-        "share of these is the strict accuracy. `test cases` is the mean share of hidden "
-        "tests passed. Intervals are of 95 %, over problems (Wilson); those of `test cases` "
-        "are wider than they have to be."
+        "A problem is solved if its final program passes all tests, public and hidden. Strict "
+        "accuracy is the share of solved problems. `test cases` is the mean share of hidden "
+        "tests passed. Intervals are 95 % (Wilson), over problems; intervals of `test cases` "
+        "are wider than necessary."
     )
     if whole.no_hidden:
         yield f"Judged by the only test, which the search also used: {whole.no_hidden:,} problems."
     if skipped:
         yield f"Skipped, not counted: {len(skipped):,} problems:"
-    for number, reason in list(skipped.items())[:MOST_SKIPPED]:
+    for number, reason in list(skipped.items())[:MAX_SKIPPED_REASONS]:
         yield f"- {number}: {clean(reason, limit=200)}"
-    if (left := len(skipped) - MOST_SKIPPED) > 0:
+    if (left := len(skipped) - MAX_SKIPPED_REASONS) > 0:
         yield f"- and {left:,} others"
     if is_published:
         yield (
-            f"Published figures are those of {SOURCE}: for orientation, with its own language "
-            "model, choice of problems and tests."
+            f"Published figures are from {SOURCE}: for orientation only, as its language "
+            "model, choice of problems and tests differ."
         )
 
 
 def _difficulties(whole: CodingSummary) -> Grid:
-    """Return a table with a line per difficulty, and one for all where there are several."""
+    """Return a table with a row per difficulty, and a row for all if there are several."""
     parts = whole.by_difficulty
     lines = {**parts, "all": whole} if len(parts) != 1 else parts
     heads = ["difficulty", "problems", "solved", "strict accuracy", "test cases"]
@@ -147,7 +152,6 @@ def _difficulties(whole: CodingSummary) -> Grid:
 
 
 def _passes(passes: Sequence[PassAt]) -> Grid:
-    """Return a table of pass@k."""
     cells = [
         [f"pass@{one.k}", _with_interval(one.value, one.interval), f"{one.problems:,}"]
         for one in passes
@@ -156,7 +160,7 @@ def _passes(passes: Sequence[PassAt]) -> Grid:
 
 
 def _published() -> Grid:
-    """Return a table of what was published."""
+    """Return a table of published figures."""
     heads = ["published", "completions", "strict accuracy"]
     cells = [
         [f"{one.strategy}, {one.model}", str(one.completions), share(one.strict_accuracy)]
@@ -166,5 +170,4 @@ def _published() -> Grid:
 
 
 def _with_interval(value: float | None, interval: Interval | None) -> str:
-    """Write a share with its interval."""
     return share(value) + (f" [{share(interval.low)}, {share(interval.high)}]" if interval else "")

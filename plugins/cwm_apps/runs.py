@@ -1,7 +1,7 @@
-"""The folder of a run over coding problems: a search per problem, or a line per program judged.
+"""The folder of a run over coding problems: searches of problems, or judged programs.
 
-Several processes may work on the same folder: each problem is a run of its own, and what all
-share is changed under a lock.
+Several processes may work on the same folder. Each problem is a run of its own, and shared files
+change under a lock.
 """
 
 import dataclasses
@@ -34,14 +34,19 @@ TASK = "task.json"
 SOLUTIONS = "solutions.json"
 
 KS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""The k of the pass@k that are told, as far as there are programs."""
+"""The k of pass@k in reports, up to the number of programs per problem."""
 
 
 class CodingConfig(BaseModel):
-    """The choices that make a run over coding problems what it is.
+    """The choices that identify a run over coding problems.
 
-    `data` is what the problems are called on whatever machine. Where programs from elsewhere
-    are judged there is no strategy, and the options hold the digest of their file.
+    Attributes:
+        data: Name of the problems, the same on every machine.
+        strategy: Search strategy; empty if programs from `--solutions` are judged.
+        backend: Backend of the search, "solutions" for `--solutions`.
+        model: Language model, or the name of the file of `--solutions`.
+        options: All options by their owners. With `--solutions`, includes the digest of the file.
+        seed: Random seed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,13 +60,13 @@ class CodingConfig(BaseModel):
 
     @property
     def rules(self) -> JudgeRules:
-        """By which rules programs are judged."""
+        """The rules for judging programs."""
         rules: JudgeRules = self.options.get("problem", {}).get("rules", "ours")
         return rules
 
 
 class CodingHeader(RunHeader[CodingConfig]):
-    """The problems asked for so far; `skipped` says of some why they cannot be used."""
+    """The requested problems. `skipped` contains the reason for each unusable problem."""
 
     kind: str = "coding"
     problems: tuple[int, ...]
@@ -69,7 +74,7 @@ class CodingHeader(RunHeader[CodingConfig]):
 
 
 class JudgedSolution(BaseModel):
-    """A line of the journal: what the `number`th program from elsewhere for a problem passes."""
+    """A line of the journal: the tests that program `number` of a problem passes."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -78,12 +83,15 @@ class JudgedSolution(BaseModel):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Which program of which problem it is."""
+        """The id of the problem and the number of the program."""
         return self.outcome.id, self.number
 
 
 class ProblemResult(ProblemOutcome):
-    """What `result.json` of a problem holds; `solved` is a program that passes the public tests."""
+    """The result of a problem in `result.json`.
+
+    `solved` means that a program passes all public tests.
+    """
 
     run: str
     program: str | None
@@ -92,57 +100,57 @@ class ProblemResult(ProblemOutcome):
     digest: str
 
     def enough(self, budget: int) -> bool:
-        """Whether a search with this budget would not go on."""
+        """Whether a search with this budget is finished."""
         return self.solved or self.given_up or self.completions >= budget
 
     def save(self, run: SearchRun) -> None:
-        """Write down what came of a problem."""
+        """Save the result of a problem."""
         more = {"strict": self.strict, "share": self.share, "no_hidden_tests": not self.has_hidden}
         run.save_result(self.model_dump() | more)
 
 
 class TaskFile(NamedTuple):
-    """A task as it is kept beside its run, without the known solutions."""
+    """The task of a problem as saved in its run, without the known solutions."""
 
     task: CodingTask
 
     def save(self, path: Path) -> None:
-        """Write the task down."""
+        """Save the task as JSON."""
         record = to_record(dataclasses.replace(self.task, solutions=()))
         replace(path, json.dumps(record) + "\n")
 
 
 class CompletionsLeft(NamedTuple):
-    """So many problems are not searched to the end, and have at most so many completions left."""
+    """The number of unfinished problems, and the maximum number of completions left for them."""
 
     problems: int
     completions: int
 
 
 class CodingRun(Run[CodingHeader, JudgedSolution]):
-    """A run over coding problems, each in a folder of its own below `problems`."""
+    """A run over coding problems, each in its own folder below `problems`."""
 
     kind = "coding"
     header_type = CodingHeader
     record_type = JudgedSolution
     journal_name = "judged.jsonl"
     patience: ClassVar[float] = 60.0
-    """The lock is held for moments only: while the header changes, or a line is added."""
+    """Seconds to wait for the lock. It is held briefly, to change the header or to add a line."""
 
     @classmethod
     def join(cls, folder: Path, header: CodingHeader) -> "CodingRun":
-        """Start a run, or go on with the one that is here, perhaps with further problems."""
+        """Start a run, or continue the existing one, possibly with further problems."""
         try:
             run = cls.begin(folder, header)
         except CwmError:
             if not (folder / HEADER).exists():
                 raise
-            run = cls.begin(folder, header)  # another process has started it meanwhile
+            run = cls.begin(folder, header)  # another process has started it since
         run.add(header.problems)
         return run
 
     def add(self, problems: Sequence[int] = (), skipped: Mapping[int, str] | None = None) -> None:
-        """Write down that further problems were asked for, or cannot be used."""
+        """Record further requested problems, and reasons why problems are unusable."""
         with self:
             before = type(self).load(self.folder).header
             asked = tuple(sorted({*before.problems, *problems}))
@@ -150,11 +158,11 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             self.update(before.model_copy(update={"problems": asked, "skipped": known}))
 
     def problem_folder(self, number: int) -> Path:
-        """Where the run of a problem is."""
+        """Return the folder of the run of a problem."""
         return self.folder / PROBLEMS / f"{number:04}"
 
     def problem(self, task: CodingTask) -> SearchRun:
-        """Return the run of a problem, started if it is not there yet."""
+        """Return the run of a problem, and start it if it does not exist."""
         folder, config = self.problem_folder(task.id), self.header.config
         header = SearchHeader(
             config=SearchConfig(
@@ -171,20 +179,20 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             created=self.header.created,
             protection=self.header.protection,
         )
-        with type(self)(self.folder, self.header):  # no other process starts the same one
+        with type(self)(self.folder, self.header):  # no other process starts the same run
             if (folder / HEADER).exists():
                 run = SearchRun.load(folder)
                 self.check_task(task, run.config.dataset)
             return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
 
     def check_task(self, task: CodingTask, known: str) -> None:
-        """Refuse a task whose digest is not the known one of the run of its problem."""
+        """Raise if the digest of a task differs from the digest in the run of its problem."""
         if digest(task) != known:
             words = "was started with another text or tests: choose another --run"
             raise CwmError(f"{named(self.problem_folder(task.id))} {words}")
 
     def started(self) -> list[Path]:
-        """Return the folders of problems that were started, in the order of their ids."""
+        """Return the folders of started problems in the order of their ids."""
         folders = (file.parent for file in (self.folder / PROBLEMS).glob(f"[0-9]*/{HEADER}"))
         return sorted((p for p in folders if p.name.isdecimal()), key=lambda path: int(path.name))
 
@@ -199,16 +207,16 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             raise UnreadableError(file, reason, "choose another --run") from error
 
     def found(self, problem: Path) -> ProblemResult | None:
-        """Read what came of a problem; a result that is missing or damaged is none."""
+        """Read the result of a problem, None if it is missing or damaged."""
         return read_found(problem / RESULT, ProblemResult)
 
     def is_finished(self, number: int, budget: int) -> bool:
-        """Whether the search of a problem is over, with this budget."""
+        """Whether the search of a problem is finished with this budget."""
         found = self.found(self.problem_folder(number))
         return found is not None and found.enough(budget)
 
     def left(self, numbers: Iterable[int], budget: int) -> CompletionsLeft:
-        """Count what is left of the searches of problems, if none is right before its budget."""
+        """Count the unfinished problems and the completions left, without early successes."""
         problems, completions = 0, 0
         for number in numbers:
             if number in self.header.skipped or self.is_finished(number, budget):
@@ -220,22 +228,22 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         return CompletionsLeft(problems, completions)
 
     def results(self) -> Iterator[ProblemResult]:
-        """Yield what came of problems, as far as it did."""
+        """Yield the results of all problems that have one."""
         return (found for problem in self.started() if (found := self.found(problem)))
 
     @property
     def spending_file(self) -> Path:
-        """What processes may spend together, and when (`cwm_cli.search.spending`)."""
+        """The file that limits the cost of all processes together (`cwm_cli.search.spending`)."""
         return self.folder / "spending.json"
 
     def log_file(self, number: int) -> Path:
-        """Where the process of a problem prints."""
+        """Return the log file of the process of a problem."""
         return self.folder / "logs" / f"{number:04}.txt"
 
     def spent(self) -> float:
-        """Return what was spent so far, in US dollars, as far as it is known.
+        """Return the known cost so far, in US dollars.
 
-        What processes have counted is more than their journals say where answers failed.
+        The processes count the cost of failed requests as well, which journals do not contain.
         """
         counted = read_spending(self.spending_file)
         if counted is None:
@@ -243,15 +251,15 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         return max(self._recorded_cost(), counted.spent) + counted.lost + counted.reserved_amount
 
     def begin_spending(self, limit: float | None) -> None:
-        """Say what processes may spend from now on; what was spent before counts."""
+        """Set the cost limit of all processes, in US dollars. Earlier costs count."""
         open_spending(self.spending_file, limit, self._recorded_cost)
 
     def _recorded_cost(self) -> float:
-        """Return what all completions have cost that were written down."""
+        """Return the cost of all recorded completions."""
         return sum(self._spent(folder) for folder in self.started())
 
     def _spent(self, folder: Path) -> float:
-        """Return what the completions of a problem have cost: by its result, or its journal."""
+        """Return the cost of a problem's completions from its result or its journal."""
         if found := self.found(folder):
             return found.cost or 0.0
         tail = JournalTail(folder)
@@ -259,7 +267,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         return tail.known_cost
 
     def judged(self) -> dict[tuple[int, int], JudgedSolution]:
-        """Read which programs from elsewhere were judged so far."""
+        """Read the judged programs from `--solutions`."""
         found: dict[tuple[int, int], JudgedSolution] = {}
         for record in self.records():
             found.setdefault(record.key, record)
@@ -267,13 +275,13 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing was found yet."""
+        """Whether the run has no completion and no judged program."""
         journals = (problem / JOURNAL for problem in self.started())
         is_searched = any(file.exists() and file.stat().st_size for file in journals)
         return not is_searched and not self.judged()
 
     def summary(self) -> RunSummary:
-        """Say what was searched for, by whom, and how many problems are solved."""
+        """Summarize the choices of the run and the number of solved problems."""
         config, whole = self.header.config, self.report([self]).summary
         return RunSummary(
             self.place,
@@ -291,14 +299,15 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     @classmethod
     def report(cls, runs: Sequence["CodingRun"]) -> CodingReport:
-        """Merge runs of equal choices: of a problem that several have, the first result counts."""
+        """Merge runs with equal choices. A problem of several runs counts with its first result."""
         first, config = runs[0], runs[0].header.config
         for run in runs[1:]:
             if changed := differences(config, run.header.config):
                 names = ", ".join(change.name for change in changed)
                 words = f"{first.place} and {run.place} differ in {names}"
                 raise CwmError(f"{words}: report them one by one")
-        outcomes, passes, remarks = _searched(runs) if config.strategy else _judged(runs)
+        gather = _gather_searches if config.strategy else _gather_judged
+        outcomes, passes, remarks = gather(runs)
         problems = {number for run in runs for number in run.header.problems}
         skipped = {n: why for run in runs for n, why in run.header.skipped.items()}
         skipped = {n: why for n, why in sorted(skipped.items()) if n not in outcomes}
@@ -331,7 +340,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     @classmethod
     def sections(cls, runs: Sequence["CodingRun"]) -> list[Section]:
-        """Return the tables by difficulty, and the problems with filters."""
+        """Return the tables by difficulty, and a filterable table of problems."""
         report = cls.report(runs)
         problems = table_of(problem_grid(report.outcomes), filters=(1, 2))
         return [
@@ -341,11 +350,11 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         ]
 
     def grids(self) -> list[Grid]:
-        """Return a table with a line per problem."""
+        """Return a table with a row per problem."""
         return [problem_grid(self.report([self]).outcomes)]
 
     def export(self) -> Export:
-        """Gather the best program of each problem that has one, as `--solutions` reads them."""
+        """Export the best program of each problem that has one, in the format of `--solutions`."""
         programs = {}
         for problem in self.started():
             file = problem / "best.py"
@@ -385,14 +394,14 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
 
 class _Gathered(NamedTuple):
-    """The outcomes of problems, pass@k where there are several programs, and what to remark."""
+    """The outcomes of problems, pass@k if there are several programs, and remarks."""
 
     outcomes: dict[int, ProblemOutcome]
     passes: list[PassAt]
     remarks: list[str]
 
 
-def _searched(runs: Sequence[CodingRun]) -> _Gathered:
+def _gather_searches(runs: Sequence[CodingRun]) -> _Gathered:
     """Gather the results of searches."""
     known: dict[int, tuple[CodingRun, ProblemResult]] = {}
     remarks = []
@@ -413,8 +422,8 @@ def _searched(runs: Sequence[CodingRun]) -> _Gathered:
     return _Gathered(outcomes, [], remarks)
 
 
-def _judged(runs: Sequence[CodingRun]) -> _Gathered:
-    """Gather the results of programs from elsewhere; the first of a problem is its outcome."""
+def _gather_judged(runs: Sequence[CodingRun]) -> _Gathered:
+    """Gather the results of judged programs. The first program of a problem is its outcome."""
     lines: dict[tuple[int, int], ProblemOutcome] = {}
     remarks = []
     for run in runs:

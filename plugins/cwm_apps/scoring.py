@@ -1,4 +1,4 @@
-"""What programs for coding problems are worth: strict accuracy, test-case average and pass@k."""
+"""Scores of programs for coding problems: strict accuracy, test-case average and pass@k."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import comb, fsum, sqrt
@@ -8,16 +8,16 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 ORDER = ("introductory", "interview", "competition")
-"""The difficulties of APPS; others come after them."""
+"""The difficulties of APPS. Other difficulties are listed after these."""
 
 Z = NormalDist().inv_cdf(0.975)
 
 
 class ProblemOutcome(BaseModel):
-    """What the final program of a problem passes, and what it took to find it.
+    """The tests that the final program of a problem passes, and the effort of its search.
 
-    `passed` of `tests` are hidden tests. A problem with a single test has no
-    hidden one, and is judged by the public one.
+    `passed` and `tests` count hidden tests. A problem with a single test has no hidden test and is
+    judged by its public test.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,12 +48,12 @@ class ProblemOutcome(BaseModel):
 
     @property
     def has_hidden(self) -> bool:
-        """Whether there are tests that the search did not see."""
+        """Whether there are tests that the search did not use."""
         return self.tests > 0
 
     @property
     def share(self) -> float:
-        """The share of hidden tests passed; of the public one where there is no other."""
+        """The share of hidden tests passed, or of public tests if there is no hidden test."""
         if self.has_hidden:
             return self.passed / self.tests
         return self.public_passed / self.public_tests
@@ -67,10 +67,10 @@ class Interval(NamedTuple):
 
 
 class CodingSummary(BaseModel):
-    """What some outcomes come to, in whatever order, with confidence intervals (95 %).
+    """The summary of outcomes in any order, with 95 % confidence intervals.
 
-    Cost is None when one is unknown. `no_hidden` counts the problems without a
-    hidden test. Of a single difficulty there are no parts.
+    The cost is None if one cost is unknown. `no_hidden` counts the problems without a hidden test.
+    `by_difficulty` is empty in the summary of a single difficulty.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,7 +90,7 @@ class CodingSummary(BaseModel):
 
 
 class PassAt(NamedTuple):
-    """The mean chance that one of `k` programs is right, over the problems that have as many."""
+    """The mean probability that one of `k` programs is right, over problems with k programs."""
 
     k: int
     value: float
@@ -99,7 +99,10 @@ class PassAt(NamedTuple):
 
 
 def summary(outcomes: Iterable[ProblemOutcome]) -> CodingSummary:
-    """Sum outcomes up, all together and by difficulty; parts of a run are merged by their union."""
+    """Summarize outcomes, all together and by difficulty.
+
+    To merge the parts of a run, pass their union.
+    """
     every = list(outcomes)
     parts = {
         difficulty: _figures([one for one in every if one.difficulty == difficulty])
@@ -111,9 +114,9 @@ def summary(outcomes: Iterable[ProblemOutcome]) -> CodingSummary:
 def interval(values: Sequence[float]) -> Interval:
     """Return the score interval (Wilson, 1927) of a mean of values from 0 to 1.
 
-    Of values between 0 and 1 it is wider than it has to be: their variance is
-    at most m (1 - m) (Bhatia and Davis, 2000), which is taken for it. So it
-    holds for any values, and does not vanish where all are alike.
+    The variance is taken as m (1 - m), an upper bound for values between 0 and 1 (Bhatia and Davis,
+    2000). So the interval holds for any such values, may be wider than necessary, and does not
+    vanish if all values are equal.
     """
     count = len(values)
     share = fmean(values)
@@ -127,9 +130,9 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return how likely one of k programs is right that are drawn from n of which c are right.
+    """Return the probability that one of k programs drawn from n is right, if c of n are right.
 
-    It is the unbiased estimator of Chen et al. (2021), in whole numbers.
+    This is the unbiased estimator of Chen et al. (2021), computed with integers.
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"there is no pass@{k} of {c} right programs among {n}")
@@ -139,8 +142,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def pass_at(verdicts: Iterable[Sequence[bool]], ks: Iterable[int]) -> Iterator[PassAt]:
     """Yield pass@k, given which programs of each problem are right.
 
-    A problem with fewer than k programs does not count, and a k that no
-    problem has is left out.
+    A problem with fewer than k programs does not count. A k without any such problem is left out.
     """
     counts = [(len(right), sum(right)) for right in verdicts]
     for k in ks:
@@ -150,7 +152,7 @@ def pass_at(verdicts: Iterable[Sequence[bool]], ks: Iterable[int]) -> Iterator[P
 
 
 def _figures(outcomes: Sequence[ProblemOutcome]) -> CodingSummary:
-    """Sum outcomes up, all together."""
+    """Summarize outcomes without their parts."""
     costs = [one.cost for one in outcomes if one.cost is not None]
     strict = [float(one.strict) for one in outcomes]
     shares = [one.share for one in outcomes]
@@ -170,5 +172,5 @@ def _figures(outcomes: Sequence[ProblemOutcome]) -> CodingSummary:
 
 
 def _rank(difficulty: str) -> tuple[int, str]:
-    """Order difficulties, those of APPS first."""
+    """Return a sort key for difficulties, APPS difficulties first."""
     return (ORDER.index(difficulty) if difficulty in ORDER else len(ORDER)), difficulty

@@ -1,4 +1,4 @@
-"""What happens in the process of a script: it reads and prints, or one function of it is called."""
+"""Run a script in its confined process: it reads and prints, or one function is called."""
 
 import atexit
 import bisect
@@ -43,28 +43,28 @@ _BY_CONTENT = (typing, collections, functools, heapq, bisect, itertools, math)
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptJob(Job):
-    """A program that is run once; with a `function` that is called once.
+    """A program that runs once, or whose `function` is called once.
 
-    With `published` it meets what it would meet in the published evaluator.
+    With `published`, the program runs in the environment of the published evaluator.
     """
 
     handler: ClassVar[str] = "cwm_apps.scripts:ScriptHandler"
     in_one_step: ClassVar[bool] = True
-    aim: ClassVar[str] = "it came to its end"
+    aim: ClassVar[str] = "it was finished"
     function: str = ""
     published: bool = False
 
 
 class ScriptHandler(Handler[ScriptJob]):
-    """Runs the text of a program, or calls the function of it that the job names."""
+    """Run the source of a program, or call the function that the job names."""
 
     job_class = ScriptJob
 
     def prepare(self) -> None:
-        """Let the stack grow as far as a competitor's would.
+        """Raise the stack limit to a size that programming competitions allow.
 
-        Calls from Python to Python need none of it, those through C (a cached function,
-        the key of a sort) need some hundred bytes each.
+        Calls from Python to Python need no C stack. Calls through C (a cached function, the key of
+        a sort) need some hundred bytes each.
         """
         _, hard = resource.getrlimit(resource.RLIMIT_STACK)
         soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
@@ -73,8 +73,8 @@ class ScriptHandler(Handler[ScriptJob]):
         self._answers = published.keep_output() if self.job.published else 1
 
     def run(self, program: ConfinedProgram) -> None:
-        """Run or call it."""
-        _make_usual()
+        """Run the program or call its function."""
+        _patch_modules()
         if self.job.draws:
             reseed(self.job.seed)
         name, answers = self.job.function, self._answers
@@ -89,13 +89,13 @@ class ScriptHandler(Handler[ScriptJob]):
             _run(program)
 
 
-def _make_usual() -> None:
-    """Have what programs know from elsewhere: threads, sizes of files, numbers of any length.
+def _patch_modules() -> None:
+    """Replace functions that confinement disables: threads, file sizes and exit functions.
 
-    There can be no thread. One that is started does its work at once, on the stack
-    of who started it, so those that wait for each other hang.
+    Integers may have any number of digits. No thread can be created: a started thread runs
+    immediately, on the stack of its caller, so threads that wait for each other hang.
     """
-    for name, value in {"start": _start, "join": _ignore, "is_alive": _is_never}.items():
+    for name, value in {"start": _start, "join": _ignore, "is_alive": _is_not_alive}.items():
         setattr(threading.Thread, name, value)
     vars(atexit).update(register=_register, unregister=_unregister)
     vars(resource)["setrlimit"] = _ignore
@@ -105,7 +105,7 @@ def _make_usual() -> None:
 
 
 def _start(thread: threading.Thread) -> None:
-    """Do the work of a thread; what it raises is printed and ends nothing else."""
+    """Run a thread's work. Its exceptions are printed and stop nothing else."""
     try:
         thread.run()
     except SystemExit:
@@ -115,22 +115,22 @@ def _start(thread: threading.Thread) -> None:
 
 
 _EXITS: list[functools.partial[Any]] = []
-"""Calls that a program registers with `atexit`, which runs them only when an interpreter ends."""
+"""Calls that a program registers with `atexit`, which only runs them at interpreter exit."""
 
 
 def _register(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Callable[..., Any]:
-    """Call a function when the program ends."""
+    """Register a call for the end of the program."""
     _EXITS.append(functools.partial(function, *arguments, **named))
     return function
 
 
 def _unregister(function: Callable[..., Any]) -> None:
-    """Do not call a function when the program ends."""
+    """Remove the registered calls of a function."""
     _EXITS[:] = [call for call in _EXITS if call.func != function]
 
 
 def _run_exits() -> None:
-    """Make the registered calls, the last one first, and print their exceptions."""
+    """Run the registered calls, the last one first, and print their exceptions."""
     while _EXITS:
         try:
             _EXITS.pop()()
@@ -142,13 +142,15 @@ def _ignore(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
-def _is_never(_: threading.Thread) -> bool:
-    """Say no."""
+def _is_not_alive(_: threading.Thread) -> bool:
     return False
 
 
 def _fstat(descriptor: int) -> os.stat_result:
-    """Say how large a file is, which some ask to read all of it; libc would name it by a path."""
+    """Return the size of a file, which some programs need to read the whole file.
+
+    The system's `fstat` would look the file up by a path, which confinement forbids.
+    """
     here = os.lseek(descriptor, 0, os.SEEK_CUR)
     size = os.lseek(descriptor, 0, os.SEEK_END)
     os.lseek(descriptor, here, os.SEEK_SET)
@@ -165,12 +167,12 @@ def _run(program: ConfinedProgram) -> None:
         if end.code:
             raise
     finally:
-        _run_exits()  # some programs print all that they have to say in these
+        _run_exits()  # some programs print everything in exit functions
         _flush(module)
 
 
 def _flush(module: ModuleType) -> None:
-    """Write out what an interpreter that ends would."""
+    """Flush the files that an interpreter flushes when it exits."""
     files = [value for value in vars(module).values() if isinstance(value, io.IOBase)]
     streams = {id(stream): stream for stream in (sys.stdout, sys.__stdout__, *files)}
     for stream in streams.values():
@@ -179,15 +181,15 @@ def _flush(module: ModuleType) -> None:
 
 
 def _call(program: ConfinedProgram, name: str) -> None:
-    """Call a function with the JSON in standard input and print its answer, and nothing else.
+    """Call a function with the JSON in standard input, and print only its return value.
 
-    The program is no `__main__`, so what it does for users on their own is left out.
+    The program is not `__main__`, so code below `if __name__ == "__main__"` does not run.
     """
     arguments = json.load(sys.stdin)
     answers = sys.stdout
     vars(sys).update(stdout=sys.stderr, __stdout__=sys.stderr)
     module = _module("solution")
-    vars(module).update(item for item in _USUAL.items() if item[0] != name)
+    vars(module).update(item for item in _PREIMPORTED.items() if item[0] != name)
     exec(program.code, vars(module))  # noqa: S102
     function = _function(module, name)
     program.begin()
@@ -196,7 +198,7 @@ def _call(program: ConfinedProgram, name: str) -> None:
 
 
 def _function(module: ModuleType, name: str) -> Callable[..., Any]:
-    """Return a method of the class Solution, or else a function."""
+    """Return a method of the class Solution, or a function of the module."""
     solution = getattr(module, "Solution", None)
     if hasattr(solution, name) and callable(solution):
         module = solution()
@@ -209,7 +211,7 @@ def _function(module: ModuleType, name: str) -> Callable[..., Any]:
 
 
 def _json(value: Any) -> str:
-    """Write down what a function returned."""
+    """Return the value of a function as JSON."""
     try:
         return json.dumps(value, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
@@ -217,7 +219,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers and arrays of numpy as those of Python."""
+    """Convert numpy numbers and arrays to Python values."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__}")
@@ -229,8 +231,8 @@ def _module(name: str) -> ModuleType:
     return module
 
 
-def _usual() -> dict[str, Any]:
-    """Return what sites that call functions have imported for them; it hides no built-in."""
+def _preimported_names() -> dict[str, Any]:
+    """Return the names that competition sites import for functions, without built-in names."""
     names = {"np": np, "numpy": np}
     for module in _BY_CONTENT:
         public = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
@@ -238,4 +240,4 @@ def _usual() -> dict[str, Any]:
     return names | {module.__name__: module for module in (*_BY_NAME, *_BY_CONTENT)}
 
 
-_USUAL = _usual()
+_PREIMPORTED = _preimported_names()

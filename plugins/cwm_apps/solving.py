@@ -1,7 +1,7 @@
-"""Solve coding problems: search for programs, or judge programs that are there.
+"""Solve coding problems: search for programs, or judge existing programs.
 
-Each function keeps what it finds in a run folder, tells an observer how far it is, and returns
-a report. A `CodingProgress` is what begins, a `ProblemState` what advances.
+Each function saves its results in a run folder, reports progress to an observer, and returns a
+report. The observer receives a `CodingProgress` at the start, then each `ProblemState`.
 """
 
 import os
@@ -45,14 +45,14 @@ LANGUAGE_MODEL = (
 
 @dataclass(frozen=True)
 class CodingResult(Result):
-    """What is in the folder of a run now; `changed` says which verdicts are other than before."""
+    """The state of a run's folder. `changed` describes verdicts that differ from earlier ones."""
 
     run: Path
     report: CodingReport
     changed: Mapping[int, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the object that `--json` prints."""
         facts = self.report.as_json()
         if self.changed is not None:
             facts["changed"] = {str(number): words for number, words in self.changed.items()}
@@ -85,19 +85,38 @@ def solve(
     ask: Ask | None = None,
     observer: Observer = SILENT,
 ) -> CodingResult:
-    """Search for programs, each problem in a run of its own; a stopped run goes on where it was.
+    """Search for programs, each problem in its own run. A stopped run continues.
 
-    `data` is a folder or file of problems, or "hub"; those that ship are taken by default.
-    `max_cost` is in US dollars, and for all problems together. `judge` says by which rules
-    programs are judged, those of the published evaluator being others than ours. With an `executor`
-    or a number of `workers`, so many problems at a time are searched by processes of their own,
-    each with `parallel` completions in flight; else all are by threads of this one. What a language
-    model will take is told before it is asked, and with `ask`, which is given the `CostEstimate`,
-    nothing is done unless that says so.
+    Args:
+        data: Folder or file of problems, or "hub". Default: the bundled problems.
+        idx: Position of the first problem, from 0.
+        total: Number of problems.
+        difficulty: Difficulty of the problems, or "all".
+        strategy: Search strategy.
+        options: Options as `NAME=VALUE` words or as a mapping.
+        model: Language model, or several models.
+        backend: Backend that answers.
+        budget: Maximum number of completions per problem.
+        parallel: Maximum number of completions in flight, per problem if processes search.
+        seed: Random seed.
+        max_cost: Cost limit for all problems together, in US dollars.
+        cache: Whether to cache and reuse answers.
+        api_base: Address of the model's server.
+        temperature: Sampling temperature of the model.
+        judge: Rules for judging programs, "ours" or "published".
+        allow_gap: Gaps of the sandbox protection that are accepted.
+        run: Folder of the run.
+        new: Whether to start a new run in any case.
+        executor: Executor that starts one process per problem. Default: threads of this process,
+            or "local" with `workers`.
+        workers: Number of problems that processes solve at a time.
+        ask: Function that receives the `CostEstimate` of a language model and returns whether to
+            start. Without it, the estimate is only reported.
+        observer: Receiver of progress and notes.
     """
-    backend, models = _asked(backend, named_models(model))
+    backend, models = _choose_language_model(backend, named_models(model))
     strategy = strategy or default("strategy")
-    jobs, options = _executor(executor, workers, options, run)
+    jobs, options = _choose_executor(executor, workers, options, run)
     flags = {"api_base": api_base, "temperature": temperature}
     access = CodingAccess(
         options=dict(options) if isinstance(options, Mapping) else tuple(options),
@@ -125,7 +144,7 @@ def solve(
         common: dict[str, Any] = {"run": coding, "access": access}
         common |= {"tasks": problems.tasks, "positions": problems.positions}
         if jobs is not None:
-            return SearchJobs(**common, executor=jobs, told=observer.note)
+            return SearchJobs(**common, executor=jobs, report=observer.note)
         return Searches(**common, parts=parts, sandbox=sandbox)
 
     def agree(coding: CodingRun) -> None:
@@ -137,11 +156,13 @@ def solve(
             agreed(told, ask, observer)
 
     numbers = [problems.tasks.ids[position][0] for position in problems.positions]
-    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new, before=agree)
+    work = _run_work(
+        config, problems, searches, allow_gap, observer, run=run, new=new, before=agree
+    )
     if work.out_of_money:
         words = f"stopped before --max-cost {max_cost:g} was exceeded"
         observer.note(f"{words}: the same command with a higher limit continues")
-    return _concluded(work.run)
+    return _save_report(work.run)
 
 
 def judge_solutions(
@@ -159,9 +180,10 @@ def judge_solutions(
     new: bool = False,
     observer: Observer = SILENT,
 ) -> CodingResult:
-    """Judge programs from elsewhere; what was judged before is not judged again.
+    """Judge programs from a file. Programs judged before are not judged again.
 
-    The file is a JSON object of the ids of problems, each with a program or a list of them.
+    The file contains a JSON object: each problem id with a program or a list of programs. The other
+    arguments are as for `solve`.
     """
     file = Path(file)
     programs = read_solutions(file)
@@ -193,31 +215,31 @@ def judge_solutions(
             seed=seed,
         )
 
-    work = _worked(config, problems, judging, allow_gap, observer, run=run, new=new)
-    return _concluded(work.run)
+    work = _run_work(config, problems, judging, allow_gap, observer, run=run, new=new)
+    return _save_report(work.run)
 
 
 def judge_again(
     run: Path | str, *, allow_gap: Sequence[str] = (), observer: Observer = SILENT
 ) -> CodingResult:
-    """Judge what the searches of a run have found once more, and write down what changed."""
+    """Judge the results of a run's searches again, and save the changed verdicts."""
     coding = CodingRun.load(placed(run))
     if not coding.header.config.strategy:
         raise CwmError(
             f"{coding.place} contains programs from --solutions: use --solutions FILE --new"
         )
-    with _sandbox(coding.header.config, allow_gap, observer) as sandbox, _kept(coding.folder):
+    with _sandbox(coding.header.config, allow_gap, observer) as sandbox, _resumable(coding.folder):
         work = Rejudging(coding, sandbox)
         _follow(work.work(), len(work.finished()), coding, observer)
     for number, words in sorted(work.changed.items()):
         observer.note(f"problem {number}: {words}", kind="Changed")
     if not work.changed:
         observer.note("no verdict has changed")
-    return _concluded(coding, work.changed)
+    return _save_report(coding, work.changed)
 
 
 class Problems(NamedTuple):
-    """The problems that were asked for, by their positions in the data."""
+    """The selected problems, by their positions in the data."""
 
     data: Data
     tasks: Tasks
@@ -225,14 +247,13 @@ class Problems(NamedTuple):
 
 
 def _problems(data: str | None, idx: int, total: int, difficulty: str) -> Problems:
-    """Find the problems that were asked for."""
     found = find_data(data)
     tasks = read(found.path)
     return Problems(found, tasks, chosen(tasks, idx, total, difficulty))
 
 
-def _asked(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
-    """Choose the backend and the models: nothing but a language model can answer."""
+def _choose_language_model(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
+    """Choose the backend and the models. Only language models can answer."""
     if backend and find("backend", backend).from_data:
         raise CwmError(f"the backend {backend!r} works from transitions; {LANGUAGE_MODEL}")
     if not (backend or any(models) or os.environ.get(MODEL_VARIABLE)):
@@ -241,10 +262,10 @@ def _asked(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
     return answers.backend, answers.model
 
 
-def _executor(
+def _choose_executor(
     name: str | None, workers: int | None, options: Options, run: Path | str | None
 ) -> tuple[Executor | None, Options]:
-    """Make what runs processes, if that is asked for, and return the options of all else."""
+    """Create the executor, if one is requested, and return the remaining options."""
     if name is None and workers is None:
         return None, options
     if run is not None and named(located(run)).startswith("memory://"):
@@ -256,7 +277,7 @@ def _executor(
 def _sandbox(
     config: CodingConfig, accepted: Sequence[str], observer: Observer
 ) -> Iterator[Sandbox]:
-    """Give the sandbox of a run, which judges as many programs at a time as there are cores."""
+    """Yield the sandbox of a run, with one worker per core but at least two."""
     workers = max(2, os.cpu_count() or 1)
     with Sandbox(Limits(**config.options["sandbox"]), workers, accepted=accepted) as sandbox:
         sandbox.prepare(ScriptJob.handler)
@@ -264,7 +285,7 @@ def _sandbox(
         yield sandbox
 
 
-def _worked(
+def _run_work(
     config: CodingConfig,
     problems: Problems,
     make: Callable[[CodingRun, Sandbox], W],
@@ -275,9 +296,9 @@ def _worked(
     new: bool,
     before: Callable[[CodingRun], None] = lambda coding: None,
 ) -> W:
-    """Work in the named run, or the newest of equal choices with something left, or a new one.
+    """Work in the named run, the newest unfinished run with equal choices, or a new run.
 
-    Whatever `before` raises of a run, which need not be there yet, nothing is done then.
+    `before` is called with the run, which may not exist yet. If it raises, nothing is done.
     """
     with _sandbox(config, accepted, observer) as sandbox:
         header = CodingHeader(
@@ -302,7 +323,7 @@ def _worked(
         observer.note(f"{coding.place} {'started' if is_new else 'continues'}", kind="Run")
         coding.report_repair(observer)
         try:
-            with _kept(folder):
+            with _resumable(folder):
                 work = make(coding, sandbox)
                 _follow(work.work(), len(problems.positions), coding, observer)
         except CwmError as error:
@@ -311,14 +332,14 @@ def _worked(
                 raise error.__cause__ or error from None
             raise
     coding.add(skipped=work.skipped)
-    for words in work.mended:
+    for words in work.repair_notes:
         observer.note(words, "Warning")
     return work
 
 
 @contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """Say, when something ends the work early, that it can go on."""
+def _resumable(folder: Path) -> Iterator[None]:
+    """Add to errors and interrupts that the same command continues the run."""
     try:
         yield
     except CwmError as error:
@@ -330,7 +351,7 @@ def _kept(folder: Path) -> Iterator[None]:
 
 
 def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer: Observer) -> None:
-    """Do the work, and tell the observer how far it is."""
+    """Do the work and report its progress to the observer."""
     config = run.header.config
     words = (run.folder.name, config.strategy, config.model or config.backend)
     progress = CodingProgress(" · ".join(filter(None, words)), total)
@@ -339,14 +360,14 @@ def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer
         for state in states:
             if state.note:
                 observer.note(f"problem {state.id}: {state.note}")
-            progress.saw(state)
+            progress.record(state)
             observer.advanced(state)
     finally:
         observer.ends()
 
 
-def _concluded(run: CodingRun, changed: Mapping[int, str] | None = None) -> CodingResult:
-    """Report what is in a folder now, and keep that there."""
+def _save_report(run: CodingRun, changed: Mapping[int, str] | None = None) -> CodingResult:
+    """Save and return the report of a run."""
     report = CodingRun.report([run])
     with run:
         report.save(run.folder)

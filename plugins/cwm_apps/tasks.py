@@ -1,4 +1,4 @@
-"""A coding task: what is asked, and the tests that a program has to pass."""
+"""A coding task: its question, and the tests that a program has to pass."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ from cwm_cli.errors import CwmError
 
 
 class TaskTest(NamedTuple):
-    """A test: a question and its answer.
+    """A test: an input and the expected output.
 
-    Both are texts where a program reads standard input and writes standard
-    output. Where a function is called they are its arguments and what it returns.
+    For a program that reads standard input and writes standard output, both are strings. For a
+    function, they are the list of its arguments and its return value.
     """
 
     input: Any
@@ -22,9 +22,10 @@ class TaskTest(NamedTuple):
 
 @dataclass(frozen=True)
 class CodingTask:
-    """A problem to write a program for; `function` is what is called, empty for standard input.
+    """A problem to write a program for.
 
-    `solutions` are known to be right.
+    `function` is the name of the function to call, empty for a program that reads standard input.
+    `solutions` are known correct programs.
     """
 
     id: int
@@ -38,12 +39,12 @@ class CodingTask:
 
     @property
     def public(self) -> tuple[TaskTest, ...]:
-        """The tests that may be shown, at least one: the first half of them."""
+        """The tests that a prompt may show: the first half, at least one."""
         return self.tests[: self._boundary]
 
     @property
     def hidden(self) -> tuple[TaskTest, ...]:
-        """The tests that judge the final program; none if there is a single test."""
+        """The tests that judge the final program. There are none if the task has a single test."""
         return self.tests[self._boundary :]
 
     @property
@@ -52,11 +53,11 @@ class CodingTask:
 
 
 UNKNOWN = "unknown"
-"""The difficulty of a problem whose data do not say it."""
+"""The difficulty of a problem whose data contain none."""
 
 
 def to_record(task: CodingTask) -> dict[str, Any]:
-    """Return a task as the hub would write it."""
+    """Return a task as a record in the format of the hub."""
     tests: dict[str, Any] = {"fn_name": task.function} if task.function else {}
     tests["inputs"] = [case.input for case in task.tests]
     tests["outputs"] = [case.output for case in task.tests]
@@ -72,9 +73,12 @@ def to_record(task: CodingTask) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> CodingTask:
-    """Return the task of a record, or raise a CwmError that says what is wrong with it.
+    """Return the task of a record.
 
-    Solutions that cannot be read are left out, since nothing is judged by them.
+    Unreadable solutions are left out, because no judgement depends on them.
+
+    Raises:
+        CwmError: If the record is not a valid task; the message states the problem.
     """
     number = record.get("id")
     if not isinstance(number, int):
@@ -100,13 +104,13 @@ def from_record(record: Mapping[str, Any]) -> CodingTask:
 
 
 def digest(task: CodingTask) -> str:
-    """Return a checksum of all that a task asks for; its solutions do not count."""
+    """Return a checksum of a task without its solutions."""
     record = {name: value for name, value in to_record(task).items() if name != "solutions"}
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def parse(text: str | bytes, name: str) -> Any:
-    """Return what a JSON text says; numbers too long for Python's limit of digits are refused."""
+    """Parse JSON. Numbers with more digits than Python's limit are rejected."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
@@ -120,7 +124,7 @@ def parse(text: str | bytes, name: str) -> Any:
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
-    """Return a field that may be missing."""
+    """Return a text field, which may be missing."""
     found = record.get(name)
     if found is not None and not isinstance(found, str):
         raise CwmError(f"{name} is not a text")
@@ -128,7 +132,7 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 
 def _unicode(text: str, name: str) -> str:
-    """Refuse halves of characters, which JSON can write and UTF-8 cannot."""
+    """Raise if a text contains lone surrogates, which JSON can contain but UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -137,7 +141,7 @@ def _unicode(text: str, name: str) -> str:
 
 
 def _tests(found: Any) -> dict[str, Any]:
-    """Return the field of the tests, which is an object or its text."""
+    """Return the tests, which are an object or its JSON text."""
     if found is None or (isinstance(found, str) and not found.strip()):
         raise CwmError("it has no tests")
     tests = parse(found, "input_output") if isinstance(found, str) else found
@@ -175,7 +179,7 @@ def _call(given: Any, expected: Any, number: int) -> TaskTest:
 
 
 def _lines(found: Any, name: str) -> str:
-    """Return a text that may be given as a list of its lines."""
+    """Return a text, which the data may contain as a list of lines."""
     lines = found if isinstance(found, list) else [found]
     if not all(isinstance(line, str) for line in lines):
         raise CwmError(f"{name} is neither a text nor a list of lines")
@@ -183,7 +187,7 @@ def _lines(found: Any, name: str) -> str:
 
 
 def _solutions(found: Any) -> tuple[str, ...]:
-    """Return the programs of a field that is a list, its text, or empty."""
+    """Return the programs of a field that is a list, the JSON text of a list, or empty."""
     try:
         programs = parse(found, "solutions") if isinstance(found, str) else found
     except CwmError:

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
+from cwm_apps.progress import FINAL_STATES, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
-MOST_NAMED = 3
-"""Maximum number of problems in a line of progress."""
+MAX_NAMED = 3
+"""Maximum number of problems named in a progress line."""
 
 
 class CodingView(Lines):
@@ -42,13 +42,13 @@ class CodingView(Lines):
             pane = CodingPicture(work, self._console).pane
             self._display = self._showing.enter_context(pane.shown())
         else:
-            self._pulse = Pulse(self._tell)
+            self._pulse = Pulse(self._print_progress)
 
-    def _tell(self) -> None:
+    def _print_progress(self) -> None:
         """Print the problems in progress."""
         counts, working = self._progress.counts(), self._progress.working()
-        names = [_name(problem) for problem in working[:MOST_NAMED]]
-        rest = [f"and {len(working) - MOST_NAMED} more"] if len(working) > MOST_NAMED else []
+        names = [_name(problem) for problem in working[:MAX_NAMED]]
+        rest = [f"and {len(working) - MAX_NAMED} more"] if len(working) > MAX_NAMED else []
         words = f"[{counts.over}/{counts.problems}] at work on {', '.join([*names, *rest])}"
         self._console.print(Text(words), soft_wrap=True)
 
@@ -124,7 +124,7 @@ def _facts(working: Sequence[ProblemState], counts: ProblemCounts) -> Iterator[s
         yield "cost unknown"
     elif known:
         yield f"${known:.2f}"
-    for state in OVER:
+    for state in FINAL_STATES:
         if state != SOLVED and (count := counts.ended[state]):
             yield f"{count:,} {state}"
 

@@ -1,6 +1,6 @@
-"""Work on many coding problems at a time: search for programs, or judge those that were found.
+"""Work on many coding problems in parallel: search for programs, or judge existing programs.
 
-Each kind of work yields how far problems are, as it goes.
+Each kind of work yields the states of its problems while it runs.
 """
 
 import queue
@@ -40,49 +40,50 @@ BUSY = "another process is using it"
 
 
 OUT_OF_MONEY = "another completion might exceed --max-cost"
-"""What is said of a problem whose search ended for want of money."""
+"""The reason of a problem whose search stopped at the cost limit."""
 
 THREADS = "threads"
-"""The name by which all searches of one process reserve what they may spend."""
+"""The name under which all searches of one process reserve their cost."""
 
 
 @dataclass(kw_only=True)
 class ProblemWork:
     """Work on some problems of a run.
 
-    `skipped` says of problems why they cannot be used, `mended` what was left out of journals.
+    `skipped` contains the reason for each unusable problem, and `repair_notes` describes repairs of
+    damaged journals.
     """
 
     run: CodingRun
     tasks: Tasks
     positions: Sequence[int]
     skipped: dict[int, str] = field(default_factory=dict, init=False)
-    mended: list[str] = field(default_factory=list, init=False)
+    repair_notes: list[str] = field(default_factory=list, init=False)
 
     def is_left(self) -> bool:
-        """Whether something is left to do."""
+        """Whether some work is left."""
         raise NotImplementedError
 
     def work(self) -> Iterator[ProblemState]:
-        """Do it, and yield how far problems are."""
+        """Do the work, and yield the states of problems."""
         raise NotImplementedError
 
 
 @dataclass(kw_only=True)
 class SearchWork(ProblemWork):
-    """The searches of a run, wherever they are made; they are `out_of_money` once one is."""
+    """The searches of a run. `out_of_money` is set when one search stops at the cost limit."""
 
     access: CodingAccess
     out_of_money: bool = field(default=False, init=False)
 
     def is_left(self) -> bool:
-        """Whether a problem that was asked for is not searched to the end."""
+        """Whether a requested problem has an unfinished search."""
         header = self.run.header
         numbers = (number for number in header.problems if number not in header.skipped)
         return not all(self.run.is_finished(number, self.access.budget) for number in numbers)
 
-    def begun(self, position: int) -> "BegunProblem | ProblemState":
-        """Begin the run of a problem, or find the one that is there; or say why there is none."""
+    def begin(self, position: int) -> "BegunProblem | ProblemState":
+        """Start or load the run of a problem, or return a state with the reason for its absence."""
         number, difficulty = self.tasks.ids[position]
         state = ProblemState(number, difficulty, SEARCHING, budget=self.access.budget)
         task = self.tasks[position]
@@ -98,7 +99,7 @@ class SearchWork(ProblemWork):
 
 
 class BegunProblem(NamedTuple):
-    """A problem whose run there is, not yet locked, and what to tell of it first."""
+    """A problem with its run, which is not locked yet, and its first state."""
 
     task: CodingTask
     run: SearchRun
@@ -109,10 +110,10 @@ class BegunProblem(NamedTuple):
 class Searches(SearchWork):
     """The searches of a run in threads of this process.
 
-    At most as many completions are in flight as `access` says: as many problems at a time, and
-    several completions of each where there are fewer. Otherwise each problem has one
-    in flight, and what comes of it does not depend on the others: of several models each
-    problem's search chooses by what it sees itself. What the run has spent before counts.
+    At most `access.parallel` completions are in flight: one for each of that number of problems, or
+    several per problem if there are fewer problems. With one completion in flight per problem, the
+    result of a problem does not depend on the other problems; with several models, each search
+    chooses a model only by its own results. Earlier costs of the run count towards the limit.
     """
 
     parts: CodingParts
@@ -121,7 +122,7 @@ class Searches(SearchWork):
     _search: "ProblemSearch" = field(init=False)
 
     def work(self) -> Iterator[ProblemState]:
-        """Yield how far problems are; an error of the backend is raised when all have stopped."""
+        """Yield the states of problems. Raise an error of the backend when all have stopped."""
         most, limit = self.access.max_cost, None
         if most is not None:
             limit = CostLimit.own(most, self.run.spent(), job=THREADS)
@@ -139,14 +140,14 @@ class Searches(SearchWork):
         return stream(self._solve, self.positions, threads=threads, stopping=self.stopping)
 
     def _solve(self, position: int) -> Iterator[ProblemState]:
-        """Do what is left to do for a problem."""
-        begun = self.begun(position)
+        """Finish the search of a problem."""
+        begun = self.begin(position)
         if isinstance(begun, ProblemState):
             yield begun
             return
         try:
             with begun.run as run:
-                self.mended += filter(None, [run.repair_note])
+                self.repair_notes += filter(None, [run.repair_note])
                 for state in self._search.states(begun.task, run, begun.state):
                     if state.reason == OUT_OF_MONEY:
                         self.out_of_money = True
@@ -161,9 +162,9 @@ class Searches(SearchWork):
 
 @dataclass(kw_only=True)
 class ProblemSearch:
-    """How problems of a run are searched for, each by itself, with so many completions in flight.
+    """A search of single problems, with `parallel` completions in flight per problem.
 
-    It may be `stopping`: then a search ends with what is in flight.
+    When `stopping` is set, a search ends after the completions in flight.
     """
 
     coding: CodingRun
@@ -177,30 +178,31 @@ class ProblemSearch:
     def states(
         self, task: CodingTask, run: SearchRun, state: ProblemState
     ) -> Iterator[ProblemState]:
-        """Search, unless that is done, and judge the best program; yield how far it is.
+        """Search if the search is unfinished, judge the best program, and yield the states.
 
-        What is not searched to the end has no result; for want of money, the last state says so.
+        An unfinished search has no result. If it stopped at the cost limit, the last state contains
+        this reason.
         """
         found = self.coding.found(run.folder)
         if found is None or not found.enough(self.budget):
             (run.folder / RESULT).unlink(missing_ok=True)
             search = self._search(task, run)
-            yield (state := _told(state, search))
+            yield (state := _with_progress(state, search))
             for note in self._steps(search, run):
-                yield (state := _told(state, search))._replace(note=note)
+                yield (state := _with_progress(state, search))._replace(note=note)
             if not _is_over(search, self.budget):
                 if search.out_of_money:
                     run.log(f"stopped: {OUT_OF_MONEY}")
                     yield state._replace(state=SKIPPED, reason=OUT_OF_MONEY)
                 return
             yield state._replace(state=JUDGING)
-            found = self._judged(task, run, search)
-        yield ended(found, self.budget)
+            found = self._save_judgement(task, run, search)
+        yield final_state(found, self.budget)
 
     def _search(self, task: CodingTask, run: SearchRun) -> Search:
-        """Build the search of a problem, with the nodes that its run has already."""
+        """Build the search of a problem with the existing nodes of its run."""
         seed, options = run.config.seed, self.coding.header.config.options.get("problem", {})
-        answers = PendingAnswers(self.parts.backend_of_one, run.folder / ANSWERS)
+        answers = PendingAnswers(self.parts.search_backend, run.folder / ANSWERS)
         search = Search(
             CodingProblem(task, self.sandbox, seed, **options),
             self.parts.strategy(),
@@ -211,34 +213,35 @@ class ProblemSearch:
             limit=self.limit,
         )
         search.resume(run.nodes(), answers.lost())
-        if search.best:  # which a crash may have kept from being saved
+        if search.best:  # a crash may have prevented its saving
             search.problem.keep(run.folder, search.best)
         run.log(f"budget {self.budget}, {len(search.nodes)} nodes")
         return search
 
     def _steps(self, search: Search, run: SearchRun) -> Iterator[str]:
-        """Search, and yield what is to be told of each completion, mostly nothing.
+        """Search, and yield the note of each completion, which is usually empty.
 
-        What is in flight when the search ends is paid for, and learned as well.
+        Completions in flight at the end of the search are already paid for, so they are
+        recorded too.
         """
         stopped: CwmError | None = None
         try:
             for record in search.run(self.budget):
-                _keep(search, run, record.node)
+                _save_if_best(search, run, record.node)
                 yield record.note
                 if self.stopping.is_set():
                     break
         except CwmError as error:
             stopped = error
         for record in search.drain():
-            _keep(search, run, record.node)
+            _save_if_best(search, run, record.node)
             yield record.note
         if stopped and not _is_over(search, self.budget):
             run.log(f"stopped: {stopped}")
             raise stopped
 
-    def _judged(self, task: CodingTask, run: SearchRun, search: Search) -> ProblemResult:
-        """Judge the best program by all tests, and write the result down."""
+    def _save_judgement(self, task: CodingTask, run: SearchRun, search: Search) -> ProblemResult:
+        """Judge the best program with all tests, and save the result."""
         spent = total([node.usage for node in search.nodes])
         program = search.best.program if search.best else ""
         found = ProblemResult(
@@ -275,7 +278,7 @@ class UnjudgedSolution(NamedTuple):
 
 @dataclass(kw_only=True)
 class SolutionsJudging(ProblemWork):
-    """The judging of programs from elsewhere."""
+    """The judging of programs from `--solutions`."""
 
     sandbox: Sandbox
     programs: Mapping[int, Sequence[str]]
@@ -285,11 +288,11 @@ class SolutionsJudging(ProblemWork):
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def is_left(self) -> bool:
-        """Whether a program is not judged yet."""
+        """Whether some programs are not judged yet."""
         return bool(self.left())
 
     def left(self) -> list[UnjudgedSolution]:
-        """Return the programs that are not judged yet, without those of unusable problems."""
+        """Return the programs that are not judged yet, except for unusable problems."""
         done, skipped = self.run.judged(), self.run.header.skipped
         every = (
             UnjudgedSolution(p, n) for p in self.positions for n in range(len(self._programs(p)))
@@ -298,7 +301,7 @@ class SolutionsJudging(ProblemWork):
         return [p for p, id in named if (id, p.number) not in done and id not in skipped]
 
     def work(self) -> Iterator[ProblemState]:
-        """Yield how far problems are."""
+        """Yield the states of problems."""
         done, items = self.run.judged(), self.left()
         self._firsts = {key[0]: one.outcome.strict for key, one in done.items() if key[1] == 0}
         self._done = Counter(number for number, _ in done)
@@ -306,12 +309,12 @@ class SolutionsJudging(ProblemWork):
         left = {item.position for item in items}
         for position in self.positions:
             if position not in left:
-                yield self._over(position)
+                yield self._final_state(position)
         stopping = threading.Event()
         yield from stream(self._judge, items, threads=self.sandbox.workers, stopping=stopping)
 
     def _judge(self, place: UnjudgedSolution) -> Iterator[ProblemState]:
-        """Judge a program, and write down what it passes."""
+        """Judge a program, and save the tests that it passes."""
         number, difficulty = self.tasks.ids[place.position]
         programs = self._programs(place.position)
         state = ProblemState(number, difficulty, JUDGING, budget=len(programs), unit="program")
@@ -333,14 +336,13 @@ class SolutionsJudging(ProblemWork):
             if place.number == 0:
                 self._firsts[number] = outcome.strict
         if is_over:
-            yield self._over(place.position)
+            yield self._final_state(place.position)
 
     def _programs(self, position: int) -> Sequence[str]:
-        """Return the programs of a problem."""
         return self.programs.get(self.tasks.ids[position][0], ())
 
-    def _over(self, position: int) -> ProblemState:
-        """Say how the first program of a problem fares."""
+    def _final_state(self, position: int) -> ProblemState:
+        """Return the state of a problem after the judging of its first program."""
         number, difficulty = self.tasks.ids[position]
         if reason := self.run.header.skipped.get(number):
             return ProblemState(number, difficulty, SKIPPED, reason=reason)
@@ -351,7 +353,7 @@ class SolutionsJudging(ProblemWork):
 
 @dataclass
 class Rejudging:
-    """The finished problems of a run, judged again; `changed` says in words what is other now."""
+    """The judging of a run's finished problems again. `changed` describes changed verdicts."""
 
     run: CodingRun
     sandbox: Sandbox
@@ -362,7 +364,7 @@ class Rejudging:
         return [path for path in self.run.started() if (path / RESULT).exists()]
 
     def work(self) -> Iterator[ProblemState]:
-        """Yield how far problems are."""
+        """Yield the states of problems."""
         threads = self.sandbox.workers
         return stream(self._judge, self.finished(), threads=threads, stopping=threading.Event())
 
@@ -373,25 +375,25 @@ class Rejudging:
             reason = "its result cannot be read: continue the run"
             yield ProblemState(int(path.name), "", SKIPPED, reason=reason)
             return
-        state = ended(before, before.completions)
+        state = final_state(before, before.completions)
         yield state._replace(state=JUDGING)
         try:
             with SearchRun.load(path) as run:
-                found = self._judged(run, before)
+                found = self._save_judgement(run, before)
         except BusyError:
             yield state._replace(state=SKIPPED, reason=BUSY)
             return
-        yield ended(found, before.completions)
+        yield final_state(found, before.completions)
 
-    def _judged(self, run: SearchRun, before: ProblemResult) -> ProblemResult:
-        """Write the new result down, and what changed."""
+    def _save_judgement(self, run: SearchRun, before: ProblemResult) -> ProblemResult:
+        """Judge the program, save the new result, and record a change."""
         task = self.run.task(run.folder)
         program = run.best_program() if before.program else ""
         rules = self.run.header.config.rules
         passed = passed_tests(program, task, self.sandbox, seed=run.config.seed, rules=rules)
         found = before.model_copy(update=passed)
         if found != before:
-            self.changed[found.id] = f"{_words(found)}, before {_words(before)}"
+            self.changed[found.id] = f"{_describe(found)}, before {_describe(before)}"
             found.save(run)
             run.log(f"judged again: {self.changed[found.id]}")
         return found
@@ -404,16 +406,16 @@ def stream(
     threads: int,
     stopping: threading.Event,
 ) -> Iterator[R]:
-    """Yield what `work` yields for each item, as it comes, from several threads.
+    """Yield everything that `work` yields for the items, in order of arrival.
 
-    After an error no item is begun any more, those at work are finished, and
-    then the error is raised; so it is when someone else sets `stopping`.
-    Whoever stops listening, as by Ctrl-C, does not wait for the threads.
+    Several threads run `work`. After an error, or when `stopping` is set, no further item starts;
+    running items finish, then the error is raised. If the consumer stops iterating, for example
+    after Ctrl-C, it does not wait for the threads.
     """
     remaining, lock = iter(items), threading.Lock()
     arrivals: queue.SimpleQueue[R | _Finished] = queue.SimpleQueue()
 
-    def labour() -> None:
+    def work_on_items() -> None:
         error: BaseException | None = None
         try:
             while not stopping.is_set():
@@ -423,13 +425,13 @@ def stream(
                     break
                 for found in work(item):
                     arrivals.put(found)
-        except BaseException as caught:  # noqa: BLE001  # raised again by the one who listens
+        except BaseException as caught:  # noqa: BLE001  # raised again by the consumer
             error = caught
             stopping.set()
         arrivals.put(_Finished(error))
 
     for _ in range(threads):
-        start(labour)
+        start(work_on_items)
     errors: list[BaseException] = []
     try:
         while threads:
@@ -446,7 +448,7 @@ def stream(
 
 
 class _Finished(NamedTuple):
-    """A thread is over; `error` says why, if it was not for want of items."""
+    """The end of a thread, with the error that final_state it, if any."""
 
     error: BaseException | None
 
@@ -454,7 +456,7 @@ class _Finished(NamedTuple):
 def passed_tests(
     program: str, task: CodingTask, sandbox: Sandbox, *, seed: int, rules: JudgeRules
 ) -> dict[str, int]:
-    """Run a program on all tests; count those that it passes, as an outcome has them."""
+    """Run a program on all tests and return the counts of an outcome."""
     passed = judge(program, task, task.tests, sandbox, seed=seed, rules=rules).passed
     public = len(task.public)
     return {
@@ -465,8 +467,8 @@ def passed_tests(
     }
 
 
-def ended(found: ProblemResult, budget: int) -> ProblemState:
-    """Say how a problem ended."""
+def final_state(found: ProblemResult, budget: int) -> ProblemState:
+    """Return the final state of a problem."""
     return ProblemState(
         found.id,
         found.difficulty,
@@ -478,24 +480,24 @@ def ended(found: ProblemResult, budget: int) -> ProblemState:
     )
 
 
-def _keep(search: Search, run: SearchRun, node: Node) -> None:
-    """Save a program that is the best so far."""
+def _save_if_best(search: Search, run: SearchRun, node: Node) -> None:
+    """Save the program of a node if it is the best one."""
     if search.best is node:
         search.problem.keep(run.folder, node)
 
 
-def _told(state: ProblemState, search: Search) -> ProblemState:
-    """Say how far a search is."""
+def _with_progress(state: ProblemState, search: Search) -> ProblemState:
+    """Return the state with the progress of a search."""
     best = search.best.verdict.score if search.best else None
     return state._replace(completions=len(search.nodes), best=best, cost=search.spent)
 
 
 def _is_over(search: Search, budget: int) -> bool:
-    """Whether nothing is left to search for."""
+    """Whether the search is finished."""
     return search.solved or search.given_up or len(search.nodes) >= budget
 
 
-def _words(found: ProblemResult) -> str:
-    """Say what the program of a problem passes."""
+def _describe(found: ProblemResult) -> str:
+    """Describe the tests that the program of a problem passes."""
     passed, tests = found.passed + found.public_passed, found.tests + found.public_tests
     return f"{'solved' if found.strict else 'not solved'} ({passed} of {tests} tests)"

@@ -1,8 +1,8 @@
 """The process of a problem: `python -m cwm_apps.worker FOLDER NUMBER`.
 
-It searches for a program of the problem, whose run was begun by whoever started this, and judges
-it; it ends when that one does. What it found is in the folder of the problem before it ends with
-exit code 0, and it may be repeated at any time. The data that the problem came from are not needed.
+It searches for a program of a problem whose run its parent process has created, and judges the
+program. It ends when its parent ends. Before it exits with code 0, the result is in the folder of
+the problem. It may be repeated at any time. It does not need the data of the problems.
 """
 
 import os
@@ -22,11 +22,15 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.spending import SPENDING, CostLimit
 
 SANDBOX_WORKERS = 2
-"""Programs that a job runs at a time: others beside it are to have cores as well."""
+"""Programs that a job runs at a time. A low number leaves cores for other jobs."""
 
 
 def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
-    """Do what is left to do for a problem; raises `CwmError` where it is not done then."""
+    """Finish the search of a problem.
+
+    Raises:
+        CwmError: If the search could not be finished.
+    """
     config = coding.header.config
     parts = coding_parts(config.strategy, config.backend, config.model, access, judge=config.rules)
     coding.check(config.model_copy(update={"options": parts.options}))
@@ -35,7 +39,7 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
         if run.repair_note:
             run.log(run.repair_note)
         task = coding.task(folder)
-        limit = CostLimit.shared(job_name(number))  # once the run is locked: it is this job's own
+        limit = CostLimit.shared(job_name(number))  # after locking, so that it is this job's own
         if access.max_cost is not None and limit is None:
             raise CwmError(f"the cost limit is unknown: the executor does not pass on ${SPENDING}")
         limits = Limits(**config.options["sandbox"])
@@ -58,7 +62,7 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
 
 
 def main() -> None:
-    """Do what the command line names."""
+    """Search for the problem of the command line."""
     with job_process():
         folder, number = sys.argv[1:]
         access = CodingAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))

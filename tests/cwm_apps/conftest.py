@@ -12,7 +12,7 @@ from cwm_cli.cli import command_line
 from cwm_cli.runs.observer import Observer
 
 SLOW_DOWN = {"backoff": 0.01, "retries": 0, "cpu_seconds": 0.5}
-"""Options under which nothing takes longer than a test has to."""
+"""Options that keep tests fast."""
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ GENERAL = "print({'1 2': 3, '20 21': 41}[input()])\n"
 
 
 def solver(body):
-    """Answer every question rightly."""
+    """Answer every request with a right program."""
     return block(RIGHT[about(body)])
 
 
@@ -57,7 +57,7 @@ def merged(*folders):
 
 
 @pytest.mark.slow
-def test_the_command_improves_and_fixes_programs_until_the_public_tests_pass(command, here):
+def test_command_improves_and_fixes_programs_until_public_tests_pass(command, here):
     with OpenAIServer(mixed) as server:
         result, found = command(*arguments_for(server), "--budget", "4", "--run", "r")
     assert found.keys() >= {
@@ -89,7 +89,7 @@ def test_the_command_improves_and_fixes_programs_until_the_public_tests_pass(com
     assert "2/2" in shown.stdout
 
 
-def test_no_hidden_test_ever_reaches_the_model(work):
+def test_hidden_tests_never_reach_the_model(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         assert work(server, budget=3).facts["solved"] == 0
     assert len(server.requests) == 12
@@ -97,7 +97,7 @@ def test_no_hidden_test_ever_reaches_the_model(work):
     assert not [number for number in HIDDEN if number in sent]
 
 
-def test_a_program_that_passes_only_public_tests_is_not_strictly_right(work):
+def test_program_that_passes_only_public_tests_is_not_strictly_right(work):
     with OpenAIServer([answer(block(GENERAL))]) as server:
         found = work(server, total=1).facts
     assert rows(found) == [[10, False, 0, 2, 2, 2, 1]]
@@ -105,7 +105,7 @@ def test_a_program_that_passes_only_public_tests_is_not_strictly_right(work):
 
 
 @pytest.mark.long
-def test_ranges_merge_to_the_whole_and_other_settings_are_refused(work):
+def test_ranges_merge_and_other_settings_are_rejected(work):
     with OpenAIServer(mixed) as server:
         whole = work(server, run="whole").facts
         work(server, total=2, run="a")
@@ -124,7 +124,7 @@ def test_ranges_merge_to_the_whole_and_other_settings_are_refused(work):
 
 
 @pytest.mark.slow
-def test_the_same_choices_continue_a_run_and_ask_nothing_again(work):
+def test_same_choices_continue_a_run_without_new_requests(work):
     with OpenAIServer(solver) as server:
         first = work(server, total=2, run="r")
         again = work(server, total=2, run="r")
@@ -139,7 +139,7 @@ def test_the_same_choices_continue_a_run_and_ask_nothing_again(work):
 
 
 @pytest.mark.slow
-def test_a_larger_budget_goes_on_with_what_is_not_solved(work):
+def test_larger_budget_continues_only_unsolved_problems(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         work(server, total=1, budget=1, run="r")
         assert work(server, total=1, budget=3, run="r").facts["completions"] == 3
@@ -147,7 +147,7 @@ def test_a_larger_budget_goes_on_with_what_is_not_solved(work):
 
 
 @pytest.mark.slow
-def test_without_a_name_the_newest_unfinished_run_of_the_same_problems_continues(work):
+def test_unnamed_run_continues_newest_unfinished_run_of_same_problems(work):
     refusing = OpenAIServer([answer(block(RIGHT["sum"])), OUT_OF_QUOTA])
     with refusing as server, pytest.raises(CwmError, match="the same command continues"):
         work(server, total=3)
@@ -160,14 +160,14 @@ def test_without_a_name_the_newest_unfinished_run_of_the_same_problems_continues
     assert continued.facts["solved"] == 3
 
 
-def test_a_run_that_fails_before_anything_is_found_leaves_no_folder(work, here):
+def test_run_that_fails_before_any_result_leaves_no_folder(work, here):
     with OpenAIServer([OUT_OF_QUOTA]) as server, pytest.raises(CwmError, match="quota") as failed:
         work(server, run="some/r")
     assert "the same command" not in str(failed.value)
     assert not (here / "some" / "r").exists()
 
 
-def test_a_task_that_has_changed_is_refused_and_the_others_go_on(work, data):
+def test_changed_task_is_rejected_and_other_tasks_continue(work, data):
     with OpenAIServer(solver) as server:
         work(server, total=1, run="r")
         data.write_text(data.read_text().replace("Print the sum", "Please print the sum"))
@@ -176,7 +176,7 @@ def test_a_task_that_has_changed_is_refused_and_the_others_go_on(work, data):
     assert [row["id"] for row in done.facts["rows"]] == [10, 11]
 
 
-def test_few_problems_have_several_completions_in_flight_each(work):
+def test_few_problems_have_several_completions_in_flight(work):
     waiting = []
 
     def together(body):
@@ -190,7 +190,7 @@ def test_few_problems_have_several_completions_in_flight_each(work):
 
 
 @pytest.mark.slow
-def test_a_problem_of_another_process_is_left_to_it(work):
+def test_problem_locked_by_another_process_is_skipped(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         run = work(server, total=2, budget=1, run="r").result.run
         with SearchRun.load(CodingRun.load(run).problem_folder(10)):
@@ -200,7 +200,7 @@ def test_a_problem_of_another_process_is_left_to_it(work):
 
 
 @pytest.mark.slow
-def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work):
+def test_cost_limit_is_shared_by_all_problems_and_can_be_raised(work):
     asked = {"run": "r", "parallel": 3, "options": {"max_tokens": 100}}
     with OpenAIServer(lambda body: block(WRONG)) as server:
         done = work(server, max_cost=0.0005, **asked)
@@ -223,7 +223,9 @@ def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work
 
 
 @pytest.mark.slow
-def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command, work, here):
+def test_estimate_is_reported_before_paying_and_large_estimates_need_confirmation(
+    command, work, here
+):
     told = []
 
     def decline(estimate):
@@ -244,16 +246,16 @@ def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command,
             work(server, budget=5, run="r", workers=2, parallel=3, max_cost=1.0, ask=decline)
         assert len(server.requests) == asked
         done = work(server, budget=2, total=3, run="r", ask=decline)
-        assert "Estimate" not in done.said  # nothing is left, nothing is asked
+        assert "Estimate" not in done.said  # no completion is left, so there is no question
     first, last = told
     assert (first.jobs, first.completions, first.models[0].measured) == (5, 10, 0)
-    # of one that is not JSON nothing is known before it is reached
+    # the fields of a line that is not JSON are unknown until it is reached
     assert (last.jobs, last.completions, last.in_flight) == (5, 3 * 3 + 2 * 5, 6)
     assert (last.models[0].measured, last.models[0].prompt_tokens) == (6, 100)
     assert last.left == pytest.approx(1.0 - total_cost("r"))
 
 
-def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
+def test_too_long_prompt_is_shortened_with_a_note(work):
     sizes = []
 
     def respond(body):
@@ -278,7 +280,7 @@ def slowly(body):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_nodes_and_asks_nothing_twice(shell, work, data):
+def test_killed_run_continues_to_same_nodes_without_repeated_requests(shell, work, data):
     with OpenAIServer(slowly) as server:
         options = ("--budget", "5", "--strategy", "zero-shot")
         uncut = nodes(work(server, budget=5, strategy="zero-shot", run="uncut").result.run)
@@ -303,7 +305,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_nodes_and_asks_nothing_twice(s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--parallel", "2")])
-def test_an_answer_that_was_not_judged_before_a_kill_is_not_asked_for_again(shell, data, more):
+def test_answer_not_judged_before_a_kill_is_not_requested_again(shell, data, more):
     with OpenAIServer(lambda body: block(SLOW)) as server:
         arguments = shell_arguments(server, data, "--budget", "3", "--total", "1", *more)
         answers = shell.folder / "r" / "problems" / "0010" / ANSWERS
@@ -325,7 +327,7 @@ def test_an_answer_that_was_not_judged_before_a_kill_is_not_asked_for_again(shel
 
 
 @pytest.mark.long
-def test_two_processes_share_a_folder_at_once(shell, data):
+def test_two_processes_can_share_a_folder(shell, data):
     with OpenAIServer(solver) as server:
         ranges = [("--total", "2"), ("--idx", "2", "--total", "3")]
         started = [shell.start(*shell_arguments(server, data, *range)) for range in ranges]
@@ -349,7 +351,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_answers(shell, data):
     assert "Traceback" not in err
 
 
-def test_an_error_of_the_provider_lets_the_others_in_flight_finish(work):
+def test_provider_error_lets_completions_in_flight_finish(work):
     def first_refused(body):
         if about(body) == "sum":
             wait_until(lambda: len(server.requests) >= 3)
@@ -365,7 +367,7 @@ def test_an_error_of_the_provider_lets_the_others_in_flight_finish(work):
 
 
 @pytest.mark.slow
-def test_judge_only_rewrites_results_without_a_model_and_says_what_changed(command, work, here):
+def test_judge_only_rewrites_results_without_model_and_reports_changes(command, work, here):
     with OpenAIServer(solver) as server:
         before = work(server, total=2, run="r").facts
     same, found = command("--judge-only", "--run", "r")
@@ -383,7 +385,7 @@ def test_judge_only_rewrites_results_without_a_model_and_says_what_changed(comma
 
 
 @pytest.mark.slow
-def test_solutions_from_elsewhere_are_judged_with_pass_at_k(command, work, here):
+def test_solutions_file_is_judged_with_pass_at_k(command, work, here):
     programs = {
         "10": [RIGHT["sum"], WRONG, GENERAL, BROKEN, RIGHT["sum"]],
         "11": [SLOW, RIGHT["double"], "", "def double(n): return n + n", "def double(n): return 2"],
@@ -413,7 +415,7 @@ def test_solutions_from_elsewhere_are_judged_with_pass_at_k(command, work, here)
 
 
 @pytest.mark.slow
-def test_solutions_are_judged_as_published_where_that_is_asked_for(command, work, here):
+def test_solutions_can_be_judged_by_published_rules(command, work, here):
     program = "if __name__ == '__main__':\n    " + RIGHT["sum"].replace("\n", "\n    ")
     (here / "answers.json").write_text(json.dumps({"10": program}))
     ours = work(solutions=here / "answers.json", run="o")
@@ -426,7 +428,7 @@ def test_solutions_are_judged_as_published_where_that_is_asked_for(command, work
 
 
 @pytest.mark.slow
-def test_ranges_of_solutions_merge_to_the_whole(work, here):
+def test_ranges_of_solutions_merge(work, here):
     file = here / "answers.json"
     file.write_text(json.dumps({"10": [RIGHT["sum"], WRONG], "12": [WRONG, RIGHT["product"]]}))
     whole = work(solutions=file, run="whole").facts
@@ -448,7 +450,7 @@ BAD_SOLUTIONS = {
 }
 
 
-def test_solutions_that_cannot_be_used_are_refused_in_one_line(work, here):
+def test_unusable_solutions_are_rejected_in_one_line(work, here):
     said = {}
     for content in BAD_SOLUTIONS:
         if content is not None:
@@ -487,7 +489,7 @@ WRONG_USAGE = {
 }
 
 
-def test_wrong_usage_is_refused_in_one_line(command):
+def test_wrong_usage_is_rejected_in_one_line(command):
     said = {arguments: command(*arguments, code=1)[0].stderr for arguments in WRONG_USAGE}
     wrong = {given: said[given] for given, words in WRONG_USAGE.items() if words not in said[given]}
     assert not wrong

@@ -1,4 +1,4 @@
-"""Downloading APPS, from a server on the loopback in place of the hub."""
+"""Downloading APPS from a loopback server in place of the hub."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def found(done: subprocess.CompletedProcess[str]) -> Path:
 
 
 @pytest.mark.slow
-def test_the_file_is_downloaded_once_and_kept_under_its_commit(download, tmp_path) -> None:
+def test_file_is_downloaded_once_and_cached_under_its_commit(download, tmp_path) -> None:
     with HubServer(b'{"id": 0}\n') as server:
         path = found(download(server.url))
         assert path.read_bytes() == server.content
@@ -61,11 +61,11 @@ def test_the_file_is_downloaded_once_and_kept_under_its_commit(download, tmp_pat
         asked = list(server.requests)
         assert found(download(server.url)) == path
         assert server.requests == asked
-    assert found(download(server.url)) == path  # nobody answers any more
+    assert found(download(server.url)) == path  # the server is stopped
 
 
 @pytest.mark.slow
-def test_a_download_that_breaks_off_goes_on_where_it_was(download) -> None:
+def test_interrupted_download_resumes(download) -> None:
     with HubServer(LARGE, cuts=2) as server:
         assert found(download(server.url)).read_bytes() == LARGE
         whole, *rest = server.bodies
@@ -74,14 +74,14 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(download) -> None:
         assert all(given.startswith("bytes=") for given in rest)
 
 
-def test_a_file_that_comes_damaged_is_downloaded_again(download) -> None:
+def test_damaged_download_is_repeated(download) -> None:
     with HubServer(b"abcdefgh" * 1000, damages=1) as server:
         assert found(download(server.url)).read_bytes() == server.content
         assert len(server.bodies) == 2
 
 
 @pytest.mark.slow
-def test_a_file_that_stays_damaged_is_never_taken_as_good(download) -> None:
+def test_repeatedly_damaged_file_is_never_accepted(download) -> None:
     with HubServer(b"abcdefgh" * 1000, damages=3) as server:
         done = download(server.url)
         assert (done.returncode, done.stdout) == (1, "")
@@ -94,7 +94,7 @@ def test_a_file_that_stays_damaged_is_never_taken_as_good(download) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_damaged_in_the_cache_is_downloaded_again(download) -> None:
+def test_damaged_file_in_cache_is_downloaded_again(download) -> None:
     with HubServer(b"abcdefgh" * 1000) as server:
         path = found(download(server.url))
         path.resolve().write_bytes(b"spoilt")
@@ -103,7 +103,7 @@ def test_a_file_that_is_damaged_in_the_cache_is_downloaded_again(download) -> No
 
 
 @pytest.mark.parametrize("offline", ["", "1"])
-def test_without_a_server_or_a_cache_a_line_says_what_to_do(download, offline) -> None:
+def test_missing_server_and_cache_give_a_line_with_remedy(download, offline) -> None:
     with HubServer(b"") as server:
         url = server.url
     done = download(url, HF_HUB_OFFLINE=offline)
@@ -114,7 +114,7 @@ def test_without_a_server_or_a_cache_a_line_says_what_to_do(download, offline) -
     assert line.endswith("--data PATH")
 
 
-def test_an_address_that_has_no_such_file_is_told_in_a_line(download) -> None:
+def test_address_without_file_is_reported_in_one_line(download) -> None:
     with HubServer(b"") as server:
         done = download(server.url + "/elsewhere")
     assert done.returncode == 1
@@ -123,7 +123,7 @@ def test_an_address_that_has_no_such_file_is_told_in_a_line(download) -> None:
     assert "--data PATH" in line
 
 
-def test_a_missing_package_comes_with_the_line_that_adds_it(download, tmp_path) -> None:
+def test_missing_package_is_reported_with_install_command(download, tmp_path) -> None:
     (tmp_path / "huggingface_hub.py").write_text("raise ImportError('not here')\n")
     done = download("http://127.0.0.1:9", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1

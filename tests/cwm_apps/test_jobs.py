@@ -63,7 +63,7 @@ def files(run, name):
 
 
 @pytest.mark.slow
-def test_jobs_write_what_threads_write_but_for_times(work, here):
+def test_jobs_write_the_same_as_threads_except_times(work, here):
     with OpenAIServer(mixed) as server:
         whole = work(server, budget=2, total=2, run="threads").facts
         done = work(server, budget=2, total=2, run="jobs", workers=2)
@@ -144,11 +144,11 @@ def jobs_on(folder: Path, problems: int, **executor) -> SearchJobs:
         positions=range(problems),
         access=CodingAccess(budget=3, max_cost=1e6),
         executor=AtOnce(8, run=run, **executor),
-        told=lambda words: None,
+        report=lambda words: None,
     )
 
 
-def test_what_an_event_costs_does_not_grow_with_the_number_of_problems(tmp_path):
+def test_cost_of_an_event_does_not_grow_with_number_of_problems(tmp_path):
     files = {}
     for problems in (20, 200):
         jobs = jobs_on(tmp_path / str(problems), problems)
@@ -165,7 +165,7 @@ def test_what_an_event_costs_does_not_grow_with_the_number_of_problems(tmp_path)
     assert files[200] < 1.2 * files[20] < 60
 
 
-def test_a_problem_of_another_process_waits_and_one_that_is_killed_has_failed(tmp_path):
+def test_job_of_a_locked_problem_waits_and_killed_job_fails(tmp_path):
     jobs = jobs_on(tmp_path, 4, busy={"0001"}, killed={"0002"})
     states = {}
     for state in jobs.work():
@@ -180,7 +180,7 @@ def test_a_problem_of_another_process_waits_and_one_that_is_killed_has_failed(tm
     assert [(state.id, state.state) for state in jobs.work()][-2:] == [(2, JUDGING), (2, SOLVED)]
 
 
-def test_executors_that_cannot_be_used_are_refused_in_one_line(work, here):
+def test_unusable_executors_are_rejected_in_one_line(work, here):
     with OpenAIServer([answer("")]) as server:
         for asked, words in (
             ({"executor": "loca"}, "unknown executor 'loca': did you mean local?"),
@@ -202,7 +202,7 @@ def journal_lines(folder: Path, problem: str = "*") -> int:
 
 
 def job_of(process, number: int):
-    """Return the process of a problem, None if it is not there."""
+    """Return the process of a problem, None if it does not run."""
     for child in psutil.Process(process.pid).children():
         with suppress(psutil.Error):
             if child.cmdline()[-1:] == [str(number)]:
@@ -211,7 +211,7 @@ def job_of(process, number: int):
 
 
 @pytest.mark.long
-def test_jobs_that_are_killed_and_a_command_that_is_killed_go_on_to_the_same_nodes(
+def test_killed_jobs_and_killed_command_continue_to_same_nodes(
     shell,
     work,
     data,
@@ -255,7 +255,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_jobs_keep_to_one_limit_with_answers_that_failed_and_go_on_with_a_higher_one(
+def test_jobs_keep_one_limit_including_failed_answers_and_accept_a_higher_one(
     work,
 ):
     def first_too_late(body):
@@ -290,7 +290,7 @@ def test_jobs_keep_to_one_limit_with_answers_that_failed_and_go_on_with_a_higher
 
 
 @pytest.mark.long
-def test_an_error_in_a_job_ends_the_run_once_the_others_have_ended(work, here):
+def test_error_in_a_job_ends_the_run_after_other_jobs(work, here):
     with OpenAIServer([OUT_OF_QUOTA]) as server:
         with pytest.raises(CwmError, match="quota") as failed:
             work(server, run="r", workers=2)
@@ -301,7 +301,7 @@ def test_an_error_in_a_job_ends_the_run_once_the_others_have_ended(work, here):
 
 @pytest.mark.long
 @pytest.mark.parametrize("presses", [1, 2])
-def test_the_first_ctrl_c_lets_finish_what_runs_and_the_second_ends_it(
+def test_first_ctrl_c_lets_jobs_finish_and_second_ends_them(
     shell,
     data,
     presses,
@@ -333,7 +333,7 @@ def test_the_first_ctrl_c_lets_finish_what_runs_and_the_second_ends_it(
 
 
 @pytest.mark.long
-def test_jobs_of_a_run_at_a_url_have_copies_of_their_own(work, here):
+def test_jobs_of_a_run_at_a_url_use_their_own_copies(work, here):
     pytest.importorskip("fsspec")
     with OpenAIServer(mixed) as server:
         whole = work(server, budget=1, run="threads").facts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cwm_apps.judging import CHARACTERS, LIMITS, judge, run_script
+from cwm_apps.judging import FAILURE_CHARACTERS, LIMITS, judge, run_script
 from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
@@ -124,7 +124,7 @@ print(sum(map(int, input().split())))
 """
 
 
-def test_a_right_program_passes_however_it_reads_and_prints(patient: Sandbox) -> None:
+def test_right_program_passes_with_any_way_to_read_and_print(patient: Sandbox) -> None:
     programs = {**READING, "streams of its own": STREAMS}
     found = {name: verdict(program, patient, *SUMS) for name, program in programs.items()}
     assert {name: one for name, one in found.items() if one != ((True,) * 3, None)} == {}
@@ -168,7 +168,7 @@ WRONG = {
 
 
 @pytest.mark.slow
-def test_a_wrong_program_fails_for_its_reason(hasty: Sandbox) -> None:
+def test_wrong_program_fails_with_its_reason(hasty: Sandbox) -> None:
     otherwise = {}
     for name, (function, program, kind) in WRONG.items():
         test = ([2], 3) if function else ("2\n1 2\n", "3")
@@ -209,7 +209,7 @@ def test_functions_and_methods_are_called(patient: Sandbox) -> None:
 ANSWERS = [None, True, "é\ud800\u2028", 0.5, 10**30, [[], {}], {"1": [None]}, float("inf")]
 
 
-def test_every_json_value_comes_back_as_it_went(patient: Sandbox) -> None:
+def test_json_values_are_returned_unchanged(patient: Sandbox) -> None:
     tests = [([value], value) for value in ANSWERS]
     assert verdict("def f(x): return x", patient, *tests, function="f").failure is None
 
@@ -229,7 +229,7 @@ THROUGH_C = ("cached", "through a sort")
 
 
 @pytest.mark.parametrize("kind", RECURSIONS)
-def test_deep_recursion_has_room(patient: Sandbox, kind: str) -> None:
+def test_deep_recursion_has_enough_stack(patient: Sandbox, kind: str) -> None:
     if kind in THROUGH_C and (3, 12) <= sys.version_info < (3, 14):
         pytest.skip("this CPython limits recursion through C functions")
     beginning, end = "import sys\nsys.setrecursionlimit(10**6)\n", "\nf(int(input()))\nprint(1)"
@@ -245,7 +245,7 @@ def test_integers_may_have_any_number_of_digits(patient: Sandbox) -> None:
     assert passed == (True, False)
 
 
-def test_tests_pass_and_fail_on_their_own(hasty: Sandbox) -> None:
+def test_tests_pass_and_fail_independently(hasty: Sandbox) -> None:
     program = "n = int(input())\nif n == 2: 1 / 0\nif n == 3: n += 1\nprint(n)"
     passed, failure = verdict(program, hasty, *[(str(n), str(n)) for n in range(5)])
     assert passed == (True, True, False, False, True)
@@ -255,7 +255,7 @@ def test_tests_pass_and_fail_on_their_own(hasty: Sandbox) -> None:
     assert "ZeroDivisionError" in failure.message
 
 
-def test_nothing_leaks_from_one_test_into_the_next(hasty: Sandbox) -> None:
+def test_tests_do_not_affect_each_other(hasty: Sandbox) -> None:
     program = (
         "import builtins, os\nn = input()\nold = getattr(builtins, 'kept', '')\nbuiltins.kept = n\n"
         "try: open('kept', 'w').write(n)\nexcept OSError: pass\n"
@@ -264,12 +264,12 @@ def test_nothing_leaks_from_one_test_into_the_next(hasty: Sandbox) -> None:
     assert verdict(program, hasty, *[(str(n), f"{n} False") for n in range(6)]).failure is None
 
 
-def test_the_answers_of_another_test_do_not_pass(hasty: Sandbox) -> None:
+def test_answers_of_another_test_do_not_pass(hasty: Sandbox) -> None:
     passed, _ = verdict("print(15)", hasty, *SUMS)
     assert passed == (False, True, False)
 
 
-def test_a_program_that_hangs_is_not_run_on_every_test(hasty: Sandbox) -> None:
+def test_hanging_program_is_not_run_on_every_test(hasty: Sandbox) -> None:
     began = time.monotonic()
     passed, failure = verdict("while True: pass", hasty, *[("1", "1")] * 50)
     assert time.monotonic() - began < 6
@@ -279,7 +279,7 @@ def test_a_program_that_hangs_is_not_run_on_every_test(hasty: Sandbox) -> None:
     assert "the program took more than 0.3 s of CPU time" in failure.message
 
 
-def test_after_three_tests_without_an_end_the_others_fail(hasty: Sandbox) -> None:
+def test_remaining_tests_fail_after_three_timeouts(hasty: Sandbox) -> None:
     program = "n = int(input())\nwhile n in (1, 2, 4): pass\nprint(n)"
     passed, failure = verdict(program, hasty, *[(str(n), str(n)) for n in range(8)])
     assert passed == (True, False, False, True, False, False, False, False)
@@ -287,7 +287,7 @@ def test_after_three_tests_without_an_end_the_others_fail(hasty: Sandbox) -> Non
     assert failure.kind == "mismatch"
 
 
-def test_chance_depends_on_the_seed_alone(hasty: Sandbox) -> None:
+def test_random_numbers_depend_only_on_the_seed(hasty: Sandbox) -> None:
     text = run_script(hasty, "import random\nprint(random.random())", seed=7).text
     task = task_of(("", text), ("", text))
     program = "import random\nprint(random.random())"
@@ -295,7 +295,7 @@ def test_chance_depends_on_the_seed_alone(hasty: Sandbox) -> None:
     assert judge(program, task, task.tests, hasty, seed=8).passed == (False, False)
 
 
-def test_a_failure_says_what_was_asked_expected_and_got(hasty: Sandbox) -> None:
+def test_failure_shows_input_expected_and_actual_output(hasty: Sandbox) -> None:
     _, failure = verdict("print(input()[::-1])", hasty, ("ab\n", "ab\n"))
     assert failure == Failure(
         kind="mismatch",
@@ -303,11 +303,11 @@ def test_a_failure_says_what_was_asked_expected_and_got(hasty: Sandbox) -> None:
     )
 
 
-def test_a_failure_is_short_and_harmless(patient: Sandbox) -> None:
+def test_failure_is_short_and_printable(patient: Sandbox) -> None:
     program = "print('\\x1b[31m' + 'y' * 50_000)"
     _, failure = verdict(program, patient, ("x" * 100_000 + "END", "1"))
     assert failure is not None
-    assert len(failure.message) < CHARACTERS + 200
+    assert len(failure.message) < FAILURE_CHARACTERS + 200
     assert "characters left out) ... xxx" in failure.message
     assert "END\n" in failure.message
     assert "\n1\n" in failure.message
@@ -315,7 +315,7 @@ def test_a_failure_is_short_and_harmless(patient: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_ten_megabytes_go_in_and_out(patient: Sandbox) -> None:
+def test_ten_megabytes_pass_through_the_sandbox(patient: Sandbox) -> None:
     text = "123456789\n" * 1_000_000
     program = "import sys\nsys.stdout.write(sys.stdin.read())"
     assert verdict(program, patient, (text, text)) == ((True,), None)
@@ -325,6 +325,6 @@ def test_ten_megabytes_go_in_and_out(patient: Sandbox) -> None:
     assert passed == (True,)
 
 
-def test_a_long_answer_to_a_short_question_is_not_read(patient: Sandbox) -> None:
+def test_long_answer_to_short_question_is_not_parsed(patient: Sandbox) -> None:
     passed, _ = verdict("def f(): return [[]] * 10**6", patient, ([], []), function="f")
     assert passed == (False,)

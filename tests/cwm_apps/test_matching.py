@@ -52,11 +52,11 @@ OTHER = [
 ]
 
 
-def test_a_text_matches_whatever_its_spaces_and_fractions() -> None:
+def test_text_matches_with_different_spaces_and_fractions() -> None:
     assert not [pair for pair in SAME if not matches(*pair)]
 
 
-def test_a_text_with_another_token_does_not_match() -> None:
+def test_text_with_different_token_does_not_match() -> None:
     assert not [pair for pair in OTHER if matches(*pair)]
 
 
@@ -99,11 +99,11 @@ UNEQUAL = [
 ]
 
 
-def test_a_value_equals_itself_alone_and_in_a_list() -> None:
+def test_value_equals_itself_alone_and_in_a_list() -> None:
     assert not [pair for pair in EQUAL if not equals(*pair)]
 
 
-def test_a_value_equals_no_other() -> None:
+def test_value_equals_no_different_value() -> None:
     assert not [pair for pair in UNEQUAL if equals(*pair)]
 
 
@@ -116,7 +116,7 @@ JSON = st.recursive(
 
 
 @given(TEXTS, TEXTS)
-def test_texts_match_themselves_and_never_an_empty_one(one: str, other: str) -> None:
+def test_texts_match_themselves_and_never_the_empty_text(one: str, other: str) -> None:
     assert matches(one, one)
     assert matches(one, other) in (True, False)
     assert matches(one, "") == (not one.split()) == matches("", one)
@@ -124,13 +124,13 @@ def test_texts_match_themselves_and_never_an_empty_one(one: str, other: str) -> 
 
 @pytest.mark.slow
 @given(JSON, JSON)
-def test_values_equal_themselves_and_nothing_raises(one: Any, other: Any) -> None:
+def test_values_equal_themselves_without_exceptions(one: Any, other: Any) -> None:
     assert equals(one, one)
     assert equals(one, [one])
     assert equals(one, other) in (True, False)
 
 
-def test_values_nested_too_deeply_are_equal_to_nothing() -> None:
+def test_too_deeply_nested_values_equal_nothing() -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]

@@ -41,7 +41,7 @@ def after(problem, action, program):
     return prompt(problem, Move(action, 0, program, problem.judge(program)))
 
 
-def test_a_program_is_scored_by_the_public_tests_it_passes(sandbox):
+def test_score_is_share_of_public_tests_passed(sandbox):
     problem = CodingProblem(SUM, sandbox)
     assert (problem.judge(RIGHT).score, problem.judge(RIGHT).failure) == (1.0, None)
     half = problem.judge(HALF)
@@ -50,12 +50,12 @@ def test_a_program_is_scored_by_the_public_tests_it_passes(sandbox):
     assert (broken.score, broken.is_bug) == (0.0, True)
 
 
-def test_a_program_that_memorised_the_public_tests_is_right_as_far_as_the_search_knows(sandbox):
+def test_program_with_memorised_public_tests_gets_full_score(sandbox):
     memory = "print({'1 2': 3, '20 21': 41}[input()])\n"
     assert CodingProblem(SUM, sandbox).judge(memory).solved
 
 
-def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
+def test_empty_program_is_a_fixable_bug(sandbox):
     problem = CodingProblem(SUM, sandbox)
     verdict = problem.judge("")
     assert (verdict.score, verdict.failure.kind) == (0.0, "no_program")
@@ -64,14 +64,14 @@ def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
 
 @pytest.mark.parametrize("task", [SUM, DOUBLE], ids=["stdin", "function"])
 @pytest.mark.parametrize("action", list((GENERATE, IMPROVE, FIX)))
-def test_no_hidden_test_is_in_any_prompt(sandbox, task, action):
+def test_hidden_tests_are_in_no_prompt(sandbox, task, action):
     problem = CodingProblem(task, sandbox)
     for program in ("print(0)", "def double(n): return 0", "oops(", "print(input())"):
         text = after(problem, action, program)
         assert not any(number in text for number in HIDDEN)
 
 
-def test_generate_says_what_is_read_and_shows_public_tests(sandbox):
+def test_generate_prompt_describes_input_and_shows_public_tests(sandbox):
     text = prompt(CodingProblem(SUM, sandbox), Move(GENERATE))
     assert "Add $two numbers." in text
     assert "standard input" in text
@@ -80,7 +80,7 @@ def test_generate_says_what_is_read_and_shows_public_tests(sandbox):
     assert "Solution" not in text
 
 
-def test_generate_names_the_function_and_its_starter_code(sandbox):
+def test_generate_prompt_names_function_and_starter_code(sandbox):
     text = prompt(CodingProblem(DOUBLE, sandbox), Move(GENERATE))
     assert "`double`" in text
     assert "def double(self, n: int) -> int:" in text
@@ -88,7 +88,7 @@ def test_generate_names_the_function_and_its_starter_code(sandbox):
     assert "standard input" not in text
 
 
-def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
+def test_generate_prompt_asks_for_program_with_given_first_lines(sandbox):
     problem = CodingProblem(SUM, sandbox)
     assert "must begin" not in prompt(problem, Move(GENERATE))
     text = prompt(problem, Move(GENERATE, 0, RIGHT, None, "import sys\n"))
@@ -96,7 +96,7 @@ def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
     assert "```python\nimport sys\n```" in text
 
 
-def test_the_published_prompts_ask_without_reasoning_or_for_a_plan(sandbox):
+def test_published_prompts_ask_without_reasoning_or_for_a_plan(sandbox):
     texts = {
         name: prompt(CodingProblem(SUM, sandbox, prompt=name), Move(GENERATE))
         for name in ("reasoned", "vanilla", "plan-and-solve")
@@ -112,7 +112,7 @@ def test_the_published_prompts_ask_without_reasoning_or_for_a_plan(sandbox):
     assert "step by step" not in asked[1].content
 
 
-def test_a_problem_is_judged_by_the_rules_that_were_chosen(sandbox):
+def test_problem_uses_chosen_judging_rules(sandbox):
     guarded = f"if __name__ == '__main__':\n    {RIGHT.replace(chr(10), chr(10) + '    ')}\n"
     unimported = "print(sum(map(int, sys.stdin.read().split())))\n"
     scores = {
@@ -125,7 +125,7 @@ def test_a_problem_is_judged_by_the_rules_that_were_chosen(sandbox):
     assert scores == {"ours": [1.0, 0.0], "published": [0.0, 1.0]}
 
 
-def test_improve_shows_the_first_public_test_that_fails(sandbox):
+def test_improve_prompt_shows_first_failing_public_test(sandbox):
     text = after(CodingProblem(SUM, sandbox), IMPROVE, HALF)
     assert "a + b if a < 20" in text
     assert "20 21" in text
@@ -133,13 +133,13 @@ def test_improve_shows_the_first_public_test_that_fails(sandbox):
     assert "1 2\n" not in text
 
 
-def test_fix_shows_the_error(sandbox):
+def test_fix_prompt_shows_error(sandbox):
     text = after(CodingProblem(SUM, sandbox), FIX, BROKEN)
     assert "NameError" in text
     assert "inputt" in text
 
 
-def test_large_tests_are_left_out_of_the_examples(sandbox):
+def test_examples_leave_out_large_tests(sandbox):
     tests = (
         TaskTest("7\n", "8\n"),
         TaskTest("9" * 10**6, "1"),

@@ -148,7 +148,7 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.mark.parametrize(
     "kinds", [PUBLISHED_ALONE, OURS_ALONE, ALIKE], ids=["published", "ours", "alike"]
 )
-def test_each_kind_passes_by_the_rules_that_let_it(
+def test_each_kind_passes_only_by_rules_that_accept_it(
     sandbox: Sandbox, kinds: dict[str, Kind]
 ) -> None:
     otherwise = {}
@@ -161,7 +161,7 @@ def test_each_kind_passes_by_the_rules_that_let_it(
     assert otherwise == {}
 
 
-def test_the_page_on_what_was_published_names_just_these_kinds() -> None:
+def test_page_on_published_results_names_exactly_these_kinds() -> None:
     page = (ROOT / "docs" / "reference" / "published.md").read_text()
     _, alone, ours = page.split("rules alone:\n")
     for text, kinds in ((alone, PUBLISHED_ALONE), (ours, OURS_ALONE)):
@@ -169,13 +169,13 @@ def test_the_page_on_what_was_published_names_just_these_kinds() -> None:
         assert rows[2:] == list(kinds)
 
 
-def test_the_input_is_as_it_is_stored(sandbox: Sandbox) -> None:
+def test_input_is_passed_as_stored(sandbox: Sandbox) -> None:
     task = CodingTask(0, "", "", (TaskTest("a\r\nb", "['a\\r\\n', 'b']"),))
     program = "import sys\nprint(sys.stdin.readlines())"
     assert judge(program, task, task.tests, sandbox, rules="published").passed == (True,)
 
 
-def test_a_failure_names_the_line_of_the_program_itself(sandbox: Sandbox) -> None:
+def test_failure_names_line_of_original_program(sandbox: Sandbox) -> None:
     program = "import sys\nn = int(input())\n1 / 0\n"
     task = CodingTask(0, "", "", (TaskTest("3", "3"),))
     failure = judge(program, task, task.tests, sandbox, rules="published").failure
@@ -187,7 +187,7 @@ def test_a_failure_names_the_line_of_the_program_itself(sandbox: Sandbox) -> Non
     assert broken is not None and broken.is_bug
 
 
-def test_a_wrapped_program_has_its_first_imports_before_it() -> None:
+def test_wrapped_program_keeps_first_imports_outside() -> None:
     program = "import sys\nfrom math import *\n\nimport os\nprint(1)\n"
     assert wrapped(program) == (
         "import sys\nfrom math import *\ndef code():\n\t\n\timport os\n\tprint(1)\n\t\n"
@@ -212,7 +212,5 @@ def test_a_wrapped_program_has_its_first_imports_before_it() -> None:
         ("inf", "inf", True),
     ],
 )
-def test_output_is_compared_in_one_way_after_the_other(
-    printed: str, expected: str, passes: bool
-) -> None:
+def test_output_is_compared_in_several_ways(printed: str, expected: str, passes: bool) -> None:
     assert accepts(printed, expected) is passes

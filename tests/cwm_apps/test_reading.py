@@ -70,7 +70,7 @@ def only(source: Path) -> CodingTask | Malformed:
 
 
 class TestForms:
-    def test_folders_come_in_the_order_of_their_numbers(self, tmp_path) -> None:
+    def test_folders_are_ordered_by_number(self, tmp_path) -> None:
         for name in ("0010", "0002", "0100"):
             folder(tmp_path / name)
         (tmp_path / "notes").mkdir()
@@ -81,7 +81,7 @@ class TestForms:
         assert tasks[1].url == "u"
         assert tasks[1].tests == (TaskTest("1\n", "2\n"), TaskTest("2\n", "4\n"))
 
-    def test_a_folder_of_a_split_is_found_and_two_splits_are_told_apart(self, tmp_path) -> None:
+    def test_split_folder_is_found_and_two_splits_are_distinguished(self, tmp_path) -> None:
         folder(tmp_path / "test" / "3999", metadata_json=None)
         folder(tmp_path / "train" / "0007", metadata_json=None)
         assert read(tmp_path).ids == [(7, "unknown"), (3999, "competition")]
@@ -91,7 +91,7 @@ class TestForms:
         assert len(read(tmp_path / "train")) == 2
 
     @pytest.mark.parametrize("name", ["any.jsonl", "any.jsonl.gz"])
-    def test_lines_keep_their_order_and_are_read_at_any_place(self, tmp_path, name) -> None:
+    def test_lines_keep_their_order_and_allow_random_access(self, tmp_path, name) -> None:
         path = lines(tmp_path / name, *(record(n, question=f"Q{n}") for n in (7, 3, 5)))
         if name.endswith("gz"):
             path.write_bytes(gzip.compress(path.read_bytes()))
@@ -100,14 +100,12 @@ class TestForms:
             assert tasks.ids == [(7, "interview"), (3, "interview"), (5, "interview")]
             assert [tasks[n].question for n in (2, 0, 1, 2)] == ["Q5", "Q7", "Q3", "Q5"]
 
-    def test_the_test_split_is_taken_from_a_folder_of_both(self, tmp_path) -> None:
+    def test_folder_with_both_splits_uses_test_split(self, tmp_path) -> None:
         lines(tmp_path / "train.jsonl", record(1))
         lines(tmp_path / "test.jsonl", record(2))
         assert [number for number, _ in read(tmp_path).ids] == [2]
 
-    def test_difficulties_that_are_missing_follow_the_numbers_of_the_test_split(
-        self, tmp_path
-    ) -> None:
+    def test_missing_difficulties_follow_numbers_of_test_split(self, tmp_path) -> None:
         numbers = (0, 2999, 3000, 3999, 4000, 4999, 5000)
         records = [record(n, difficulty="") for n in numbers]
         levels = ["interview"] * 2 + ["competition"] * 2 + ["introductory"] * 2 + ["unknown"]
@@ -118,7 +116,7 @@ class TestForms:
             "unknown"
         }
 
-    def test_a_difficulty_cannot_steer_a_terminal(self, tmp_path) -> None:
+    def test_difficulty_cannot_control_a_terminal(self, tmp_path) -> None:
         made = record(1, difficulty=" \x1b]0;title\x07very\nhard" + "!" * 100)
         [(_, level)] = read(lines(tmp_path / "x.jsonl", made)).ids
         assert level == "\ufffd]0;title\ufffdvery hard" + "!" * 20 + "…"
@@ -129,7 +127,7 @@ class TestForms:
         tasks = read(lines(tmp_path / "x.jsonl", *records))
         assert [task.id for task in tasks] == [0, 12, 1, 3, 4]
 
-    def test_only_keys_of_the_record_itself_name_it(self, tmp_path) -> None:
+    def test_nested_keys_do_not_name_the_record(self, tmp_path) -> None:
         said = 'Print {"id": 5, "difficulty": "competition"} and "id": 6'
         args = {"fn_name": "f", "inputs": [[{"id": 7, "difficulty": "none"}]], "outputs": ["id"]}
         records = [
@@ -142,14 +140,14 @@ class TestForms:
         assert tasks.ids == [(n, "interview") for n in (1, 2, 3, 4)]
         assert [task.id for task in tasks] == [1, 2, 3, 4]
 
-    def test_marks_of_byte_order_and_windows_line_ends_do_no_harm(self, tmp_path) -> None:
+    def test_byte_order_marks_and_windows_line_ends_are_accepted(self, tmp_path) -> None:
         made = b"\xef\xbb\xbf" + json.dumps(record(4)).encode() + b"\r\n\r\n"
         (tmp_path / "x.jsonl").write_bytes(made + json.dumps(record(5)).encode())
         assert [task.id for task in read(tmp_path / "x.jsonl")] == [4, 5]
         folder(tmp_path / "f" / "1", question_txt=b"\xef\xbb\xbfOne\r\nTwo\r\n")
         assert only(tmp_path / "f").question == "One\nTwo\n"
 
-    def test_memory_is_that_of_one_problem_and_not_of_all(self, tmp_path) -> None:
+    def test_memory_is_bounded_by_one_problem(self, tmp_path) -> None:
         large = {"inputs": ["1\n", "7 " * 500_000], "outputs": ["2", "4"]}
         records = [record(n, input_output=json.dumps(large)) for n in range(40)]
         path = lines(tmp_path / "x.jsonl", *records)
@@ -163,7 +161,7 @@ class TestForms:
 
 
 class TestTasks:
-    def test_a_function_is_called_with_its_arguments(self, tmp_path) -> None:
+    def test_function_is_called_with_its_arguments(self, tmp_path) -> None:
         starter = "def double(n):\n\t"
         made = record(input_output=json.dumps(CALLS), starter_code=starter)
         task = only(lines(tmp_path / "x.jsonl", made))
@@ -176,14 +174,14 @@ class TestTasks:
         task = only(lines(tmp_path / "x.jsonl", record(input_output=tests)))
         assert task.tests == (TaskTest("1\n2", "a\nb"), TaskTest("3", "c"))
 
-    def test_what_is_blank_or_unreadable_beside_the_tests_is_left_out(self, tmp_path) -> None:
+    def test_blank_or_unreadable_optional_fields_are_left_out(self, tmp_path) -> None:
         made = record(starter_code=" \n\t", solutions="[broken", url=None)
         task = only(lines(tmp_path / "x.jsonl", made))
         assert (task.starter_code, task.solutions, task.url) == ("", (), "")
         assert only(lines(tmp_path / "x.jsonl", record(solutions=""))).solutions == ()
         assert only(lines(tmp_path / "x.jsonl", record())).solutions == ("print(2 * int(input()))",)
 
-    def test_numbers_that_are_none_are_kept(self, tmp_path) -> None:
+    def test_nan_and_infinity_are_kept(self, tmp_path) -> None:
         tests = '{"fn_name": "f", "inputs": [[NaN], [-Infinity]], "outputs": [Infinity, NaN]}'
         task = only(lines(tmp_path / "x.jsonl", record(input_output=tests)))
         assert repr(from_record(to_record(task)).tests) == repr(task.tests)
@@ -211,7 +209,7 @@ class TestTasks:
             ({"question": "\udc00"}, "question is not Unicode"),
         ],
     )
-    def test_what_is_malformed_is_told_in_a_line_and_harms_no_other(
+    def test_malformed_record_is_described_in_one_line_without_affecting_others(
         self, tmp_path, fields, reason
     ) -> None:
         path = lines(tmp_path / "x.jsonl", record(8), record(9, **fields), record(10))
@@ -232,9 +230,7 @@ class TestTasks:
             (b"[" * 10**5, "the line is nested too deeply"),
         ],
     )
-    def test_a_line_that_cannot_be_read_has_an_id_that_is_free(
-        self, tmp_path, line, reason
-    ) -> None:
+    def test_unreadable_line_gets_a_free_id(self, tmp_path, line, reason) -> None:
         path = lines(tmp_path / "x.jsonl", record(2), record(1), line)
         *_, found = read(path)
         assert isinstance(found, Malformed)
@@ -251,20 +247,20 @@ class TestTasks:
             ({"input_output_json": "oops"}, "input_output is not JSON"),
         ],
     )
-    def test_a_folder_that_lacks_something_is_told_in_a_line(self, tmp_path, files, reason) -> None:
+    def test_incomplete_folder_is_described_in_one_line(self, tmp_path, files, reason) -> None:
         folder(tmp_path / "0005", **files)
         found = only(tmp_path)
         assert isinstance(found, Malformed)
         assert found.id == 5
         assert found.reason.startswith(reason)
 
-    def test_metadata_that_are_broken_are_none(self, tmp_path) -> None:
+    def test_broken_metadata_are_ignored(self, tmp_path) -> None:
         folder(tmp_path / "0005", metadata_json="{")
         assert (only(tmp_path).difficulty, only(tmp_path).url) == ("unknown", "")
 
 
 class TestSources:
-    def test_what_is_no_source_is_told_in_a_line(self, tmp_path) -> None:
+    def test_invalid_source_is_rejected_in_one_line(self, tmp_path) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "empty.jsonl").write_text("")
         (tmp_path / "prose.jsonl").write_text("This is no data.\nNor is this.\n")
@@ -276,7 +272,7 @@ class TestSources:
         with pytest.raises(CwmError, match=r"cannot be read \(not a gzipped file[^\n]*: give a "):
             read(tmp_path / "false.jsonl.gz")
 
-    def test_a_range_counts_within_a_difficulty(self, tmp_path) -> None:
+    def test_range_counts_within_a_difficulty(self, tmp_path) -> None:
         levels = ["interview", "competition", "interview", "introductory", "interview"]
         made = [record(10 + n, difficulty=level) for n, level in enumerate(levels)]
         tasks = read(lines(tmp_path / "x.jsonl", *made))
@@ -325,7 +321,7 @@ def tasks(draw: st.DrawFn) -> CodingTask:
 
 
 @given(tasks())
-def test_a_record_says_all_of_a_task(task: CodingTask) -> None:
+def test_record_round_trip_keeps_the_task(task: CodingTask) -> None:
     kept = json.loads(json.dumps(to_record(task)))
     again = from_record(kept)
     assert again == task
@@ -333,7 +329,7 @@ def test_a_record_says_all_of_a_task(task: CodingTask) -> None:
     assert digest(again) == digest(task)
 
 
-def test_a_checksum_changes_with_what_is_asked_and_not_with_solutions() -> None:
+def test_checksum_depends_on_the_question_but_not_on_solutions() -> None:
     first = digest(from_record(record()))
     assert digest(from_record(record(solutions=""))) == first
     changes = [{"number": 1}, {"question": "Halve it."}, {"difficulty": "competition"}]
@@ -343,13 +339,13 @@ def test_a_checksum_changes_with_what_is_asked_and_not_with_solutions() -> None:
     assert len(others | {first}) == 7
 
 
-def test_a_record_without_an_id_is_refused() -> None:
+def test_record_without_id_is_rejected() -> None:
     with pytest.raises(CwmError, match="it has no id"):
         from_record({"question": "?"})
 
 
 class TestShipped:
-    def test_there_are_twelve_of_three_difficulties_and_both_kinds(self) -> None:
+    def test_bundled_problems_cover_three_difficulties_and_both_kinds(self) -> None:
         ids = read(shipped()).ids
         assert [number for number, _ in ids] == list(range(12))
         levels = [level for _, level in ids]
@@ -360,7 +356,7 @@ class TestShipped:
         ]
         assert sum(bool(task.function) for task in read(shipped())) == 5
 
-    def test_each_is_small_and_shows_short_tests(self) -> None:
+    def test_bundled_problems_are_small_with_short_tests(self) -> None:
         for task in read(shipped()):
             place = shipped() / f"{task.id:04}"
             size = sum(file.stat().st_size for file in place.iterdir())
@@ -372,7 +368,7 @@ class TestShipped:
             assert bool(task.starter_code) == bool(task.function)
 
     @pytest.mark.long
-    def test_the_script_writes_the_same_bytes_again(self, tmp_path, capsys) -> None:
+    def test_script_writes_identical_bytes(self, tmp_path, capsys) -> None:
         shipped_problems.main(["--folder", str(tmp_path)])
         assert capsys.readouterr().out.count("kB") == 12
         made, kept = (
@@ -395,7 +391,7 @@ def sandbox():
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_every_right_solution_passes_every_test(sandbox, number) -> None:
+def test_right_solutions_pass_every_test(sandbox, number) -> None:
     task = read(shipped())[number]
     for program in task.solutions:
         judgement = judge(program, task, task.tests, sandbox)
@@ -419,7 +415,7 @@ def lasting(number):
 
 
 @pytest.mark.parametrize("number", [lasting(number) for number in range(12)])
-def test_every_wrong_solution_fails_a_test(hasty, number) -> None:
+def test_wrong_solutions_fail_a_test(hasty, number) -> None:
     """Within a second per test: the slow programs take far longer."""
     task = read(shipped())[number]
     for program in wrong(task):

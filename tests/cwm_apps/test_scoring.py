@@ -46,7 +46,7 @@ def random_outcomes(count, seed=0) -> list[ProblemOutcome]:
 @pytest.mark.parametrize(
     "solved, low, high", [(8, 0.4902, 0.9433), (0, 0.0, 0.2775), (10, 0.7225, 1.0)]
 )
-def test_the_interval_of_a_share_of_ten_is_wilsons(solved, low, high):
+def test_interval_of_a_share_is_wilson_interval(solved, low, high):
     found = interval([1.0] * solved + [0.0] * (10 - solved))
     assert found == pytest.approx((low, high), abs=5e-5)
 
@@ -62,7 +62,7 @@ def test_the_interval_of_a_share_of_ten_is_wilsons(solved, low, high):
     ids=["solved or not", "any share", "all or nothing in most", "mostly little"],
 )
 @pytest.mark.parametrize("count", [12, 100])
-def test_intervals_hold_the_true_mean_in_95_of_100_samples(draw, count):
+def test_intervals_contain_true_mean_in_95_of_100_samples(draw, count):
     draws = random.Random(5)
     mean = fmean(draw(draws) for _ in range(50_000))
     found = [interval([draw(draws) for _ in range(count)]) for _ in range(1500)]
@@ -76,13 +76,13 @@ def test_more_problems_narrow_the_interval():
     assert interval([0.5] * 4000) == pytest.approx((low, high))
 
 
-def test_a_problem_is_solved_only_if_public_tests_pass_too():
+def test_solved_problem_needs_public_tests_too():
     assert outcome(0, passed=4).strict
     assert not outcome(0, passed=3).strict
     assert not outcome(0, passed=4, public=(2, 3)).strict
 
 
-def test_a_problem_with_a_single_test_is_judged_by_it_and_counted():
+def test_problem_with_single_test_is_judged_by_it_and_counted():
     lone, failed = outcome(0, 0, 0, public=(1, 1)), outcome(1, 0, 0, public=(0, 1))
     assert (lone.strict, lone.share, lone.has_hidden) == (True, 1.0, False)
     assert (failed.strict, failed.share) == (False, 0.0)
@@ -91,7 +91,7 @@ def test_a_problem_with_a_single_test_is_judged_by_it_and_counted():
     assert found.test_case_average == pytest.approx(0.5)
 
 
-def test_difficulties_come_in_their_order_and_sum_up_to_all():
+def test_difficulties_are_ordered_and_sum_to_all():
     found = summary(random_outcomes(200))
     parts = found.by_difficulty
     assert list(parts) == ["introductory", "interview", "competition", "olympiad"]
@@ -100,14 +100,14 @@ def test_difficulties_come_in_their_order_and_sum_up_to_all():
     assert sum(part.cost for part in parts.values()) == pytest.approx(found.cost)
 
 
-def test_a_cost_that_is_unknown_makes_its_sums_unknown():
+def test_unknown_cost_makes_sums_unknown():
     found = summary([outcome(0, cost=1.5), outcome(1, cost=None, difficulty="competition")])
     assert found.cost is None
     assert found.by_difficulty["interview"].cost == 1.5
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-def test_the_order_of_outcomes_and_how_they_were_shared_out_do_not_matter(shuffler, cut):
+def test_summary_ignores_order_and_split_of_outcomes(shuffler, cut):
     every = random_outcomes(60)
     whole = summary(every)
     shuffler.shuffle(every)
@@ -115,13 +115,13 @@ def test_the_order_of_outcomes_and_how_they_were_shared_out_do_not_matter(shuffl
     assert summary(halves) == whole == summary(every)
 
 
-def test_no_outcomes_have_no_accuracy():
+def test_summary_of_no_outcomes_has_no_accuracy():
     found = summary([])
     assert (found.problems, found.strict_accuracy, found.test_case_average_95) == (0, None, None)
     assert (found.cost, found.by_difficulty) == (0.0, {})
 
 
-def test_pass_at_k_is_the_share_of_draws_with_a_right_program():
+def test_pass_at_k_is_share_of_draws_with_a_right_program():
     for n in range(1, 8):
         for c in range(n + 1):
             programs = [True] * c + [False] * (n - c)
@@ -132,12 +132,12 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_program():
 
 
 @pytest.mark.parametrize("n, c, k", [(3, 1, 4), (3, 4, 1), (3, 1, 0), (3, -1, 1)])
-def test_pass_at_k_of_more_programs_than_there_are_is_refused(n, c, k):
+def test_pass_at_k_rejects_more_programs_than_exist(n, c, k):
     with pytest.raises(ValueError, match=f"pass@{k}"):
         pass_at_k(n, c, k)
 
 
-def test_pass_at_k_counts_the_problems_that_have_as_many_programs():
+def test_pass_at_k_counts_only_problems_with_k_programs():
     verdicts = [[True, False], [False], [False, False, False, True]]
     found = list(pass_at(verdicts, (1, 2, 4, 100)))
     assert [(one.k, one.problems) for one in found] == [(1, 3), (2, 2), (4, 1)]
@@ -145,7 +145,7 @@ def test_pass_at_k_counts_the_problems_that_have_as_many_programs():
     assert all(one.interval.low <= one.value <= one.interval.high for one in found)
 
 
-def test_a_report_is_written_as_tables_and_as_an_object(tmp_path):
+def test_report_is_written_as_tables_and_json(tmp_path):
     every = random_outcomes(30)
     passes = tuple(pass_at([[True, False]], (1, 2)))
     skipped = {7: "no\ntests\x1b"}
@@ -165,15 +165,15 @@ def test_a_report_is_written_as_tables_and_as_an_object(tmp_path):
     assert "| GIF-MCTS, Llama 3 70B | 20 | 0.283 |" in words
 
 
-def test_published_figures_are_shown_only_when_asked_for():
+def test_published_figures_are_shown_only_on_request():
     report = coding_report("a model", random_outcomes(3))
     assert len(report.grids) == 1
     assert report.as_json()["published"] is None
     quoting = coding_report("a model", random_outcomes(3), is_published=True)
     assert len(quoting.as_json()["published"]["figures"]) == len(PUBLISHED)
-    assert any("own" in note and "tests" in note for note in quoting.notes)
+    assert any("differ" in note and "tests" in note for note in quoting.notes)
 
 
-def test_a_run_that_judged_nothing_can_be_reported(tmp_path):
+def test_run_without_judgements_can_be_reported(tmp_path):
     coding_report("nothing", (), skipped={1: "no tests"}).save(tmp_path)
     assert json.loads((tmp_path / "result.json").read_text())["strict_accuracy"] is None

@@ -49,7 +49,7 @@ WORKING = {
 }
 
 
-def test_what_a_script_prints_comes_back(console: Sandbox) -> None:
+def test_script_output_is_returned(console: Sandbox) -> None:
     found = {
         name: run_script(console, program, stdin) for name, (program, stdin, _) in WORKING.items()
     }
@@ -69,7 +69,7 @@ FAILING = {
 }
 
 
-def test_a_script_that_fails_says_how_and_keeps_what_it_printed(console: Sandbox) -> None:
+def test_failing_script_returns_failure_and_output(console: Sandbox) -> None:
     found = {}
     for name, (program, *_) in FAILING.items():
         text, failure = run_script(console, program)
@@ -77,7 +77,7 @@ def test_a_script_that_fails_says_how_and_keeps_what_it_printed(console: Sandbox
     assert found == FAILING
 
 
-def test_output_is_cut_where_the_limit_is(console: Sandbox) -> None:
+def test_output_is_cut_at_the_limit(console: Sandbox) -> None:
     printed, failure = run_script(console, "while True: print('x' * 1000)")
     assert failure is not None
     assert "File too large" in failure.message
@@ -85,31 +85,31 @@ def test_output_is_cut_where_the_limit_is(console: Sandbox) -> None:
     assert 1 << 15 < len(printed) <= 1 << 16
 
 
-def test_a_large_input_and_a_large_output_pass() -> None:
+def test_large_input_and_output_pass() -> None:
     with Sandbox(Limits(output_bytes=1 << 23)) as sandbox:
         text = "0123456789" * 500_000
         assert run_script(sandbox, "print(input(), end='')", text) == (text, None)
 
 
-def test_scripts_know_nothing_of_each_other(console: Sandbox) -> None:
+def test_scripts_do_not_affect_each_other(console: Sandbox) -> None:
     run_script(console, "import builtins, sys\nbuiltins.print = None\nsys.modules['left'] = 1")
     assert run_script(console, "import sys\nprint('left' in sys.modules)") == ("False\n", None)
 
 
-def test_the_same_seed_gives_the_same_chance(console: Sandbox) -> None:
+def test_same_seed_gives_same_random_numbers(console: Sandbox) -> None:
     program = "import random\nprint(random.random())"
     once, again, other = (run_script(console, program, seed=seed).text for seed in (1, 1, 2))
     assert once == again != other
 
 
-def test_a_program_of_endless_length_is_not_run(console: Sandbox) -> None:
+def test_too_long_program_is_not_run(console: Sandbox) -> None:
     printed, failure = run_script(console, "#" * (LONGEST_PROGRAM + 1))
     assert failure is not None
     assert (printed, failure.kind) == ("", "load_error")
 
 
 @pytest.mark.slow
-def test_where_a_program_hangs_is_the_loop_that_it_is_in():
+def test_hanging_program_reports_its_loop():
     hanging = "def spin(n):\n    while True:\n        n += 1\n        n -= 1\n\nspin(0)\n"
     with Sandbox(Limits(cpu_seconds=0.2)) as sandbox:
         lines = {run_script(sandbox, hanging).failure.line for _ in range(4)}

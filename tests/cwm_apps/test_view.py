@@ -54,9 +54,9 @@ def busy(problems=5000, over=120, working=8) -> CodingProgress:
     state = CodingProgress(f"cwm apps {HOSTILE}", problems)
     for number in range(over):
         ended = (SOLVED, UNSOLVED, SKIPPED, FAILED)[number % 4]
-        state.saw(ProblemState(number, "interview", ended, 4, 20, 0.5, 0.01))
+        state.record(ProblemState(number, "interview", ended, 4, 20, 0.5, 0.01))
     for number in range(over, over + working):
-        state.saw(searching(number, best=0.75, cost=0.25))
+        state.record(searching(number, best=0.75, cost=0.25))
     return state
 
 
@@ -71,7 +71,7 @@ def printed(*problems, of=12) -> list[str]:
     view = CodingView(console, erase=False)
     view.begins(state)
     for problem in problems:
-        state.saw(problem)
+        state.record(problem)
         view.advanced(problem)
     view.ends()
     return console.file.getvalue().splitlines()
@@ -79,7 +79,7 @@ def printed(*problems, of=12) -> list[str]:
 
 @pytest.mark.parametrize("width, height", [(40, 10), (40, 24), (80, 24), (200, 60), (10, 2)])
 @pytest.mark.parametrize("working", [0, 1, 8, 300])
-def test_the_picture_fits_and_ends_with_the_bar(width, height, working):
+def test_picture_fits_and_ends_with_progress_bar(width, height, working):
     lines = drawn(busy(working=working), width, height)
     assert len(lines) <= height - 1
     assert all(cell_len(line) <= width for line in lines)
@@ -87,46 +87,46 @@ def test_the_picture_fits_and_ends_with_the_bar(width, height, working):
     assert "120/" in lines[-1]
 
 
-def test_problems_in_flight_and_what_all_came_to_are_shown():
+def test_picture_shows_problems_in_flight_and_totals():
     lines = drawn(busy(working=2), 200, 24)
     assert lines[1].split() == ["0120", "3/20", "0.75", "searching", "introductory"]
     assert lines[-2] == ("30 solved · 2 in flight · $1.70 · 30 unsolved · 30 skipped · 30 failed")
     assert len(lines) == 5
 
 
-def test_forty_columns_have_room_for_what_a_problem_does_and_for_the_facts():
+def test_forty_columns_show_activity_and_totals():
     lines = drawn(busy(working=2), 40, 24)
     assert lines[1].startswith("0120    3/20  0.75  searching")
     assert lines[-2].startswith("30 solved · 2 in flight · $1.70")
 
 
-def test_problems_in_flight_without_room_are_counted():
+def test_problems_without_room_are_counted():
     lines = drawn(busy(working=300), 80, 12)
     assert len(lines) == 11
     assert lines[-3] == "293 more in flight"
 
 
-def test_a_problem_moves_from_in_flight_to_done():
+def test_problem_moves_from_in_flight_to_finished():
     state = CodingProgress("x", 2)
-    state.saw(searching(7))
-    state.saw(searching(7, completions=4))
+    state.record(searching(7))
+    state.record(searching(7, completions=4))
     assert [line.completions for line in state.working()] == [4]
-    state.saw(ProblemState(7, "interview", JUDGING))
+    state.record(ProblemState(7, "interview", JUDGING))
     assert [line.state for line in state.working()] == [JUDGING]
-    state.saw(ProblemState(7, "interview", SOLVED, 4, 20, 1.0, 0.5))
+    state.record(ProblemState(7, "interview", SOLVED, 4, 20, 1.0, 0.5))
     assert (state.working(), state.counts().ended[SOLVED], state.counts().over) == ([], 1, 1)
-    state.saw(ProblemState(8, "interview", UNSOLVED, cost=None))
+    state.record(ProblemState(8, "interview", UNSOLVED, cost=None))
     assert state.counts().cost is None
     assert "cost unknown" in drawn(state, 80, 24)[-2]
 
 
-def test_threads_lose_no_problem():
+def test_concurrent_threads_lose_no_problem():
     state = CodingProgress("x", 4000)
 
     def work(first):
         for number in range(first, first + 1000):
-            state.saw(searching(number))
-            state.saw(ProblemState(number, "interview", SOLVED))
+            state.record(searching(number))
+            state.record(ProblemState(number, "interview", SOLVED))
 
     threads = [threading.Thread(target=work, args=(1000 * part,)) for part in range(4)]
     for thread in threads:
@@ -136,19 +136,19 @@ def test_threads_lose_no_problem():
     assert (state.counts().ended[SOLVED], state.working()) == (4000, [])
 
 
-def test_problems_that_were_over_before_do_not_shorten_the_time_that_is_left():
+def test_problems_finished_before_do_not_shorten_estimated_time():
     state = busy(problems=200, over=100, working=0)
     console = terminal(200)
     picture = CodingPicture(state, console)
     picture.started -= 60
     assert "left" not in str(picture.lines(200, 24)[-1])
     for number in range(100, 110):
-        state.saw(searching(number))
-        state.saw(ProblemState(number, "interview", SOLVED))
+        state.record(searching(number))
+        state.record(ProblemState(number, "interview", SOLVED))
     assert str(picture.lines(200, 24)[-1]).endswith(" 110/200 · 1:00 · 9:00 left")
 
 
-def test_elsewhere_a_line_is_printed_when_a_problem_is_over():
+def test_plain_output_prints_a_line_per_finished_problem():
     assert printed(
         searching(7),
         ProblemState(7, "interview", SOLVED, 4, 20, 1.0, 0.02),
@@ -163,13 +163,13 @@ def test_elsewhere_a_line_is_printed_when_a_problem_is_over():
     ]
 
 
-def test_foreign_text_cannot_reach_the_terminal_of_lines():
+def test_untrusted_text_cannot_control_the_terminal():
     (line,) = printed(ProblemState(9, HOSTILE, FAILED, reason=HOSTILE))
     assert line.startswith("[1/12] 0009 ")
     assert not set(line) & set("\x1b\x07\r\u202e")
 
 
-def test_a_file_gets_lines_and_a_terminal_the_picture():
+def test_file_gets_lines_and_terminal_gets_picture():
     plain, screen = Console(file=StringIO()), terminal()
     for console in (plain, screen):
         view = CodingView(console, erase=False)
@@ -179,7 +179,7 @@ def test_a_file_gets_lines_and_a_terminal_the_picture():
     assert "120/5000" in screen.file.getvalue()
 
 
-def test_refreshing_takes_less_than_5_percent_of_a_core_whatever_is_over():
+def test_refresh_takes_less_than_5_percent_of_a_core():
     console = terminal(80, 24)
     picture = CodingPicture(busy(problems=5000, over=4000, working=1000), console)
     started = time.thread_time()
@@ -188,7 +188,7 @@ def test_refreshing_takes_less_than_5_percent_of_a_core_whatever_is_over():
     assert (time.thread_time() - started) / 40 * 4 < 0.05
 
 
-def test_the_report_fits_every_width():
+def test_report_fits_every_width():
     outcomes = [
         ProblemOutcome(
             id=number,
@@ -223,12 +223,12 @@ view.begins(state)
 for number in range(60):
     for step in range(3):
         event = ProblemState(number, "interview", "searching", step, 20, 0.5, 0.01)
-        state.saw(event)
+        state.record(event)
         view.advanced(event)
         time.sleep(0.005)
     print("\x1b[2J\x07\u202e" + "garbage" * 30)
     event = ProblemState(number, "interview", "solved", 3, 20, 1.0, 0.01)
-    state.saw(event)
+    state.record(event)
     view.advanced(event)
 view.ends()
 """
@@ -254,7 +254,7 @@ def in_a_terminal(width: int, height: int) -> tuple[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 200])
-def test_on_a_real_terminal_no_line_is_wider_and_the_last_picture_stays(width):
+def test_real_terminal_keeps_last_picture_within_its_width(width):
     output, status = in_a_terminal(width, 24)
     assert status == 0
     assert "garbage" in output
