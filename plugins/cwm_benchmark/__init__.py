@@ -1,4 +1,4 @@
-"""Search with many strategies and models in many environments, and compare: `cwm benchmark`."""
+"""Compare search strategies and models over many environments: `cwm benchmark`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.benchmark`."""
+    """Add the Python function `cwm.benchmark`."""
     return {"benchmark": "cwm_benchmark.benchmarking:benchmark"}
 
 
 @hookimpl
 def cwm_run_kinds() -> Mapping[str, str]:
-    """Offer the folders of benchmarks, whose jobs are run folders of their own."""
+    """Add the run kind of benchmarks, whose jobs are run folders of their own."""
     return {"benchmark": "cwm_benchmark.run:BenchmarkRun"}
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
-    """Add `cwm benchmark`."""
+    """Add the command `cwm benchmark`."""
     from cwm_benchmark.command import benchmark
 
     app.command("benchmark")(api.guarded(benchmark))

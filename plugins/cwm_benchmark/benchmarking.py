@@ -1,7 +1,7 @@
-"""Search with every strategy, model and seed in many environments, and compare.
+"""Search with every strategy, model and seed in many environments, and compare the results.
 
-`benchmark` is what `cwm benchmark` does. Its observer is told the `BenchmarkWork`, whose
-`standings` say how far every job is, and a `TaskEvent` for all that begins or is over.
+`benchmark` implements `cwm benchmark`. Its observer receives the `BenchmarkWork`, whose `standings`
+are the states of all jobs, and a `TaskEvent` for each start and end of a task.
 """
 
 import threading
@@ -65,24 +65,24 @@ from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import StorageError, placed
 from cwm_cli.runs.store import fresh_folder
 
-ERRANDS = {
+ENVIRONMENT_TASKS = {
     "prepare": "transitions of {}",
     "write": "a program of {} to start from",
     "ceiling": "the ceiling of {}",
     "oracle": "the oracle in {}",
 }
-"""What is done for an environment and not for one of its jobs, by kind of task."""
+"""Descriptions of the tasks for an environment that several jobs share, by kind of task."""
 
-LOOK_SECONDS = 60.0
-"""After so long the whole folder is looked at again, in case that others work on it, too."""
+RESCAN_SECONDS = 60.0
+"""Minimum time between scans of the whole folder, which other processes may change too."""
 
-LOOK_SHARE = 0.02
-"""The share of the time that this may take, however many jobs there are."""
+RESCAN_SHARE = 0.02
+"""Maximum share of the time spent on these scans, for any number of jobs."""
 
 
 @dataclass(frozen=True)
 class BenchmarkResult(Result):
-    """What a benchmark came to: a row per job, means over groups of them, tables and notes."""
+    """The result of a benchmark: a row per job, means over groups of jobs, tables and notes."""
 
     run: Path
     rows: Sequence[TrialRow]
@@ -90,13 +90,13 @@ class BenchmarkResult(Result):
     report: RunReport
 
     @property
-    def why_nothing(self) -> str | None:
-        """Why there is nothing of the first job, where there is nothing of any."""
+    def failure_reason(self) -> str | None:
+        """The reason of the first job if no job has a result, else None."""
         failed = all(row.state == "failed" or row.reason == NOTHING for row in self.rows)
         return self.rows[0].reason or "unknown" if failed else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm benchmark --json` prints."""
+        """Return the object that `cwm benchmark --json` prints."""
         return self.report.as_json()
 
 
@@ -135,18 +135,21 @@ def benchmark(
     ask: Ask | None = None,
     observer: Observer = SILENT,
 ) -> BenchmarkResult:
-    """Search with every strategy, model and seed in many environments, and compare.
+    """Search with every strategy, model and seed in many environments, and compare the results.
 
-    Arguments and defaults are those of `cwm benchmark`. Every job is a run folder of its
-    own, made by a process of its own: one that fails is left out of the means, counted, and
-    tried again when the same call continues. A shifted suite, or `shift`, gives environments
-    other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
-    them. With several numbers of `rows`, each number has its own jobs, which get the first train
-    rows of one recording. Searches with a language model begin with nothing unless `start` names a
-    program, so that no model gets credit for the work of another backend; `induction` has a row of
-    its own. The estimated cost of language models is reported first. If `ask` is given, it gets the
-    `CostEstimate`, and the benchmark starts only if it returns True. Raises `CwmError` for
-    mistakes of the user.
+    Arguments and defaults are the same as in `cwm benchmark`. Every job has its own process and run
+    folder. A failed job is counted, left out of the means, and retried when the same call
+    continues. A shifted suite, or `shift`, changes constants and rules of environments, `hide`
+    removes parts of observations, and `noise` disturbs environments. With several numbers of
+    `rows`, each number has its own jobs, which get the first train rows of one recording.
+
+    Searches with a language model start without a program unless `start` names one, so that no
+    model gets credit for the work of another backend; `induction` has its own row. The estimated
+    cost of language models is reported first. If `ask` is given, it receives the `CostEstimate`,
+    and the benchmark starts only if it returns True.
+
+    Raises:
+        CwmError: For mistakes of the user.
     """
     answers = choose_backend(backend, models)
     jobs, pairs = chosen_executor(executor, workers, options)
@@ -190,7 +193,7 @@ def benchmark(
     config.check(access, max_cost)
     chosen = find("backend", config.backend)
     header = BenchmarkHeader(config=config, terms=terms, caveat=chosen.caveat, remedy=chosen.remedy)
-    opened = _opened(header, None if run is None else placed(run), new=new)
+    opened = _open_run(header, None if run is None else placed(run), new=new)
     alike = ""
     if chosen.from_data and len(config.strategies) > 1:
         alike = (
@@ -203,11 +206,11 @@ def benchmark(
     verb = "continues" if opened.is_continued else "started"
     with opened:
         if chosen.is_language_model:
-            agreed(_estimate(opened.folder, header, access, jobs.workers), ask, observer)
+            agreed(_estimate_cost(opened.folder, header, access, jobs.workers), ask, observer)
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.place} {verb}", "Run")
         opened.report_repair(observer)
-        _work_observed(BenchmarkWork(opened, access, jobs, observer.note), observer)
+        _run_work(BenchmarkWork(opened, access, jobs, observer.note), observer)
         report = BenchmarkRun.report([opened])
         report.save(opened.folder)
     jobs_done = rows_of(opened)
@@ -215,10 +218,14 @@ def benchmark(
 
 
 class TaskEvent(NamedTuple):
-    """A task that was begun, or one that is over; `reason` says why it failed.
+    """The start or the end of a task.
 
-    One that `is_again` is to be begun once more, since it was lost or others work on it.
-    `changed` are the standings of the jobs that are in another state now.
+    Attributes:
+        task: The task.
+        over: Whether the task has ended.
+        reason: Why the task failed, None if it did not fail.
+        is_again: Whether the task will start again, because it was lost or another process does it.
+        changed: The jobs whose state has changed.
     """
 
     task: BenchmarkTask
@@ -228,15 +235,15 @@ class TaskEvent(NamedTuple):
     changed: tuple[TrialStanding, ...] = ()
 
 
-class Errand(NamedTuple):
-    """A task at work for an environment, such as its ceiling, and for how many seconds."""
+class RunningEnvironmentTask(NamedTuple):
+    """A running task for an environment, such as its ceiling, and its seconds so far."""
 
     task: BenchmarkTask
     seconds: float
 
 
-class _AtWork(NamedTuple):
-    """A task that a process does, since when, and its job's completions at that time."""
+class _RunningTask(NamedTuple):
+    """A running task, the time of its start, and its job's completions at that time."""
 
     task: BenchmarkTask
     begun: float
@@ -245,21 +252,21 @@ class _AtWork(NamedTuple):
 
 @dataclass
 class BenchmarkWork:
-    """A benchmark at work; whatever fails, the other jobs go on.
+    """The work on a benchmark. If a job fails, the other jobs continue.
 
-    `failed` says why tasks failed, by their keys; what failed before is tried again.
-    `is_stopping` is true once nothing is begun any more, since Ctrl-C was pressed, which
-    `told` hears in a line. What an event costs does not grow with the number of jobs.
+    `failed` contains the reason for each failed task by its key; tasks that failed in an earlier
+    session are retried. When Ctrl-C is pressed, `is_stopping` becomes true, no further task starts,
+    and `report` receives a line. The cost of an event does not grow with the number of jobs.
     """
 
     run: BenchmarkRun
     access: BenchmarkAccess
     executor: Executor
-    told: Callable[[str], None] = lambda words: None
+    report: Callable[[str], None] = lambda words: None
     failed: dict[str, str] = field(default_factory=dict, init=False)
     is_stopping: bool = field(default=False, init=False)
-    _under_way: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
-    _running: dict[str, _AtWork] = field(default_factory=dict, init=False)
+    _started: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
+    _running: dict[str, _RunningTask] = field(default_factory=dict, init=False)
     _tails: dict[int, JournalTail] = field(default_factory=dict, init=False)
     _machines: dict[int, str] = field(default_factory=dict, init=False)
     _times: TaskTimes = field(default_factory=TaskTimes, init=False)
@@ -268,14 +275,14 @@ class BenchmarkWork:
     def __post_init__(self) -> None:
         self._left = TasksLeft(self.run)
         self._standings = Standings(self.run.header.terms.budget)
-        self._looked, self._look_cost, self._read_at = time.monotonic(), 0.0, 0.0
+        self._last_scan, self._scan_seconds, self._read_at = time.monotonic(), 0.0, 0.0
         for place in range(len(self._left.trials)):
-            self._put(place, read=True)
+            self._update_job(place, read=True)
 
     def events(self) -> Generator[TaskEvent]:
-        """Do all that is left to do; yield what begins and what is over.
+        """Do all remaining tasks; yield starts and ends.
 
-        The first Ctrl-C lets finish what is at work, and raises `KeyboardInterrupt` then.
+        The first Ctrl-C lets running tasks finish, then raises `KeyboardInterrupt`.
         """
         try:
             with closing(
@@ -283,13 +290,13 @@ class BenchmarkWork:
             ) as carried:
                 for event in carried:
                     if not isinstance(event, Idle):
-                        yield self._took(event)
+                        yield self._handle(event)
         finally:
             with self._lock:
                 self._running = {}
 
     def measures(self) -> Measures:
-        """Return what a tracker keeps: jobs that are over, their mean score and the cost of all."""
+        """Return the measures for a tracker: finished jobs, their mean score and the total cost."""
         counts = self.counts()
         numbers = {
             "jobs": counts.over,
@@ -302,46 +309,50 @@ class BenchmarkWork:
         return Measures(counts.over, numbers)
 
     def standings(self) -> list[TrialStanding]:
-        """Return how far every job is; the journals of searches are read while they grow.
+        """Return the states of all jobs, including the progress of running searches.
 
-        A view may ask in a thread of its own, as it may ask for all that follows.
+        Like the methods below, it may be called from the thread of a view.
         """
         with self._lock:
             self._read()
             return self._standings.listed()
 
     def counts(self) -> StandingCounts:
-        """Return what all jobs come to so far."""
+        """Return the totals of all jobs so far."""
         with self._lock:
             self._read()
             return self._standings.counts()
 
     def shown(self, room: int) -> list[TrialStanding]:
-        """Choose the jobs that are shown where there is room for so many lines."""
+        """Return at most `room` jobs to show."""
         with self._lock:
             return self._standings.shown(room)
 
     def working(self) -> list[TrialStanding]:
-        """Return how far the searches and plays are that are at work."""
+        """Return the states of the running searches and plays."""
         with self._lock:
             self._read()
             tasks = [each.task for each in self._running.values() if each.task.kind in JOBS]
             return [self._standings.at(self._left.place_of(task.name)) for task in tasks]
 
-    def errands(self) -> list[Errand]:
-        """Return the tasks at work that are for an environment."""
+    def environment_tasks(self) -> list[RunningEnvironmentTask]:
+        """Return the running tasks for environments."""
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
-        return [Errand(task, now - begun) for task, begun, _ in running if task.kind in ERRANDS]
+        return [
+            RunningEnvironmentTask(task, now - begun)
+            for task, begun, _ in running
+            if task.kind in ENVIRONMENT_TASKS
+        ]
 
     @property
-    def to_come(self) -> int:
-        """How many tasks for environments are still to be begun, beside the jobs."""
-        return self._left.to_come
+    def environment_tasks_left(self) -> int:
+        """The number of tasks for environments that are ready to start."""
+        return self._left.environment_tasks_left
 
     def left_seconds(self) -> float | None:
-        """Guess how long everything takes, from tasks that are over and those at work."""
+        """Estimate the time left, from finished and running tasks, in seconds."""
         with self._lock:
             counts, now = self._standings.counts(), time.monotonic()
             running = [
@@ -356,62 +367,62 @@ class BenchmarkWork:
                 running,
                 searches=counts.to_search + self._collecting(counts),
                 plays=plays,
-                errands=self.to_come,
+                environment_tasks=self.environment_tasks_left,
                 workers=self.executor.workers or len(running),
             )
 
     @staticmethod
     def _collecting(counts: StandingCounts) -> int:
-        """Count the jobs that wait for what is being done for their environment."""
+        """Return the number of jobs that wait for a running task of their environment."""
         return sum(counts.states.get(WORKING[kind], 0) for kind in ("prepare", "write"))
 
     def _left_of(self, task: BenchmarkTask) -> float | None:
-        """Return what a search may still take at its pace."""
+        """Estimate the seconds left of a search from its rate."""
         if task.kind != "search":
             return None
         return self._standings.at(self._left.place_of(task.name)).left_seconds
 
     def _commands(self) -> Iterator[Command | None]:
-        """Yield what can be begun, None as long as that depends on what is under way."""
+        """Yield the tasks that can start, None while the next task depends on running tasks."""
         while True:
-            self._look_again()
+            self._rescan_if_due()
             task = self._left.take()
             if task is not None:
-                self._under_way[task.key] = task
+                self._started[task.key] = task
                 yield TaskWork(self.run, task, self.access).command()
-            elif self._under_way:
+            elif self._started:
                 yield None
             else:
                 return
 
-    def _took(self, event: Started | Postponed | Ended) -> TaskEvent:
-        """Take in what has become of a command."""
+    def _handle(self, event: Started | Postponed | Ended) -> TaskEvent:
+        """Update the state of the task that an event is about."""
         if isinstance(event, Started):
-            return self._begun(self._under_way[event.command.name])
+            return self._start(self._started[event.command.name])
         if isinstance(event, Ended):
-            return self._over(self._under_way.pop(event.name), event)
-        task = self._under_way[event.command.name]
+            return self._end(self._started.pop(event.name), event)
+        task = self._started[event.command.name]
         with self._lock:
             self._running.pop(task.key, None)
-        return TaskEvent(task, reason=event.reason, is_again=True, changed=self._changed(task))
+        return TaskEvent(task, reason=event.reason, is_again=True, changed=self._update_jobs(task))
 
-    def _begun(self, task: BenchmarkTask) -> TaskEvent:
-        """Write down that a process works on a task."""
+    def _start(self, task: BenchmarkTask) -> TaskEvent:
+        """Record that a process works on a task."""
         completions = 0
         with self._lock:
             if task.kind in JOBS:
                 tail = self._tail(self._left.place_of(task.name))
                 tail.read()
                 completions = tail.completions
-            self._running[task.key] = _AtWork(task, time.monotonic(), completions)
-        return TaskEvent(task, changed=self._changed(task))
+            self._running[task.key] = _RunningTask(task, time.monotonic(), completions)
+        return TaskEvent(task, changed=self._update_jobs(task))
 
-    def _over(self, task: BenchmarkTask, ended: Ended) -> TaskEvent:
-        """Write down that a task is over."""
+    def _end(self, task: BenchmarkTask, ended: Ended) -> TaskEvent:
+        """Record the end of a task."""
         self.run.bring(task)
         with self._lock:
             at_work = self._running.pop(task.key)
-            is_done = self._left.saw(task)
+            is_done = self._left.record_end(task)
         reason = ended.reason or (None if is_done else LOST)
         if task.kind in JOBS and ended.place:
             self._machines[self._left.place_of(task.name)] = ended.place
@@ -427,34 +438,34 @@ class BenchmarkWork:
         if reason:
             self.failed[task.key] = reason
         else:
-            self._times.saw(task.kind, time.monotonic() - at_work.begun)
-        return TaskEvent(task, over=True, reason=reason, changed=self._changed(task))
+            self._times.record(task.kind, time.monotonic() - at_work.begun)
+        return TaskEvent(task, over=True, reason=reason, changed=self._update_jobs(task))
 
     def _stopping(self, running: int) -> None:
-        """Say that nothing is begun any more."""
+        """Report that no further task starts."""
         self.is_stopping = True
-        self.told(stopping_words(running))
+        self.report(stopping_words(running))
 
-    def _look_again(self) -> None:
-        """Look at the whole folder from time to time: others may have worked on it."""
+    def _rescan_if_due(self) -> None:
+        """Scan the whole folder from time to time, because other processes may work on it."""
         now = time.monotonic()
-        if now - self._looked < max(LOOK_SECONDS, self._look_cost / LOOK_SHARE):
+        if now - self._last_scan < max(RESCAN_SECONDS, self._scan_seconds / RESCAN_SHARE):
             return
-        self.look()
+        self.rescan()
 
-    def look(self) -> None:
-        """Look at everything that is not finished."""
+    def rescan(self) -> None:
+        """Read the state of all unfinished jobs from the folder."""
         began = time.monotonic()
         with self._lock:
-            self._left.look()
+            self._left.rescan()
             for place in range(len(self._left.trials)):
                 if not self._standings.at(place).is_over:
-                    self._put(place, read=True)
-        self._looked = time.monotonic()
-        self._look_cost = self._looked - began
+                    self._update_job(place, read=True)
+        self._last_scan = time.monotonic()
+        self._scan_seconds = self._last_scan - began
 
-    def _changed(self, task: BenchmarkTask) -> tuple[TrialStanding, ...]:
-        """Find out what has become of the jobs that a task is for; return those that changed."""
+    def _update_jobs(self, task: BenchmarkTask) -> tuple[TrialStanding, ...]:
+        """Update the jobs that a task is for; return the jobs whose state changed."""
         if task.kind in JOBS:
             places: Sequence[int] = (self._left.place_of(task.name),)
         elif task.kind in ("prepare", "write"):
@@ -465,11 +476,11 @@ class BenchmarkWork:
             return tuple(
                 self._standings.at(place)
                 for place in places
-                if self._put(place, read=task.kind in JOBS)
+                if self._update_job(place, read=task.kind in JOBS)
             )
 
-    def _put(self, place: int, *, read: bool = False) -> bool:
-        """Find out how far a job is, reading its journal if asked; say if its state changed."""
+    def _update_job(self, place: int, *, read: bool = False) -> bool:
+        """Update a job, with its journal if `read`; return whether its state changed."""
         trial, state, tail = self._left.trials[place], self._state(place), self._tail(place)
         if read:
             tail.read()
@@ -491,29 +502,29 @@ class BenchmarkWork:
             tail.reused,
             self._machines.get(place, ""),
         )
-        before = self._standings.put(place, standing)
+        before = self._standings.update(place, standing)
         return before is None or before.state != state
 
     def _read(self) -> None:
-        """Read the journals of running searches, unless they were read a moment ago."""
+        """Read the journals of running searches, unless the last reading is recent."""
         now = time.monotonic()
         if now - self._read_at < seconds_between_reads(self.run.folder):
             return
         self._read_at = now
         for task, _, _ in self._running.values():
             if task.kind == "search":
-                with suppress(StorageError):  # it is only to be looked at
+                with suppress(StorageError):  # only the display of progress needs it
                     self.run.bring(task)
-                self._put(self._left.place_of(task.name), read=True)
+                self._update_job(self._left.place_of(task.name), read=True)
 
     def _tail(self, place: int) -> JournalTail:
-        """Return the tail of the journal of a job."""
+        """Return the journal reader of a job."""
         if place not in self._tails:
             self._tails[place] = JournalTail(self.run.trial_folder(self._left.trials[place]))
         return self._tails[place]
 
     def _state(self, place: int) -> str:
-        """Say what a job is doing."""
+        """Return the state of a job."""
         trial = self._left.trials[place]
         for task in _tasks(trial):
             if task.key in self._running:
@@ -526,17 +537,17 @@ class BenchmarkWork:
         return TO_PLAY if self._left.is_to_play(place) and not play_failed else FINISHED
 
     def _reason(self, trial: Trial) -> str | None:
-        """Say why a job failed, None if it did not."""
+        """Return the reason why a job failed, None if it did not fail."""
         keys = (task.key for task in _tasks(trial) if task.kind != "play")
         return next((self.failed[key] for key in keys if key in self.failed), None)
 
 
 JOBS = ("search", "play")
-"""The kinds of tasks that a job consists of."""
+"""The kinds of tasks of a job."""
 
 
 def _tasks(trial: Trial) -> tuple[BenchmarkTask, ...]:
-    """Return the tasks that a job consists of or waits for."""
+    """Return the tasks of a job and the tasks that it waits for."""
     return (
         BenchmarkTask("search", trial.name),
         BenchmarkTask("play", trial.name),
@@ -545,8 +556,8 @@ def _tasks(trial: Trial) -> tuple[BenchmarkTask, ...]:
     )
 
 
-def _opened(header: BenchmarkHeader, named: Path | None, *, new: bool) -> BenchmarkRun:
-    """Return the named benchmark, the newest unfinished one of equal choices, or a new one."""
+def _open_run(header: BenchmarkHeader, named: Path | None, *, new: bool) -> BenchmarkRun:
+    """Return the named benchmark, the newest unfinished one with equal choices, or a new one."""
     if named is None and not new:
         for known in BenchmarkRun.find_equal(header.config):
             if BenchmarkRun(known.folder, header).left():
@@ -556,10 +567,10 @@ def _opened(header: BenchmarkHeader, named: Path | None, *, new: bool) -> Benchm
     return BenchmarkRun.begin(folder, header)
 
 
-def _estimate(
+def _estimate_cost(
     folder: Path, header: BenchmarkHeader, access: BenchmarkAccess, workers: int
 ) -> CostEstimate:
-    """Say what the jobs that are left will take; what is done already has been paid for."""
+    """Estimate the cost of the remaining jobs, without the completions that exist."""
     run, config, terms = BenchmarkRun(folder, header), header.config, header.terms
     jobs, left, spent = Counter[str](), Counter[str](), 0.0
     for trial in config.trials:
@@ -570,7 +581,7 @@ def _estimate(
         if trial.model in config.models and rest and not run.is_settled(run.trial_result(trial)):
             jobs[trial.model] += 1
             left[trial.model] += rest
-    to_come = [
+    searches = [
         SearchesToCome(
             model,
             backend_of(config.choices(config.strategies[0], model, terms, access)),
@@ -580,15 +591,15 @@ def _estimate(
         for model in config.models
     ]
     return estimated(
-        to_come,
+        searches,
         in_flight=min(workers, sum(jobs.values())) * terms.parallel,
         left=None if terms.max_cost is None else terms.max_cost - spent,
         folders=[run.trial_folder(trial) for trial in config.trials],
     )
 
 
-def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
-    """Do what is left to do; whatever ends it, what was found is kept."""
+def _run_work(work: BenchmarkWork, observer: Observer) -> None:
+    """Do the remaining tasks and report their progress. Results are kept if an error ends it."""
     work.run.begin_spending()
     observer.begins(work)
     try:

@@ -1,4 +1,4 @@
-"""`cwm benchmark`: search for programs of many environments, and compare what was found."""
+"""`cwm benchmark`: search for programs of many environments, and compare the results."""
 
 from __future__ import annotations
 
@@ -192,6 +192,6 @@ def benchmark(
         **programs,
     )
     print_report(result.report, json=json)
-    if result.why_nothing:
-        words = f"every job failed; the first: {result.why_nothing}"
+    if result.failure_reason:
+        words = f"every job failed; the first: {result.failure_reason}"
         raise CwmError(f"{words} (the same command tries again)")

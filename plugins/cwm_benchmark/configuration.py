@@ -1,4 +1,4 @@
-"""What a benchmark is: its choices, the terms on which it goes on, its jobs and their tasks."""
+"""The configuration of a benchmark: its choices, its terms, its jobs and their tasks."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from cwm_cli.registry import environment, find, read_options
 from cwm_cli.runs.store import RunHeader
 
 START_OPTION = "search.start="
-"""The option behind `--start`."""
+"""The option that `--start` sets."""
 
 Group = Literal["discrete", "continuous", "text"]
 """The kinds of environments."""
@@ -43,12 +43,11 @@ class Trial(NamedTuple):
 
 
 class BenchmarkTask(NamedTuple):
-    """Something that a process does: for an environment, or for the trial of that name.
+    """A task of one process: for an environment, or for the trial with the given name.
 
-    "prepare" makes an environment and records its data, "write" has a program of it
-    written for backends that start from one, "search" and "play" are for a trial,
-    "ceiling" and "oracle" say what can be reached in an environment; `planner` is
-    that of an oracle.
+    "prepare" creates an environment and records its data. "write" writes its program for
+    backends that start from a program. "search" and "play" are for a trial. "ceiling" and "oracle"
+    measure the best possible results in an environment; `planner` is the planner of the oracle.
     """
 
     kind: str
@@ -62,7 +61,7 @@ class BenchmarkTask(NamedTuple):
 
 
 class BenchmarkConfig(BaseModel):
-    """The choices that make a benchmark what it is; it is continued only under the same ones."""
+    """The choices that identify a benchmark. It continues only with equal choices."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +70,7 @@ class BenchmarkConfig(BaseModel):
     models: tuple[str, ...] = ("",)
     backend: str
     baseline: str = ""
-    """The offline backend that gets a row of its own beside language models, or ""."""
+    """The offline backend that gets its own row next to language models, or ""."""
     seeds: int = 1
     options: tuple[str, ...] = ()
     temperature: float | None = None
@@ -79,7 +78,7 @@ class BenchmarkConfig(BaseModel):
     metric: str = "accuracy"
     data_seed: int = 0
     rows: tuple[int, ...] = ()
-    """Numbers of train rows in rising order, each with jobs of its own; empty for all rows."""
+    """Numbers of train rows in rising order, each with its own jobs; empty for all rows."""
     max_steps: int | None = None
     shift: int | None = None
     hide: tuple[str, ...] = ()
@@ -99,7 +98,7 @@ class BenchmarkConfig(BaseModel):
 
     @property
     def trials(self) -> list[Trial]:
-        """The jobs: all strategies of an environment, then the next; the baseline comes last."""
+        """The jobs, ordered by environment. The baseline is last."""
         sizes = self.rows or (0,)
         sets = (self.environments, self.strategies, self.models, sizes, range(self.seeds))
         baseline = [
@@ -117,17 +116,17 @@ class BenchmarkConfig(BaseModel):
 
     @cached_property
     def needs_programs(self) -> bool:
-        """Whether a program of each environment has to be there first, for the backend."""
+        """Whether the backend needs a program of each environment first."""
         option = find("backend", self.backend).starts_from
         keys = {pair.partition("=")[0] for pair in self.options}
         return bool(option) and not keys & {option, f"backend.{option}"}
 
     def options_of(self, strategy: str) -> list[str]:
-        """Return the options that are for a strategy, or for all."""
+        """Return the options for a strategy, including the options for all strategies."""
         return [pair for pair in self.options if self._takes(strategy, pair)]
 
     def check(self, access: "BenchmarkAccess", max_cost: float | None) -> None:
-        """Refuse at once what any search would refuse, and options that nobody has."""
+        """Raise for choices that any search would reject, and for unknown options."""
         for name in self.environments:
             check_shift(environment(name), self.shift)
             if self.hide or self.noise:
@@ -138,7 +137,7 @@ class BenchmarkConfig(BaseModel):
         terms = BenchmarkTerms(max_cost=max_cost)
         for strategy, model in product(self.strategies, self.models):
             choices = self.choices(strategy, model, terms, access)
-            if self.needs_programs:  # and its backend cannot be made before they are there
+            if self.needs_programs:  # the backend cannot be created before its programs
                 check_names(choices)
             else:
                 check_choices(choices)
@@ -146,7 +145,7 @@ class BenchmarkConfig(BaseModel):
     def choices(
         self, strategy: str, model: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
     ) -> Choices:
-        """Return the choices of a search; the baseline takes its model's place."""
+        """Return the choices of a search. The name of the baseline may replace the model."""
         chosen = Choices(
             strategy=strategy,
             backend=self.backend,
@@ -176,7 +175,7 @@ class BenchmarkConfig(BaseModel):
         )
 
     def _takes(self, strategy: str, pair: str, backend: str = "") -> bool:
-        """Whether an option is for a strategy or for all; a value that is refused raises."""
+        """Return whether an option is for a strategy or for all. An invalid value raises."""
         try:
             read_options([pair], owners_of(strategy, backend or self.backend))
         except UnknownNameError:
@@ -185,10 +184,15 @@ class BenchmarkConfig(BaseModel):
 
 
 class BenchmarkTerms(BaseModel):
-    """How far a benchmark goes; other terms may be given when it is continued.
+    """The limits of a benchmark, which may change when it continues.
 
-    `parallel` completions of each search are in flight. All of them together cost `max_cost` US
-    dollars at most. If `episodes` is None, the number of episodes depends on their length.
+    Attributes:
+        budget: Maximum number of completions per search.
+        parallel: Completions in flight per search.
+        max_cost: Cost limit of all searches together, in US dollars.
+        plan: Whether to play with the best programs.
+        episodes: Number of episodes to play; if None, it depends on their length.
+        ceilings: Whether to score the true environments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -202,9 +206,9 @@ class BenchmarkTerms(BaseModel):
 
 
 class BenchmarkAccess(BaseModel):
-    """Settings that jobs get from the command and that no file holds.
+    """Settings that jobs get from the command and that no file contains.
 
-    `private` are the options with credentials, by the form that the configuration holds.
+    `private` maps options without credentials, as in the configuration, to the complete options.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -221,7 +225,7 @@ class BenchmarkAccess(BaseModel):
 
 
 class BenchmarkHeader(RunHeader[BenchmarkConfig]):
-    """What a benchmark begins with; the terms are those of the last command.
+    """The header of a benchmark. The last command sets the terms.
 
     `caveat` is a warning about all answers of the backend. `remedy` is the advice of the backend
     if no program runs.
@@ -234,14 +238,14 @@ class BenchmarkHeader(RunHeader[BenchmarkConfig]):
 
 
 def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:
-    """Return the environments that were named, or those of a suite, each once."""
+    """Return the named environments, or the environments of the suite, each once."""
     if not named and suite not in SUITES:
         raise UnknownNameError("suite", suite, SUITES)
     return tuple(dict.fromkeys(named or SUITES[suite]))
 
 
 def sizes_of(rows: str | Sequence[int]) -> tuple[int, ...]:
-    """Return numbers of train rows in rising order, each once; "100,300" is text of `--rows`."""
+    """Return numbers of train rows in rising order, each once; `--rows` gives "100,300" as text."""
     try:
         given = [int(word) for word in rows.split(",")] if isinstance(rows, str) else [*rows]
     except ValueError:
@@ -253,11 +257,11 @@ def sizes_of(rows: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def shift_of(suite: str, named: Sequence[str], seed: int | None) -> int | None:
-    """Return the seed of the shift that was named, or that of a shifted suite."""
+    """Return the named seed of the shift, or the seed of a shifted suite."""
     return 0 if seed is None and not named and suite in SHIFTED else seed
 
 
 def slug(text: str) -> str:
-    """Return a text as part of a file name; two texts never become the same."""
+    """Return a text as part of a file name. Different texts have different results."""
     safe = re.sub(r"[^\w.-]+", "-", text)
     return safe if safe == text else f"{safe}-{sha256(text.encode()).hexdigest()[:6]}"

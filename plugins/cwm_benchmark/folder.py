@@ -29,14 +29,18 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.spending import open_spending
 
 AUTOMATIC = "auto"
-"""With this planner the oracle plays, and again with that of a model where they differ."""
+"""The first planner of the oracle. If a model's planner differs, the oracle plays again."""
 
 
 class TaskRecord(BaseModel):
-    """A line of the journal: a task that is over, and why it failed, if it did.
+    """A line of the journal: a task that has ended.
 
-    `peak_memory` is in bytes, as its executor tells it and `cpu_seconds`, and `place` the machine
-    that it ran on.
+    Attributes:
+        task: Key of the task.
+        reason: Why the task failed, None if it did not fail.
+        peak_memory: Peak memory in bytes, as measured by the executor.
+        place: Machine that ran the task.
+        cpu_seconds: Processor time, as measured by the executor.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +53,7 @@ class TaskRecord(BaseModel):
 
 
 class PreparedFacts(BaseModel):
-    """What was found out about an environment, as far as it is read again."""
+    """The facts about an environment that the benchmark needs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,9 +61,9 @@ class PreparedFacts(BaseModel):
 
 
 class CeilingFacts(BaseModel):
-    """What the true environment scores on its own data, None where that cannot be said.
+    """Scores of the true environment on its own data, None if they cannot be computed.
 
-    With memory it goes on from its own state along an episode.
+    With memory, the environment continues from its own state along an episode.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -93,7 +97,7 @@ class PlayFacts(BaseModel):
 
 
 class SearchFacts(CeilingFacts):
-    """What came of a search, as far as it is read again."""
+    """The result of a search, reduced to the fields that the benchmark needs."""
 
     program: str | None = None
     failure: Failure | None = None
@@ -109,17 +113,17 @@ class SearchFacts(CeilingFacts):
 
 
 class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
-    """The folder of a benchmark, below which each trial has a run folder of its own.
+    """The folder of a benchmark, with a run folder for each trial.
 
-    Beside them are `data`, what tasks found in `outcomes`, what their processes
-    printed in `logs`, and the journal, which says what failed.
+    It also contains the recorded `data`, the `outcomes` of tasks, the `logs` of their processes,
+    and the journal of ended tasks with their failures.
     """
 
     kind = "benchmark"
     header_type = BenchmarkHeader
     record_type = TaskRecord
     patience: ClassVar[float] = 10.0
-    """For the processes of a benchmark that was killed, which end when they notice."""
+    """Seconds to wait for the lock: processes of a killed benchmark end when they notice it."""
 
     @property
     def config(self) -> BenchmarkConfig:
@@ -127,75 +131,75 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         return self.header.config
 
     def trial_folder(self, trial: Trial) -> Path:
-        """Where the run of a trial is."""
+        """Return the folder of the run of a trial."""
         return self.folder / trial.name
 
     def program_folder(self, environment: str) -> Path:
-        """Where the run is that writes the program of an environment."""
+        """Return the folder of the run that writes the program of an environment."""
         return self.folder / "programs" / slug(environment)
 
     def data_file(self, environment: str) -> Path:
-        """Where the transitions of an environment are."""
+        """Return the file with the transitions of an environment."""
         return self.folder / "data" / f"{slug(environment)}.npz"
 
     @property
     def spending_file(self) -> Path:
-        """What all jobs may spend together, and when (`cwm_cli.search.spending`)."""
+        """The file that limits the cost of all jobs together (`cwm_cli.search.spending`)."""
         return self.folder / "spending.json"
 
     def begin_spending(self) -> None:
-        """Say what jobs may spend from now on; what they spent before counts."""
+        """Set the cost limit of all jobs. Earlier costs count."""
         open_spending(self.spending_file, self.header.terms.max_cost, self._recorded_cost)
 
     def _recorded_cost(self) -> float:
-        """Add up what the journals of all jobs say."""
+        """Return the total cost in the journals of all jobs."""
         tails = [JournalTail(self.trial_folder(trial)) for trial in self.config.trials]
         for tail in tails:
             tail.read()
         return sum(tail.known_cost for tail in tails)
 
     def out_of_money(self) -> list[Trial]:
-        """Return the trials that were stopped for want of money, and go on with more of it."""
+        """Return the trials that stopped at the cost limit and would continue with a higher one."""
         results = ((trial, self.trial_result(trial)) for trial in self.config.trials)
         limit = self.header.terms.max_cost
         return [t for t, r in results if r and r.out_of_money and r.max_cost == limit]
 
     def log_file(self, task: BenchmarkTask) -> Path:
-        """Where the process of a task prints."""
+        """Return the log file of the process of a task."""
         return self.folder / "logs" / f"{task.key}.txt"
 
     def prepared(self, environment: str) -> PreparedFacts | None:
-        """Read what is known of an environment; what is damaged is found out again."""
-        return read_found(self._found(BenchmarkTask("prepare", environment)), PreparedFacts)
+        """Read the facts about an environment, None if they are missing or damaged."""
+        return read_found(self._outcome_file(BenchmarkTask("prepare", environment)), PreparedFacts)
 
     def ceiling_of(self, environment: str) -> CeilingFacts | None:
-        """Read what can be reached in an environment."""
-        return read_found(self._found(BenchmarkTask("ceiling", environment)), CeilingFacts)
+        """Read the scores of the true environment."""
+        return read_found(self._outcome_file(BenchmarkTask("ceiling", environment)), CeilingFacts)
 
-    def _found(self, task: BenchmarkTask) -> Path:
-        """Where a task writes down what it found, but for searches, which have a run."""
+    def _outcome_file(self, task: BenchmarkTask) -> Path:
+        """Return the file with the outcome of a task. Searches have a run folder instead."""
         return self.folder / "outcomes" / f"{task.key}.json"
 
     def keep(self, task: BenchmarkTask, found: Mapping[str, Any]) -> None:
-        """Write down what a task found."""
-        write_object(self._found(task), found)
-        send(self._found(task))
+        """Save the outcome of a task."""
+        write_object(self._outcome_file(task), found)
+        send(self._outcome_file(task))
 
     def bring(self, task: BenchmarkTask) -> None:
-        """Bring what tells how far a task is, where the benchmark is kept on an object store."""
-        searched = self._searched(task)
+        """Download the progress of a task if the benchmark is on an object store."""
+        searched = self._search_folder(task)
         if searched is None:
-            bring(self._found(task))
+            bring(self._outcome_file(task))
         elif storage := storage_of(searched):
             storage.bring(light=True)
 
     def bring_for(self, task: BenchmarkTask) -> None:
-        """Bring what a task needs to be done on this machine, and what it has found so far."""
+        """Download the files that a task needs on this machine, and its results so far."""
         if storage_of(self.folder) is None:
             return
         environments = {trial.name: trial.environment for trial in self.config.trials}
         environment = environments.get(task.name, task.name)
-        searched = self.folder / task.name if task.kind == "play" else self._searched(task)
+        searched = self.folder / task.name if task.kind == "play" else self._search_folder(task)
         if searched is not None:
             placed(searched)
         if task.kind in ("search", "write", "ceiling"):
@@ -203,27 +207,27 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         if task.kind == "search" and self.config.needs_programs:
             placed(self.program_folder(environment))
 
-    def _searched(self, task: BenchmarkTask) -> Path | None:
-        """Where the run of a task is, None if it has none."""
+    def _search_folder(self, task: BenchmarkTask) -> Path | None:
+        """Return the folder of the search run of a task, None if it has none."""
         if task.kind == "search":
             return self.folder / task.name
         return self.program_folder(task.name) if task.kind == "write" else None
 
-    def ended(self) -> dict[str, TaskRecord]:
-        """Return how tasks ended when they were done last, by their keys."""
+    def last_records(self) -> dict[str, TaskRecord]:
+        """Return the last record of each task by its key."""
         return {record.task: record for record in self.records()}
 
     def failures(self) -> dict[str, str]:
-        """Return why tasks failed, by their keys; one that was done later has not failed."""
-        last = self.ended().items()
+        """Return the failure reasons of tasks by their keys. A later success removes a failure."""
+        last = self.last_records().items()
         return {task: record.reason for task, record in last if record.reason is not None}
 
     def trial_result(self, trial: Trial) -> SearchFacts | None:
-        """Read what came of a trial."""
+        """Read the result of a trial."""
         return read_found(self.trial_folder(trial) / RESULT, SearchFacts)
 
     def program_result(self, environment: str) -> SearchFacts | None:
-        """Read what came of the writing of a program of an environment."""
+        """Read the result of the search that wrote a program of an environment."""
         return read_found(self.program_folder(environment) / RESULT, SearchFacts)
 
     def digest(self, trial: Trial) -> str:
@@ -243,36 +247,36 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         return ended or result.completions >= terms.budget
 
     def play_of(self, trial: Trial) -> PlayFacts | None:
-        """Return what the present program of a trial came to in as many episodes as are asked."""
+        """Return the play of a trial's current program, None if episodes are missing."""
         found = self.played(BenchmarkTask("play", trial.name))
         return found if found and found.program_digest == self.digest(trial) else None
 
     def oracle_of(self, environment: str, planner: str | None) -> PlayFacts | None:
-        """Return what the oracle with a model's planner came to, or what stands in for it."""
+        """Return the result of the oracle with a model's planner, or with the automatic planner."""
         tasks = (BenchmarkTask("oracle", environment, p) for p in (planner, AUTOMATIC) if p)
         return next(filter(None, map(self.played, tasks)), None)
 
     def played(self, task: BenchmarkTask) -> PlayFacts | None:
-        """Read what was played, if that is enough episodes."""
-        found = read_found(self._found(task), PlayFacts)
+        """Read the result of a played task, None if it has fewer episodes than wanted."""
+        found = read_found(self._outcome_file(task), PlayFacts)
         if found is None:
             return None
         fewest, wanted = min(len(found.returns), len(found.random_returns)), self.wanted(found)
         return found if wanted is not None and fewest >= wanted else None
 
     def wanted(self, found: PlayFacts) -> int | None:
-        """Return how many episodes the benchmark plays, None if that is not known yet."""
+        """Return the number of episodes that the benchmark plays, None if it is unknown yet."""
         return self.header.terms.episodes or found.usual_episodes
 
     def left(self, failed: Collection[str] = ()) -> list[BenchmarkTask]:
-        """Return the tasks that can be begun, the most urgent first, without those that failed.
+        """Return the tasks that can start, the most urgent first, without failed tasks.
 
-        Searches come first; what concerns an environment only fills the gaps.
+        Searches are first; tasks for environments only use idle processes.
         """
         return [task for task in TasksLeft(self).listed() if task.key not in failed]
 
     def summary(self) -> RunSummary:
-        """Say what is compared, and how many jobs are over."""
+        """Summarize the compared choices and the number of finished jobs."""
         config = self.config
         results = [self.trial_result(trial) for trial in config.trials]
         over = [result for result in results if result and self.is_settled(result)]
@@ -292,7 +296,7 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
 
 @dataclass
 class _EnvironmentFacts:
-    """What the folder says of an environment; `oracles` by the planners that were asked for."""
+    """The state of an environment in the folder; `oracles` contains results by planner."""
 
     is_prepared: bool = False
     is_written: bool = False
@@ -301,7 +305,7 @@ class _EnvironmentFacts:
 
 
 class _TrialFacts(NamedTuple):
-    """What the folder says of a trial, as far as it decides what is to be done for it."""
+    """The state of a trial in the folder, as needed to choose its next task."""
 
     is_settled: bool = False
     has_program: bool = False
@@ -310,7 +314,7 @@ class _TrialFacts(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A task that can be begun; the smallest is the most urgent."""
+    """A task that can start. The smallest one is the most urgent."""
 
     rank: int
     place: int
@@ -318,23 +322,23 @@ class _Ready(NamedTuple):
     task: BenchmarkTask
 
 
-SEARCHES, BESIDES = 0, 1
-"""The ranks of tasks: on the way to what a trial comes to, and what only fills the gaps."""
+FOR_TRIAL, FOR_ENVIRONMENT = 0, 1
+"""The ranks of tasks: tasks that a trial waits for precede optional tasks for environments."""
 
 
 class TasksLeft:
-    """The tasks of a benchmark that are left to do.
+    """The remaining tasks of a benchmark.
 
-    What the folder says is read once. After a task only what it touched is looked at again, so
-    that what an event costs does not grow with the number of jobs; `look` reads all that may
-    have changed by the hand of others.
+    The folder is read once. After a task, only the files that it may have changed are read again,
+    so that the cost of an event does not grow with the number of jobs. `rescan` reads everything
+    that other processes may have changed.
     """
 
     def __init__(self, run: BenchmarkFolder) -> None:
         self.run = run
         self.trials = run.config.trials
-        self.to_come = 0
-        """How many of the tasks that can be begun are for an environment, not on the way."""
+        self.environment_tasks_left = 0
+        """Number of tasks for environments that are ready and that no trial waits for."""
         self._places = {trial.name: place for place, trial in enumerate(self.trials)}
         self._at: defaultdict[str, list[int]] = defaultdict(list)
         for place, trial in enumerate(self.trials):
@@ -343,41 +347,41 @@ class TasksLeft:
         self._facts = [_TrialFacts()] * len(self.trials)
         self._ready: list[_Ready] = []
         self._offered: set[str] = set()
-        self.look()
+        self.rescan()
 
     def listed(self) -> list[BenchmarkTask]:
-        """Return all that can be begun now, the most urgent first."""
+        """Return all tasks that can start now, the most urgent first."""
         return [ready.task for ready in sorted(self._ready)]
 
     def take(self) -> BenchmarkTask | None:
-        """Return the most urgent task that is still to be done, and offer it no more."""
+        """Return the most urgent remaining task. It will not be returned again."""
         while self._ready:
             ready = heapq.heappop(self._ready)
-            self.to_come -= ready.rank == BESIDES
-            self._look_at(ready.task)
+            self.environment_tasks_left -= ready.rank == FOR_ENVIRONMENT
+            self._read_task(ready.task)
             if not self.is_done(ready.task):
                 return ready.task
             self._queue_after(ready.task)
         return None
 
-    def saw(self, task: BenchmarkTask) -> bool:
-        """Look at what a task that is over has touched; return whether it was done."""
-        self._look_at(task)
+    def record_end(self, task: BenchmarkTask) -> bool:
+        """Read the results of an ended task; return whether it was done."""
+        self._read_task(task)
         self._queue_after(task)
         return self.is_done(task)
 
-    def look(self) -> None:
-        """Look at everything that is not finished."""
+    def rescan(self) -> None:
+        """Read everything that is not finished."""
         for environment in self._environments:
-            self._look_at(BenchmarkTask("prepare", environment))
+            self._read_task(BenchmarkTask("prepare", environment))
         for place, facts in enumerate(self._facts):
             if not self._is_finished(facts):
-                self._look_at_trial(place)
+                self._read_trial(place)
         for place in range(len(self.trials)):
             self._queue(place)
 
     def is_done(self, task: BenchmarkTask) -> bool:
-        """Say whether a task is done, as far as it was looked at."""
+        """Return whether a task was done when the folder was last read."""
         if task.kind in ("search", "play"):
             facts = self._facts[self._places[task.name]]
             return facts.is_settled if task.kind == "search" else facts.is_played
@@ -390,32 +394,32 @@ class TasksLeft:
         }[task.kind]
 
     def place_of(self, name: str) -> int:
-        """Return which of the trials has a name."""
+        """Return the position of the trial with a name."""
         return self._places[name]
 
     def places_at(self, environment: str) -> Sequence[int]:
-        """Return which of the trials are in an environment."""
+        """Return the positions of the trials in an environment."""
         return self._at[environment]
 
     def is_waiting(self, place: int) -> bool:
-        """Whether the search of a trial is not over."""
+        """Whether the search of a trial is unfinished."""
         return not self._facts[place].is_settled
 
     def is_to_play(self, place: int) -> bool:
-        """Whether the program of a trial is to be played with, and was not."""
+        """Whether playing with the program of a trial is still to be done."""
         facts = self._facts[place]
         return facts.is_settled and not self._is_finished(facts)
 
     def _is_finished(self, facts: _TrialFacts) -> bool:
-        """Whether nothing is left to do for a trial itself."""
+        """Whether a trial has no remaining task of its own."""
         if not facts.is_settled:
             return False
         return facts.is_played or not (self.run.header.terms.plan and facts.has_program)
 
-    def _look_at(self, task: BenchmarkTask) -> None:
-        """Read what a task has to do with."""
+    def _read_task(self, task: BenchmarkTask) -> None:
+        """Read the files that a task may have changed."""
         if task.kind in ("search", "play"):
-            self._look_at_trial(self._places[task.name])
+            self._read_trial(self._places[task.name])
             return
         run, name, known = self.run, task.name, self._environments[task.name]
         terms = run.header.terms
@@ -430,8 +434,8 @@ class TasksLeft:
             if found is not None:
                 known.oracles[planner] = found
 
-    def _look_at_trial(self, place: int) -> None:
-        """Read how far a trial is."""
+    def _read_trial(self, place: int) -> None:
+        """Read the state of a trial."""
         trial = self.trials[place]
         result = self.run.trial_result(trial)
         is_settled = self.run.is_settled(result)
@@ -443,7 +447,7 @@ class TasksLeft:
         )
 
     def _queue_after(self, task: BenchmarkTask) -> None:
-        """Queue what can be begun after a task."""
+        """Queue the tasks that can start after a task."""
         if task.kind in ("search", "play"):
             self._queue(self._places[task.name])
         elif task.kind != "ceiling" and task.planner in ("", AUTOMATIC):
@@ -451,44 +455,44 @@ class TasksLeft:
                 self._queue(place)
 
     def _queue(self, place: int) -> None:
-        """Queue what can be begun for a trial and was not offered before."""
+        """Queue the tasks that can start for a trial and were not queued before."""
         for rank, task in self._tasks(place):
             if task.key in self._offered or self.is_done(task):
                 continue
             self._offered.add(task.key)
-            if task.kind == "oracle":  # of which there may be one for every planner
-                self._look_at(task)
+            if task.kind == "oracle":  # there may be one per planner
+                self._read_task(task)
             if not self.is_done(task):
-                self.to_come += rank == BESIDES
+                self.environment_tasks_left += rank == FOR_ENVIRONMENT
                 heapq.heappush(self._ready, _Ready(rank, place, len(self._offered), task))
 
     def _tasks(self, place: int) -> Iterator[tuple[int, BenchmarkTask]]:
-        """Yield the next task on the way of a trial, and those for its environment beside it."""
+        """Yield the next task of a trial, and the optional tasks for its environment."""
         trial, facts = self.trials[place], self._facts[place]
         name, terms = trial.environment, self.run.header.terms
         known = self._environments[name]
         if not known.is_prepared:
-            yield SEARCHES, BenchmarkTask("prepare", name)
+            yield FOR_TRIAL, BenchmarkTask("prepare", name)
             return
         if self.run.config.needs_programs and not known.is_written:
-            yield SEARCHES, BenchmarkTask("write", name)
+            yield FOR_TRIAL, BenchmarkTask("write", name)
         elif not facts.is_settled:
-            yield SEARCHES, BenchmarkTask("search", trial.name)
+            yield FOR_TRIAL, BenchmarkTask("search", trial.name)
         elif not self._is_finished(facts):
-            yield SEARCHES, BenchmarkTask("play", trial.name)
+            yield FOR_TRIAL, BenchmarkTask("play", trial.name)
         if terms.ceilings:
-            yield BESIDES, BenchmarkTask("ceiling", name)
+            yield FOR_ENVIRONMENT, BenchmarkTask("ceiling", name)
         if not terms.plan:
             return
         usual = known.oracles.get(AUTOMATIC)
         if usual is None:
-            yield BESIDES, BenchmarkTask("oracle", name, AUTOMATIC)
+            yield FOR_ENVIRONMENT, BenchmarkTask("oracle", name, AUTOMATIC)
         elif facts.planner not in (None, usual.planner) and (
             f"not {facts.planner}: " not in (usual.note or "")
-        ):  # where the planner of a model was tried in vain, the usual oracle stands in
-            yield BESIDES, BenchmarkTask("oracle", name, facts.planner or "")
+        ):  # if the model's planner failed in the oracle, the automatic oracle replaces it
+            yield FOR_ENVIRONMENT, BenchmarkTask("oracle", name, facts.planner or "")
 
 
 def _some(names: Sequence[str]) -> str:
-    """Name the first of many."""
+    """Return the first name and the number of further names."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,4 +1,4 @@
-"""What the jobs of a benchmark came to: a row for each, and means over those of a kind."""
+"""The results of a benchmark: a row for each job, and means over groups of jobs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,17 +80,20 @@ class PlayOutcome(BaseModel):
 
 
 class TrialRow(BaseModel):
-    """A job: what was searched, how it ended, and what its best program is worth.
+    """A job: its search, how it ended, and the scores of its best program.
 
-    A program that fails when it is scored has the score 0. A job that failed
-    has no score, and `reason` says why; of a finished one it says why nothing
-    was played. `failure` is the error of the best program if no program of the job runs.
-    `original` is the score of the program that the backend started from. `train_rows` is the
-    number of train rows that `--rows` gave the job.
-    `peak_memory` is the most, in bytes, that one of its processes had in memory (one searches,
-    one plays; sandboxes are not counted), `cpu_seconds` what both took together with their
-    sandboxes, and `place` the machine that searched, where they are known. A process that was
-    lost or failed before, and was begun again, is not counted.
+    A program that fails when it is scored has the score 0. A process that was lost or failed and
+    started again does not count in the resource figures.
+
+    Attributes:
+        train_rows: Number of train rows that `--rows` gave the job.
+        reason: Why the job failed (it has no score then), or why a finished job has no play.
+        failure: Error of the best program if no program of the job runs.
+        original: Score of the program that the backend started from.
+        peak_memory: Highest memory of one of its processes in bytes, without sandboxes. One process
+            searches, one plays.
+        cpu_seconds: Processor time of both processes with their sandboxes.
+        place: Machine that searched, if known.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -124,9 +127,9 @@ class TrialRow(BaseModel):
 
 
 class GroupMean(BaseModel):
-    """A mean over environments, of the mean of each over its seeds.
+    """A mean over environments of means over their seeds.
 
-    The standard error is over environments, or over the seeds of a single one.
+    The standard error is over environments, or over the seeds of a single environment.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -138,7 +141,7 @@ class GroupMean(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Sequence[float]]) -> "GroupMean | None":
-        """GroupMean from the values of each environment."""
+        """Return the mean of the values of each environment, None without values."""
         means = [mean_of(some).mean for some in values.values() if some]
         if not means:
             return None
@@ -148,12 +151,15 @@ class GroupMean(BaseModel):
 
 
 class TrialGroup(BaseModel):
-    """What jobs came to. Jobs without a score are counted, and left out of the means.
+    """A group of jobs. Jobs without a score are counted, but left out of the means.
 
-    `group` is a kind of environments, "all", or the id of a single environment.
-    `means` are by split and part, such as `test_accuracy`, R and R_random. Rows
-    with null are left out of a mean. Tokens and costs are sums, null when
-    one is unknown.
+    Attributes:
+        group: A kind of environments, "all", or the id of a single environment.
+        means: Means by split and part, such as `test_accuracy`, and of R and R_random. Rows with
+            null
+            are left out.
+        tokens: Total tokens, null if one number is unknown.
+        cost: Total cost in US dollars, null if one cost is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -177,8 +183,8 @@ class TrialGroup(BaseModel):
 
 
 def rows_of(run: BenchmarkFolder) -> list[TrialRow]:
-    """Return a row for every job, whatever state it is in."""
-    ended = run.ended()
+    """Return a row for every job in any state."""
+    ended = run.last_records()
     failures = {task: record.reason for task, record in ended.items() if record.reason is not None}
     return [_row(run, trial, failures, ended) for trial in run.config.trials]
 
@@ -189,7 +195,7 @@ def _row(
     failures: Mapping[str, str],
     ended: Mapping[str, TaskRecord],
 ) -> TrialRow:
-    """Gather what is known of a job."""
+    """Return the row of a job."""
     result, environment = run.trial_result(trial), trial.environment
     prepared, ceiling = run.prepared(environment), run.ceiling_of(environment)
     original = run.program_result(environment)
@@ -226,7 +232,7 @@ def _row(
 
 
 def _process_facts(trial: Trial, ended: Mapping[str, TaskRecord]) -> dict[str, Any]:
-    """Say how much memory and time of processors a job took, and where it ran."""
+    """Return the memory, the processor time and the machine of a job."""
     keys = (BenchmarkTask(kind, trial.name).key for kind in ("search", "play"))
     records = [ended[key] for key in keys if key in ended]
     peaks = [record.peak_memory for record in records if record.peak_memory is not None]
@@ -279,7 +285,7 @@ def _play(run: BenchmarkFolder, trial: Trial, failures: Mapping[str, str]) -> Pl
 
 
 def side_of(returns: Sequence[float], unverified: Sequence[int] = ()) -> Side:
-    """Return episodes with these returns, verified but for those with some numbers."""
+    """Return episodes with these returns; the numbered `unverified` ones are not verified."""
     return Side(
         [
             Episode(number=place, returned=value, length=0, verified=place not in unverified)
@@ -299,7 +305,7 @@ def ratio_error(R: float, model: Side, oracle: Side, baseline: Side) -> float | 
 
 
 def groups_of(rows: Sequence[TrialRow]) -> list[TrialGroup]:
-    """Gather rows; where there are several kinds of environments, also all together."""
+    """Group rows by kind of environment, and all together if there are several kinds."""
     gathered: dict[tuple[str, str, str, int | None], list[TrialRow]] = defaultdict(list)
     kinds = {row.group for row in rows if row.group}
     for row in rows:
@@ -323,7 +329,7 @@ def groups_by_size(rows: Sequence[TrialRow]) -> list[TrialGroup]:
 
 
 def _group(name: str, rows: Sequence[TrialRow]) -> TrialGroup:
-    """Put the jobs of a group together, which have a strategy, a model and a size in common."""
+    """Summarize the jobs of a group, which share strategy, model and size."""
     done = [row for row in rows if row.state == "finished"]
     means: dict[str, GroupMean | None] = {}
     for split in SPLITS:
@@ -357,7 +363,7 @@ def _group(name: str, rows: Sequence[TrialRow]) -> TrialGroup:
 
 
 def _mean(known: Iterable[tuple[TrialRow, float | None]]) -> GroupMean | None:
-    """GroupMean the mean of something, where it is known."""
+    """Return the mean of the known values."""
     values: dict[str, list[float]] = defaultdict(list)
     for row, value in known:
         if value is not None:
@@ -366,7 +372,7 @@ def _mean(known: Iterable[tuple[TrialRow, float | None]]) -> GroupMean | None:
 
 
 def _seeds(rows: Iterable[TrialRow]) -> str:
-    """Say how many seeds there are of each environment."""
+    """Return the number of seeds per environment as text."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for row in rows:
         seeds[row.environment].add(row.seed)
@@ -375,12 +381,11 @@ def _seeds(rows: Iterable[TrialRow]) -> str:
 
 
 def _count(number: str, thing: str) -> str:
-    """Name a number of things."""
     return f"{number} {thing}" + ("" if number == "1" else "s")
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:
-    """Add numbers up, None when one is unknown."""
+    """Return the sum, None if a value is unknown."""
     known = [value for value in values if value is not None]
     total: Number = sum(known)
     return total if len(known) == len(values) else None

@@ -43,7 +43,7 @@ MEASURES = {
     }.items()
 } | {"R": "R", "R_random": "R against random actions"}
 OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R", "R_random")
-"""Measures that were perhaps not asked for."""
+"""Measures that a benchmark may lack."""
 
 COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
     "environments": lambda group: str(len(group.environments)),
@@ -64,7 +64,7 @@ LATER = "Agent2World (arXiv 2512.22336) reports an overall R of 0.48, and of 0.3
 
 
 class PublishedGroup(NamedTuple):
-    """Published figures of a kind of environments; R may exceed 1 and be negative."""
+    """Published figures for a kind of environments; R may exceed 1 or be negative."""
 
     group: str
     model: str
@@ -95,11 +95,11 @@ JOB_HEADS = ("environment", "strategy", "model", "train rows", "seed", "state")
 
 
 class BenchmarkRun(BenchmarkFolder):
-    """The run kind `benchmark`, whose report and page can be drawn at any time."""
+    """The run kind `benchmark`. Its report and page are available at any time."""
 
     @classmethod
     def report(cls, runs: Sequence[Self]) -> RunReport:
-        """Return the tables of a benchmark in its present state."""
+        """Return the tables of a benchmark in its current state."""
         if len(runs) > 1:
             return super().report(runs)
         [run] = runs
@@ -263,7 +263,7 @@ def _notes(
             "rows. The last episode may be cut."
         )
     if longest := run.config.max_steps:
-        yield f"Episodes, also those of the oracle, end after {longest} steps."
+        yield f"Episodes, including the oracle's, end after {longest} steps."
     if run.config.shift is not None:
         yield (
             f"Environments have other constants (--shift {run.config.shift}): published figures "
@@ -309,7 +309,7 @@ def _play_notes(rows: Sequence[TrialRow]) -> Iterator[str]:
 
 
 def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
-    """Say which jobs are not in the means, and why."""
+    """Yield which jobs the means leave out, and why."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.state == "failed":
@@ -335,7 +335,7 @@ def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
 
 
 def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
-    """Yield a table for each kind of environments, and what was published about it."""
+    """Yield a table for each kind of environments, and the published figures for it."""
     for kind in dict.fromkeys(group.group for group in groups):
         some = [group for group in groups if group.group == kind]
         models, sizes = ({getattr(g, name) for g in some} for name in ("model", "train_rows"))
@@ -346,7 +346,7 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
             for g in some
         ]
         cells = [
-            [words, *(_estimate(group.means[name], group) for group in some)]
+            [words, *(_estimate_cost(group.means[name], group) for group in some)]
             for name, words in MEASURES.items()
             if name not in OPTIONAL or any(group.means[name] for group in some)
         ]
@@ -363,7 +363,7 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
 
 
 def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
-    """Yield a table with the scores of every job, and one with what was played, if anything."""
+    """Yield a table with the scores of every job, and one of played episodes, if any."""
     scores: Columns = {
         "completions": progress_words,
         "train": lambda row: share(row.train.accuracy if row.train else None),
@@ -395,7 +395,7 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
 
 
 def _jobs(title: str, rows: Sequence[TrialRow], columns: Columns) -> Grid:
-    """Return a table with a line for every job; what all have in common has no column."""
+    """Return a table with a row per job, without columns that are equal for all jobs."""
     names = ["environment"]
     common = ("strategy", "model", "train_rows", "seed")
     names += [n for n in common if len({getattr(r, n) for r in rows}) > 1]
@@ -408,7 +408,7 @@ def _jobs(title: str, rows: Sequence[TrialRow], columns: Columns) -> Grid:
 
 
 def progress_words(row: TrialRow) -> str:
-    """Say in what state a job is."""
+    """Return the completions and the state of a job as text."""
     if row.state == "failed":
         return "failed"
     if row.state == "unfinished":
@@ -416,8 +416,8 @@ def progress_words(row: TrialRow) -> str:
     return f"{row.completions} solved" if row.solved else str(row.completions)
 
 
-def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
-    """Write a mean with its error, and over how many jobs if some are left out."""
+def _estimate_cost(estimate: GroupMean | None, group: TrialGroup) -> str:
+    """Return a mean with its error, and the number of jobs if some are left out."""
     if estimate is None:
         return UNKNOWN
     left_out = "" if estimate.values == group.finished else f" ({estimate.values} jobs)"
@@ -425,26 +425,25 @@ def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
 
 
 def _held_out_ceiling(row: TrialRow, kind: str) -> str:
-    """Write the held-out accuracy of the true environment."""
+    """Return the held-out accuracy of the true environment as text."""
     score = (row.ceiling or {}).get(kind)
     return share(score.accuracy if score else None)
 
 
 def _ratio(row: TrialRow) -> str:
-    """Write R with its error."""
     if row.play is None or row.play.R is None:
         return UNKNOWN
     return with_error(row.play.R, row.play.R_stderr)
 
 
 def _best_known(row: TrialRow) -> str:
-    """Write the best known return of the environment, empty if none compares."""
+    """Return the best known return of the environment as text, empty if none compares."""
     known = row.play.best_known if row.play else None
     return "" if known is None else f"{known.value:.5g}"
 
 
 def _mean(mean: Mean | None) -> str:
-    """Write a mean of episodes with its error."""
+    """Return a mean over episodes with its error as text."""
     if mean is None or isnan(mean.mean):
         return UNKNOWN
     error = "" if mean.stderr is None else f" {ERROR} {mean.stderr:.3g}"

@@ -1,6 +1,6 @@
-"""How far the jobs of a benchmark are: a standing for each, counts of them, and how long they take.
+"""The states of a benchmark's jobs, totals over the jobs, and the estimated time left.
 
-What is asked for while jobs run costs as much as there are jobs at work, however many there are.
+The cost of a query during the benchmark depends on the number of running jobs, not of all jobs.
 """
 
 from collections import Counter, defaultdict
@@ -15,19 +15,25 @@ WORKING = {
     "prepare": "collecting",
     "write": "writing",
 }
-"""What a job is doing, by the kind of the task that is at work for it."""
+"""The state of a job by the kind of its running task."""
 
 FINISHED, FAILED, WAITING, TO_PLAY = "finished", "failed", "waiting", "to play"
 
 AT_WORK, BROKEN, PREPARED, TO_COME, DONE = range(5)
-"""In which order jobs are shown where not all fit: those of which there is most to see first."""
+"""Ranks of jobs for display if there is no room for all; the first ones change most."""
 
 
 class TrialStanding(NamedTuple):
-    """How far a job is; `left_seconds` is what its search may still take at the present pace.
+    """The state of a job.
 
-    So many of its completions were `reused`, paid for by an earlier search; `place` is the
-    machine that it ran on, where an executor tells it.
+    Attributes:
+        completions: Number of completions so far.
+        best: Best score so far.
+        cost: Cost in US dollars, None if unknown.
+        left_seconds: Estimated time left of its search at its current rate.
+        reason: Why the job failed.
+        reused: Number of completions that an earlier search paid for.
+        place: Machine that runs the job, if the executor reports it.
     """
 
     trial: Trial
@@ -42,25 +48,25 @@ class TrialStanding(NamedTuple):
 
     @property
     def is_working(self) -> bool:
-        """Whether a process works on it."""
+        """Whether a process works on the job."""
         return self.state in WORKING.values()
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Whether the job has no remaining task."""
         return self.state == FINISHED
 
     @property
     def is_over(self) -> bool:
-        """Whether it was finished or failed."""
+        """Whether the job has finished or failed."""
         return self.state in (FINISHED, FAILED)
 
     @property
     def rank(self) -> int:
-        """Where it stands among those that are shown."""
+        """The rank of the job for display."""
         if self.state in (WORKING["search"], WORKING["play"]):
             return AT_WORK
-        if self.is_working:  # for its environment, and so for many jobs at a time
+        if self.is_working:  # on its environment, which many jobs may share
             return PREPARED
         if self.is_over:
             return DONE if self.is_finished else BROKEN
@@ -68,11 +74,14 @@ class TrialStanding(NamedTuple):
 
 
 class StandingCounts(NamedTuple):
-    """What all jobs come to so far; `states` counts them by state.
+    """The totals of all jobs so far.
 
-    `cost` leaves out what is unknown, which `has_unknown_cost` tells. `best` is the mean of the
-    best scores of those that are over, None without any. `to_search` is how much of the searches
-    that wait is left, in whole searches.
+    Attributes:
+        states: Number of jobs by state.
+        cost: Known cost in US dollars.
+        has_unknown_cost: Whether some cost is unknown.
+        best: Mean best score of the jobs that are over, None without any.
+        to_search: Remaining work of waiting searches, as a number of whole searches.
     """
 
     states: Mapping[str, int]
@@ -85,17 +94,17 @@ class StandingCounts(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """How many there are."""
+        """The number of jobs."""
         return sum(self.states.values())
 
     @property
     def over(self) -> int:
-        """How many were finished or failed."""
+        """The number of finished and failed jobs."""
         return self.states.get(FINISHED, 0) + self.states.get(FAILED, 0)
 
 
 class Standings:
-    """The standings of all jobs, by their places in the benchmark, and sums over them.
+    """The states of all jobs by their position in the benchmark, and their totals.
 
     `budget` is the number of completions of a search.
     """
@@ -108,8 +117,8 @@ class Standings:
         self._sums: Counter[str] = Counter()
         self._parts: dict[str, float] = dict.fromkeys(("cost", "best", "search"), 0.0)
 
-    def put(self, place: int, standing: TrialStanding) -> TrialStanding | None:
-        """Take in how far a job is; return how far it was before."""
+    def update(self, place: int, standing: TrialStanding) -> TrialStanding | None:
+        """Set the state of a job; return its previous state."""
         before = self._all.get(place)
         if before is not None:
             self._count(before, -1)
@@ -121,15 +130,15 @@ class Standings:
         return before
 
     def at(self, place: int) -> TrialStanding:
-        """Return how far a job is."""
+        """Return the state of a job."""
         return self._all[place]
 
     def listed(self) -> list[TrialStanding]:
-        """Return how far every job is, in their order."""
+        """Return the states of all jobs in their order."""
         return [self._all[place] for place in sorted(self._all)]
 
     def counts(self) -> StandingCounts:
-        """Return what all come to."""
+        """Return the totals of all jobs."""
         scored = self._sums["scored"]
         return StandingCounts(
             states={state: count for state, count in self._states.items() if count},
@@ -142,10 +151,9 @@ class Standings:
         )
 
     def shown(self, room: int) -> list[TrialStanding]:
-        """Choose the jobs that are shown where there is room for so many, in their order.
+        """Return at most `room` jobs to show, in their order.
 
-        Those at work come first, then those that failed, those to come, and what was finished
-        last of all.
+        Running jobs have priority, then failed, waiting and finished jobs.
         """
         chosen: list[int] = []
         for rank in (AT_WORK, BROKEN, PREPARED, TO_COME, DONE):
@@ -157,7 +165,7 @@ class Standings:
         return [self._all[place] for place in sorted(chosen)]
 
     def _count(self, standing: TrialStanding, sign: int) -> None:
-        """Add a standing to the sums, or take it out."""
+        """Add a state to the totals (sign 1), or remove it (sign -1)."""
         self._states[standing.state] += sign
         self._sums["completions"] += sign * standing.completions
         self._sums["reused"] += sign * standing.reused
@@ -171,25 +179,25 @@ class Standings:
 
 
 class TaskTimes:
-    """How long tasks took, by their kind, for a guess of how long others will."""
+    """The durations of tasks by kind, to estimate the time left."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._count: Counter[str] = Counter()
 
-    def saw(self, kind: str, seconds: float) -> None:
-        """Take in how long a task took."""
+    def record(self, kind: str, seconds: float) -> None:
+        """Record the duration of a task."""
         self._seconds[kind] += seconds
         self._count[kind] += 1
 
     def mean(self, *kinds: str) -> float | None:
-        """Return how long a task of these kinds takes, None if none was seen."""
+        """Return the mean seconds of tasks of some kinds, None if there was none."""
         count = sum(self._count[kind] for kind in kinds)
         return sum(self._seconds[kind] for kind in kinds) / count if count else None
 
 
 class Running(NamedTuple):
-    """A task at work: its kind, for how many seconds, and what it may still take, if known."""
+    """A running task: its kind, its seconds so far, and its estimated seconds left, if known."""
 
     kind: str
     seconds: float
@@ -202,12 +210,18 @@ def left_seconds(
     *,
     searches: float,
     plays: int,
-    errands: int,
+    environment_tasks: int,
     workers: int,
 ) -> float | None:
-    """Guess how long a benchmark takes, from what was over and what is at work; None if unknown.
+    """Estimate the seconds left of a benchmark, None if unknown.
 
-    `searches` and `plays` are to be begun on the way of jobs, `errands` beside them.
+    Args:
+        times: Durations of finished tasks.
+        running: The running tasks.
+        searches: Searches to start, where a started search counts in part.
+        plays: Plays to start.
+        environment_tasks: Optional tasks for environments to start.
+        workers: Number of tasks that run at a time.
     """
     known = [each for each in running if each.kind == "search" and each.left is not None]
     guesses = [each.seconds + (each.left or 0.0) for each in known]
@@ -215,12 +229,17 @@ def left_seconds(
     if searches and search is None:
         return None
     play = times.mean("play") or 0.0
-    errand = times.mean("ceiling", "oracle") or 0.0
+    environment_task = times.mean("ceiling", "oracle") or 0.0
     rests = []
     for each in running:
         usual = search if each.kind == "search" else times.mean(each.kind)
         rest = None if usual is None or each.seconds > usual else usual - each.seconds
         known_rests = [value for value in (rest, each.left) if value is not None]
         rests.append(min(known_rests, default=0.0))
-    total = searches * (search or 0.0) + plays * play + errands * errand + sum(rests)
+    total = (
+        searches * (search or 0.0)
+        + plays * play
+        + environment_tasks * environment_task
+        + sum(rests)
+    )
     return max(total / max(1, workers), max(rests, default=0.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from cwm_benchmark.benchmarking import ERRANDS, BenchmarkWork, TaskEvent
+from cwm_benchmark.benchmarking import ENVIRONMENT_TASKS, BenchmarkWork, TaskEvent
 from cwm_benchmark.configuration import BenchmarkConfig, BenchmarkTask
 from cwm_benchmark.folder import AUTOMATIC
 from cwm_benchmark.standings import FAILED, FINISHED, StandingCounts, TrialStanding
@@ -51,7 +51,7 @@ class BenchmarkView(Lines):
     def advanced(self, event: object) -> None:
         """Record the start or the end of a task."""
         if self._shown is not None and isinstance(event, TaskEvent):
-            self._shown.saw(event)
+            self._shown.show(event)
 
     def ends(self) -> None:
         """Close the live table."""
@@ -64,7 +64,7 @@ class BenchmarkView(Lines):
 class _Shown(Protocol):
     """A live table or a printer of lines."""
 
-    def saw(self, event: TaskEvent) -> None:
+    def show(self, event: TaskEvent) -> None:
         """Record the start or the end of a task."""
 
 
@@ -75,37 +75,37 @@ class BenchmarkLines:
         self._work = work
         self._console = console
         self._began = time.monotonic() - work.run.elapsed
-        self._pulse = Pulse(self._tell)
+        self._pulse = Pulse(self._print_progress)
 
     def close(self) -> None:
         """Stop the reports."""
         self._pulse.stop()
 
-    def saw(self, event: TaskEvent) -> None:
+    def show(self, event: TaskEvent) -> None:
         """Print failures, finished jobs, and jobs that a process starts."""
         task = event.task
         if event.is_again:
             reason = event.reason or ""
-            self._print(printable(f"{task.kind} {task.name} is begun again later: {reason}"))
+            self._print(printable(f"{task.kind} {task.name} will start again later: {reason}"))
             return
         if event.reason:
             self._print(printable(f"{task.kind} {task.name} failed: {event.reason}"))
         counts = self._work.counts()
-        if task.kind in ERRANDS and not event.reason:
-            words = f"{_place(counts)} {errand_words(task)}"
+        if task.kind in ENVIRONMENT_TASKS and not event.reason:
+            words = f"{_place(counts)} {environment_task_words(task)}"
             self._print(f"{words}{': done' * event.over}{GAP}{self._clock()}")
         for line in event.changed:
             if line.is_over or line.trial.name == task.name:
                 self._print(self._words(line, counts))
 
-    def _tell(self) -> None:
+    def _print_progress(self) -> None:
         """Print the running jobs, the totals and the estimated time left."""
         counts = self._work.counts()
         for line in self._work.working():
             self._print(self._words(line, counts))
-        for errand in self._work.errands():
-            words = f"{_place(counts)} {errand_words(errand.task)}"
-            self._print(f"{words}, for {duration(errand.seconds)}{GAP}{self._clock()}")
+        for environment_task in self._work.environment_tasks():
+            words = f"{_place(counts)} {environment_task_words(environment_task.task)}"
+            self._print(f"{words}, for {duration(environment_task.seconds)}{GAP}{self._clock()}")
         facts = BETWEEN.join([*_facts_of(counts, self._work), *_left_words(self._work)])
         self._print(f"{_place(counts)} {facts}")
 
@@ -143,23 +143,23 @@ class BenchmarkScreen:
         self._before = work.run.elapsed
         self._over_before = work.counts().over
 
-    def saw(self, event: TaskEvent) -> None:
+    def show(self, event: TaskEvent) -> None:
         """Do nothing: the live table reads the state at each refresh."""
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines."""
-        counts, errands = self._work.counts(), self._work.errands()
-        shown = self._work.shown(max(1, height - 4 - len(errands)))
+        counts, environment_tasks = self._work.counts(), self._work.environment_tasks()
+        shown = self._work.shown(max(1, height - 4 - len(environment_tasks)))
         run = self._work.run
         table = _table(shown, run.config, run.header.terms.budget)
-        besides = [
-            Text(f"besides: {errand_words(task)}, for {duration(seconds)}", "bold")
-            for task, seconds in errands
+        environment_lines = [
+            Text(f"also running: {environment_task_words(task)}, for {duration(seconds)}", "bold")
+            for task, seconds in environment_tasks
         ]
         style = "bold yellow" if self._work.is_stopping else ""
         facts = Text(BETWEEN.join(_facts_of(counts, self._work)), style)
         bar_line = self._bar(counts, width, is_crowded=len(shown) < counts.jobs)
-        return [Text(self._title, "bold"), *table, *besides, facts, bar_line]
+        return [Text(self._title, "bold"), *table, *environment_lines, facts, bar_line]
 
     def _bar(self, counts: StandingCounts, width: int, *, is_crowded: bool) -> Text:
         """Draw the bar of finished jobs, with the rate and the estimated time left."""
@@ -178,9 +178,9 @@ def _place(counts: StandingCounts) -> str:
 
 def _left_words(work: BenchmarkWork) -> Iterator[str]:
     """Yield the estimated time left, or the number of tasks left."""
-    counts, besides = work.counts(), len(work.errands()) + work.to_come
-    if counts.over == counts.jobs and besides:
-        yield f"{besides} besides left"
+    counts, others = work.counts(), len(work.environment_tasks()) + work.environment_tasks_left
+    if counts.over == counts.jobs and others:
+        yield f"environment tasks left: {others}"
     elif work.is_stopping or counts.over == counts.jobs:
         return
     elif (seconds := work.left_seconds()) is not None:
@@ -204,10 +204,10 @@ def _facts_of(counts: StandingCounts, work: BenchmarkWork) -> Iterator[str]:
         yield f"{counts.reused:,} answers reused"
 
 
-def errand_words(task: BenchmarkTask) -> str:
-    """Return the name of a task that serves several jobs."""
+def environment_task_words(task: BenchmarkTask) -> str:
+    """Describe a task that several jobs share."""
     planner = f" with {task.planner}" if task.planner not in ("", AUTOMATIC) else ""
-    return printable(ERRANDS[task.kind].format(task.name) + planner)
+    return printable(ENVIRONMENT_TASKS[task.kind].format(task.name) + planner)
 
 
 class _Column(NamedTuple):

@@ -1,7 +1,7 @@
 """A process of a benchmark: `python -m cwm_benchmark.worker FOLDER KIND NAME [PLANNER]`.
 
-It does one task, and ends when whoever started it does. What it found is in the folder
-before it ends with exit code 0; it may be repeated at any time.
+It does one task, and ends when its parent process ends. Before it exits with code 0, its outcome
+is in the folder. It may be repeated at any time.
 """
 
 import os
@@ -37,11 +37,11 @@ from cwm_cli.search.spending import CostLimit
 from cwm_cli.worlds import EnvironmentModel
 
 ACCESS = "CWM_BENCHMARK_ACCESS"
-"""The environment variable with what a process has to know and nobody writes down."""
+"""The environment variable that passes settings to a process which no file contains."""
 
 
 class TaskWork(NamedTuple):
-    """A task, and all that is known about it."""
+    """A task with its benchmark and its settings."""
 
     run: BenchmarkFolder
     task: BenchmarkTask
@@ -67,7 +67,7 @@ class TaskWork(NamedTuple):
 
 
 def group_of(observation_space: Space, action_space: Space) -> Group:
-    """Tell what kind of environment it is: with text to read, or by its actions."""
+    """Return the kind of an environment: with text to read, or by its actions."""
     if any(leaf.space.kind == "text" for leaf in observation_space.leaves("")):
         return "text"
     floats = any(leaf.space.is_float for leaf in action_space.leaves(""))
@@ -75,12 +75,12 @@ def group_of(observation_space: Space, action_space: Space) -> Group:
 
 
 def prepare(work: TaskWork) -> None:
-    """Make an environment, and record its data."""
+    """Create an environment and record its data."""
     name, env_args = work.task.name, work.run.config.env_args
     spec = environment(name)
     with closing(spec.make(**env_args)) as env:
         group = group_of(space_of(env.observation_space), space_of(env.action_space, "actions"))
-    dataset = _recorded(work.run.config, spec)
+    dataset = _record_data(work.run.config, spec)
     dataset.save(work.run.data_file(name))
     send(work.run.data_file(name))
     facts = {
@@ -94,8 +94,8 @@ def prepare(work: TaskWork) -> None:
     work.run.keep(work.task, facts)
 
 
-def _recorded(config: BenchmarkConfig, spec: EnvironmentSpec) -> Dataset:
-    """Return the usual rows of an environment, or a longer recording if a job needs more rows."""
+def _record_data(config: BenchmarkConfig, spec: EnvironmentSpec) -> Dataset:
+    """Return the default rows of an environment, or a longer recording if a job needs more."""
     about: dict[str, Any] = {"env_args": config.env_args, "data_seed": config.data_seed}
     file, _ = default_dataset(spec, **about)
     dataset, needed = Dataset.load(file), max(config.rows, default=0)
@@ -106,7 +106,7 @@ def _recorded(config: BenchmarkConfig, spec: EnvironmentSpec) -> Dataset:
 
 
 def search(work: TaskWork) -> None:
-    """Search for a program of an environment, new or continued."""
+    """Search for a program of an environment, or continue the search."""
     run, trial, config = work.run, work.trial, work.run.config
     choices = config.choices(trial.strategy, trial.model, run.header.terms, work.access)
     if config.needs_programs:
@@ -118,7 +118,7 @@ def search(work: TaskWork) -> None:
 
 
 def write(work: TaskWork) -> None:
-    """Have a program of an environment written from data, for a backend that starts from one."""
+    """Write a program of an environment from data, for a backend that starts from one."""
     offline = {"backend": default("backend"), "options": (), "temperature": None}
     config, terms = work.run.config.model_copy(update=offline), work.run.header.terms
     choices = config.choices(default("strategy"), "", terms, BenchmarkAccess())
@@ -127,7 +127,7 @@ def write(work: TaskWork) -> None:
 
 
 def ceiling(work: TaskWork) -> None:
-    """Find out what the true environment scores on its own data."""
+    """Score the true environment on its own data."""
     dataset = Dataset.load(work.run.data_file(work.task.name))
     truth = EnvironmentModel(environment(work.task.name), work.run.config.env_args)
     metric = PaperMetric.of(dataset.train)
@@ -140,14 +140,14 @@ def ceiling(work: TaskWork) -> None:
 
 
 def play(work: TaskWork) -> None:
-    """Play by planning in the best program of a trial; the oracle plays in a task of its own."""
+    """Play by planning in the best program of a trial. The oracle plays in its own task."""
     digest = work.run.digest(work.trial)
     found = _plan(work, run=work.run.trial_folder(work.trial))
     work.run.keep(work.task, found | {"program_digest": digest})
 
 
 def oracle(work: TaskWork) -> None:
-    """Play by planning in an environment itself; what is played is kept in the benchmark."""
+    """Play by planning in the environment itself. Episodes are saved in the benchmark."""
     folder = work.run.folder / "oracles"
     how: dict[str, Any] = {"real_env": True, "planner": work.task.planner, "folder": folder}
     env_args = work.run.config.env_args
@@ -155,13 +155,13 @@ def oracle(work: TaskWork) -> None:
 
 
 def _plan(work: TaskWork, **arguments: Any) -> dict[str, Any]:
-    """Play the episodes of the benchmark; return what `cwm plan` would print as JSON."""
+    """Play the episodes of the benchmark; return the JSON output of `cwm plan`."""
     result = plan(
         **arguments,
         episodes=work.run.header.terms.episodes,
         max_steps=work.run.config.max_steps,
         allow_gap=work.access.accepted,
-        options={"planning.stop": False},  # also the returns of bad programs are compared
+        options={"planning.stop": False},  # returns of bad programs are compared as well
     )
     return result.as_json() | {"usual_episodes": episodes_by_length(result.sides.values())}
 
@@ -177,9 +177,9 @@ TASKS: Mapping[str, Callable[[TaskWork], None]] = {
 
 
 def _search(work: TaskWork, name: str, choices: Choices, folder: Path, train_rows: int = 0) -> None:
-    """Search as `cwm synthesize` does; the result has the published score or the skill as well.
+    """Search as `cwm synthesize` does; the result also has the published score or the skill.
 
-    With a number of `train_rows`, the search gets only the first ones.
+    With `train_rows`, the search gets only that number of first rows.
     """
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
@@ -201,7 +201,7 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path, train_row
 
 
 def main() -> None:
-    """Do the task that the command line names."""
+    """Do the task of the command line."""
     with job_process():
         folder, *task = sys.argv[1:]
         access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))

@@ -124,7 +124,7 @@ def played(tmp_path_factory, cache):
 
 @pytest.mark.long
 @together
-def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
+def test_failed_job_is_reported_and_left_out_while_other_jobs_continue(played):
     _, done = played
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
@@ -142,7 +142,7 @@ def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
 
 @pytest.mark.slow
 @together
-def test_what_was_played_is_compared_with_the_oracle_and_chance(played):
+def test_plays_are_compared_with_oracle_and_random_actions(played):
     shell, done = played
     facts = json.loads(done.stdout)
     play = facts["rows"][0]["play"]
@@ -159,7 +159,7 @@ def test_what_was_played_is_compared_with_the_oracle_and_chance(played):
 
 
 @together
-def test_a_report_draws_what_the_benchmark_printed(played, capsys):
+def test_report_command_prints_the_tables_of_the_benchmark(played, capsys):
     shell, done = played
     facts = json.loads(done.stdout)
     folder = shell.folder / facts["run"]
@@ -179,7 +179,7 @@ def test_a_report_draws_what_the_benchmark_printed(played, capsys):
 
 
 @together
-def test_a_report_of_a_single_run_shows_its_scores(played, capsys):
+def test_report_of_a_single_run_shows_its_scores(played, capsys):
     shell, done = played
     row = json.loads(done.stdout)["rows"][0]
     report(folder=[shell.folder / row["run"]], json=False)
@@ -192,7 +192,7 @@ def test_a_report_of_a_single_run_shows_its_scores(played, capsys):
 
 @pytest.mark.slow
 @together
-def test_the_same_command_continues_and_does_nothing_twice(played):
+def test_same_command_continues_and_repeats_nothing(played):
     shell, done = played
     facts = json.loads(done.stdout)
     folder = shell.folder / facts["run"]
@@ -211,9 +211,7 @@ def header_of(config, **terms):
 SIMPLE = BenchmarkConfig(environments=("CliffWalking-v1",), strategies=("gif-mcts",), backend="b")
 
 
-def test_a_folder_of_other_choices_or_in_use_or_with_something_else_is_refused(
-    tmp_path, monkeypatch
-):
+def test_folder_with_other_choices_or_in_use_or_with_other_files_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(BenchmarkRun, "patience", 0.1)
     run = BenchmarkRun.begin(tmp_path / "b", header_of(SIMPLE))
     other = SIMPLE.model_copy(update={"seeds": 2, "options": ("exploration=0.3",)})
@@ -232,7 +230,7 @@ def test_a_folder_of_other_choices_or_in_use_or_with_something_else_is_refused(
         BenchmarkRun.begin(tmp_path / "c", header_of(SIMPLE))
 
 
-def test_what_failed_is_told_until_it_is_done(tmp_path):
+def test_failure_is_reported_until_the_task_is_done(tmp_path):
     with BenchmarkRun.begin(tmp_path / "b", header_of(SIMPLE)) as run:
         run.append(TaskRecord(task="prepare-CliffWalking-v1", reason="no rocks"))
         run.append(TaskRecord(task="search-x"))
@@ -245,7 +243,7 @@ def test_what_failed_is_told_until_it_is_done(tmp_path):
     assert run.summary().done == "0/1 jobs"
 
 
-def test_a_process_that_is_ended_or_raises_says_so(tmp_path):
+def test_ended_or_failed_process_gives_its_reason(tmp_path):
     executor, reasons = LocalProcesses(workers=2), {}
     for name, script in {"raised": "1 / 0", "killed": "import os; os.kill(os.getpid(), 9)"}.items():
         executor.start(Command(name, (sys.executable, "-c", script), tmp_path / "logs" / name))
@@ -259,7 +257,7 @@ def test_a_process_that_is_ended_or_raises_says_so(tmp_path):
     }
 
 
-def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
+def test_choices_that_every_job_would_reject_are_rejected_first(shell):
     refused = shell.inside("benchmark", "--strategy", "gif-mtcs")
     assert refused.returncode == 1
     assert "did you mean gif-mcts?" in refused.stderr.splitlines()[-1]
@@ -275,14 +273,14 @@ def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
         ({"temperature": 1.0}, "has no option --temperature: leave it out"),
     ],
 )
-def test_mistakes_are_told_once_and_not_by_every_job(changed, words):
+def test_user_errors_are_reported_once_and_not_by_every_job(changed, words):
     asked = SIMPLE.model_copy(update={"backend": "induction", **changed})
     with pytest.raises(CwmError, match=words.replace("?", "[?]")):
         asked.check(BenchmarkAccess(), None)
 
 
 @pytest.mark.long
-def test_jobs_that_crash_say_why_and_are_tried_again(moody):
+def test_crashing_jobs_give_their_reason_and_are_retried(moody):
     models = ("fine", "crash", "raise")
     named = [word for model in models for word in ("--model", model)]
     command = ("benchmark", "--env", "FrozenLake-v1", "--backend", "moody", *named, "--json")
@@ -303,7 +301,7 @@ def test_jobs_that_crash_say_why_and_are_tried_again(moody):
 
 
 @pytest.mark.slow
-def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, capsys):
+def test_stopped_benchmark_leaves_no_process_and_continues(moody, capsys):
     arguments = ("--env", "CliffWalking-v1", "--backend", "moody", "--strategy", "zero-shot")
     arguments += ("--seeds", "2", "--budget", "5", "--workers", "2", "-o", "pause=0.3")
     err = stopped(moody, signal.SIGINT, arguments, lines=1)
@@ -357,7 +355,7 @@ def stopped(moody, how, arguments, *, lines):
 
 
 @pytest.mark.long
-def test_simulated_proposals_break_an_induced_program_and_are_called_so(
+def test_simulated_completions_break_an_induced_program_and_are_labelled(
     tmp_path, cache, monkeypatch, capsys
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", cache["XDG_CACHE_HOME"])
@@ -430,7 +428,7 @@ class Here(Executor):
 """
 
 
-def test_where_nothing_comes_of_any_job_the_command_fails_wherever_jobs_run(shell):
+def test_command_fails_if_no_job_has_a_result_with_every_executor(shell):
     shell.install("here", HERE)
     asked = ("benchmark", "--env", "CarRacing-v3", "--budget", "1", "--json")
     refused = shell.inside(*asked, "--executor", "there")
@@ -446,7 +444,7 @@ def test_where_nothing_comes_of_any_job_the_command_fails_wherever_jobs_run(shel
     assert not (shell.folder / facts["run"] / "logs").exists()
 
 
-def test_a_comparison_of_strategies_without_a_language_model_is_pointed_out(shell):
+def test_comparison_of_strategies_without_language_model_gets_a_note(shell):
     shell.install("here", HERE)
     asked = ("benchmark", "--env", "CarRacing-v3", "--budget", "1", "--executor", "here")
     words = "without a language model strategies do not differ"
@@ -457,7 +455,7 @@ def test_a_comparison_of_strategies_without_a_language_model_is_pointed_out(shel
     assert note.endswith("compare them with --model PROVIDER/NAME or --backend simulated")
 
 
-def test_jobs_without_a_running_program_are_reported_with_cause_and_remedy(
+def test_jobs_without_running_program_are_reported_with_cause_and_remedy(
     tmp_path, cache, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", cache["XDG_CACHE_HOME"])
@@ -523,7 +521,7 @@ def row(environment, seed, accuracy=None, R=None, **more):
     )
 
 
-def test_means_are_over_environments_of_the_means_over_seeds():
+def test_means_are_over_environments_of_means_over_seeds():
     rows = [
         row("A", 0, 1.0, R=0.75),
         row("A", 1, 0.5, R=0.25),
@@ -551,7 +549,7 @@ def test_means_are_over_environments_of_the_means_over_seeds():
     assert cells["jobs finished"] == "3 of 5"
 
 
-def test_kinds_strategies_and_models_are_kept_apart_and_put_together_once():
+def test_kinds_strategies_and_models_are_separate_groups_with_one_total():
     rows = [
         row("A", 0, 1.0),
         row("P", 0, 0.5, group="continuous"),
@@ -571,14 +569,14 @@ def test_kinds_strategies_and_models_are_kept_apart_and_put_together_once():
     }
 
 
-def test_an_unknown_cost_makes_the_sum_unknown():
+def test_unknown_cost_makes_sum_unknown():
     unknown = row("A", 1, 1.0).model_copy(update={"cost": None})
     (group,) = groups_of([row("A", 0, 1.0), unknown])
     assert group.cost is None
     assert group.tokens == 10
 
 
-def test_the_error_of_R_is_that_of_a_ratio_over_paired_episodes():
+def test_error_of_R_is_that_of_a_ratio_over_paired_episodes():
     model, oracle, random = side_of([3.0, 5.0]), side_of([8.0, 10.0]), side_of([0.0, 2.0])
     R = relative_return(model, oracle, random)
     assert pytest.approx(3 / 8) == R
@@ -601,7 +599,7 @@ def test_options_go_to_the_strategies_that_have_them():
         chosen.model_copy(update={"options": ("nothing=1",)}).check(BenchmarkAccess(), None)
 
 
-def test_jobs_have_names_that_no_other_job_has():
+def test_job_names_are_unique():
     chosen = BenchmarkConfig(
         environments=("a/b", "a:b"), strategies=("s", "t"), models=("m/1", "m-1"), backend="b"
     )
@@ -611,7 +609,7 @@ def test_jobs_have_names_that_no_other_job_has():
     assert slug("CartPole-v1") == "CartPole-v1"
 
 
-def test_kinds_of_environments_are_told_by_their_spaces():
+def test_kind_of_environment_follows_from_its_spaces():
     real = Space("box", "float32", (1,), (-1.0,), (1.0,))
     whole = Space("discrete", low=(0,), high=(3,))
     board = Space("tuple", children=(Space("text", max_length=9), whole))
@@ -620,7 +618,7 @@ def test_kinds_of_environments_are_told_by_their_spaces():
     assert group_of(board, whole) == "text"
 
 
-def test_a_journal_that_grows_is_read_line_by_line(tmp_path):
+def test_growing_journal_is_read_line_by_line(tmp_path):
     def line(score, cost):
         return json.dumps({"node": {"verdict": {"score": score}, "usage": {"cost": cost}}}) + "\n"
 
@@ -643,7 +641,7 @@ def standing(number, state):
     return TrialStanding(Trial("E", "s", "", number), state, 1, 0.5, 0.0, None, None)
 
 
-def test_jobs_at_work_and_failed_ones_stay_on_a_small_screen():
+def test_small_screen_shows_running_and_failed_jobs():
     states = ["finished"] * 5 + ["searching", "failed", "playing"] + ["waiting"] * 5
     lines = [standing(number, state) for number, state in enumerate(states)]
     standings = Standings(budget=2)
@@ -659,7 +657,7 @@ def test_jobs_at_work_and_failed_ones_stay_on_a_small_screen():
     assert (counts.best, counts.to_search) == (0.5, 2.5)
 
 
-def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
+def test_picture_fits_and_shows_the_state_of_every_job(tmp_path):
     asked = SIMPLE.model_copy(update={"seeds": 20, "environments": ("\x1b[2J", "Walker2d-v5")})
     with BenchmarkRun.begin(tmp_path / "\x1b[1mtitle", header_of(asked)) as run:
         work = BenchmarkWork(run, BenchmarkAccess(), LocalProcesses())
@@ -668,7 +666,7 @@ def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
         run.trial_folder(second).mkdir()
         settled = {"solved": True, "completions": 1, "program": "p"}
         (run.trial_folder(second) / "result.json").write_text(json.dumps(settled))
-        work.look()
+        work.rescan()
         console = Console(file=StringIO(), force_terminal=True, width=60, height=12)
         view = BenchmarkView(console=console)
         view.begins(work)
@@ -685,7 +683,7 @@ def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-def test_a_wide_table_is_drawn_as_several_that_fit():
+def test_wide_table_is_split_into_tables_that_fit():
     heads = ["name", *(f"column {number}" for number in range(9))]
     grid = Grid("wide", heads, [["x", *(str(number) for number in range(9))]])
     assert [place for share in chunks(grid, 40) for place in share if place] == list(range(1, 10))

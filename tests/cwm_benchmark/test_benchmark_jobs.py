@@ -16,7 +16,7 @@ from instant_jobs import work_on
 from opened_files import opened
 
 
-def test_what_an_event_costs_does_not_grow_with_the_number_of_jobs(tmp_path):
+def test_cost_of_an_event_does_not_grow_with_number_of_jobs(tmp_path):
     files = {}
     for seeds in (10, 100):
         work = work_on(tmp_path / str(seeds), seeds)
@@ -35,7 +35,7 @@ def test_what_an_event_costs_does_not_grow_with_the_number_of_jobs(tmp_path):
     assert files[100] < 1.2 * files[10] < 20
 
 
-def test_a_job_of_another_process_is_postponed_and_what_it_took_is_in_its_row(tmp_path):
+def test_job_of_another_process_is_postponed_and_its_resources_are_in_its_row(tmp_path):
     trial = Trial("FrozenLake-v1", "gif-mcts", "", 0)
     key = BenchmarkTask("search", trial.name).key
     work = work_on(tmp_path / "b", 1, busy={key})
@@ -56,21 +56,21 @@ def test_a_job_of_another_process_is_postponed_and_what_it_took_is_in_its_row(tm
     assert work.standings()[1].place == "node-7"
 
 
-def test_what_is_left_is_guessed_from_what_was_over_and_what_is_at_work():
+def test_time_left_is_estimated_from_finished_and_running_tasks():
     times = TaskTimes()
     running = [Running("search", 10.0, left=10.0), Running("search", 20.0, left=20.0)]
-    none = {"plays": 0, "errands": 0}
+    none = {"plays": 0, "environment_tasks": 0}
     assert left_seconds(times, [], searches=2.0, **none, workers=2) is None
     assert left_seconds(times, running, searches=2.0, **none, workers=2) == (60 + 10 + 10) / 2
-    times.saw("search", 12.0)
-    times.saw("search", 16.0)
+    times.record("search", 12.0)
+    times.record("search", 16.0)
     assert left_seconds(times, running, searches=2.0, **none, workers=2) == (28 + 4 + 20) / 2
     assert left_seconds(times, running[1:], searches=0.0, **none, workers=4) == 20.0
-    times.saw("play", 5.0)
-    assert left_seconds(times, [], searches=1.0, plays=2, errands=3, workers=1) == 24.0
+    times.record("play", 5.0)
+    assert left_seconds(times, [], searches=1.0, plays=2, environment_tasks=3, workers=1) == 24.0
 
 
-def test_what_is_known_of_a_job_counts_under_a_limit_though_one_cost_is_unknown(tmp_path):
+def test_cost_limit_counts_known_costs_even_if_one_cost_is_unknown(tmp_path):
     run = work_on(tmp_path, 1).run
     folder = run.trial_folder(run.config.trials[0])
     folder.mkdir()

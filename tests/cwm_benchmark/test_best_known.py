@@ -16,7 +16,7 @@ SIMPLE = BenchmarkConfig(environments=(), strategies=(), backend="b")
 CARDS = {**dict.fromkeys(range(1, 10), 1 / 13), 10: 4 / 13}
 
 
-def test_every_environment_of_the_benchmark_has_a_source_but_one() -> None:
+def test_every_benchmark_environment_but_one_has_a_source() -> None:
     assert set(SUITES["cwmb"]) - set(BEST_KNOWN) == {"RTFM-v0"}
     for name, known in BEST_KNOWN.items():
         assert name in SUITES["cwmb"]

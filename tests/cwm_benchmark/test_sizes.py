@@ -36,7 +36,7 @@ def header(**chosen):
 
 
 @pytest.mark.parametrize("rows", ["", "10,x", "10,,20", "0,10", "1.5", [10, 0]])
-def test_invalid_sizes_are_refused_in_one_line(rows):
+def test_invalid_sizes_are_rejected_in_one_line(rows):
     with pytest.raises(CwmError, match=r"invalid --rows .*: write numbers of at least 1"):
         sizes_of(rows)
 
