@@ -448,7 +448,7 @@ def stream(
 
 
 class _Finished(NamedTuple):
-    """The end of a thread, with the error that final_state it, if any."""
+    """The end of a thread, with the error that ended it, if any."""
 
     error: BaseException | None
 

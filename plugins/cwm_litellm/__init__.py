@@ -7,11 +7,11 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer the `litellm` backend."""
+    """Add the backend `litellm`."""
     return {"litellm": "cwm_litellm.backend:LiteLLM"}
 
 
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
-    """Ask it where a model is named."""
+    """Make it the default backend if a model is named."""
     return {"model": "litellm"}

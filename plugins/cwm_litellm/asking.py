@@ -1,9 +1,9 @@
-"""One question to a model, asked until it is answered or there is no more to be tried.
+"""Send a request to a model until it has an answer or no attempts are left.
 
-A failure that may pass is waited for, a prompt that is too long is shortened, an answer that was
-cut off is asked for again with more tokens, what a model does not take is left out, and where there
-is no answer the question is repeated: all of it within what it may cost, and each with a line in
-the log of the run that says why.
+Temporary failures are retried, a prompt that is too long is shortened, an answer that was cut off
+is requested again with more tokens, unsupported parameters are left out, and a request without an
+answer is repeated. All attempts stay within the cost limit, and each has a line with its reason in
+the log of the run.
 """
 
 import logging
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from openai import OpenAIError  # what all of LiteLLM's errors derive from
+from openai import OpenAIError  # the base class of LiteLLM's errors
 from tenacity import RetryCallState
 
 from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
@@ -44,15 +44,15 @@ from cwm_litellm.limits import (
     OLLAMA,
     SHORT_TIMEOUT,
     ModelLimits,
-    adapted,
+    adapt,
     chat_model,
     context_for,
     dropped,
     find_context,
+    format_messages,
     left_out,
     ollama_address,
     provider_of,
-    worded,
 )
 from cwm_litellm.responses import read_count, tokens_of
 from cwm_litellm.retrying import Patience, error_of
@@ -62,40 +62,40 @@ litellm = load()
 
 log = logging.getLogger("cwm.litellm")
 
-MOST_TRIES = 3
-"""How often a question is asked that brings nothing, or half of an answer: each time costs."""
+MAX_TRIES = 3
+"""Maximum number of answers to a request, if they are empty or cut: each answer costs money."""
 
 USUAL_TOKENS = 16_384
-"""What an answer is taken to need at most where its cost is limited: programs need a tenth, and
-thinking about them aloud most of the rest."""
+"""Assumed maximum length of an answer if its cost is limited. A program needs a tenth, and written
+reasoning needs most of the rest."""
 
 THINKING_TOKENS = 32_768
-"""The same for models that think before they answer, as long as they like: an answer that ends
-within its thoughts is paid for and worth nothing."""
+"""The same for models that reason before they answer, at any length: an answer that ends within its
+reasoning costs money and contains no program."""
 
 USUAL_ANSWER = 1000
-"""Tokens that an answer is counted with in the rate of a provider until it is there."""
+"""Tokens of an answer that count towards the rate limit until their number is known."""
 
-LEAST_TOKENS = 256
-"""In fewer no program is written."""
+MIN_TOKENS = 256
+"""Fewer tokens are not enough for a program."""
 
-GROWTH = 4
-"""By how much more is asked for after a cut where nobody knows how much a model can write."""
+TOKEN_GROWTH = 4
+"""Factor of the token limit after a cut answer if the maximum output of the model is unknown."""
 
-SMALLER = 0.7
-"""How much of a prompt is left where the server does not say by how much it was too long."""
+SHORTENING = 0.7
+"""Share of a prompt that remains if the server does not report the size of the excess."""
 
-FOR_THE_PROMPT = 0.75
-"""Share of a context that a prompt may take, so that the answer has room."""
+MAX_PROMPT_SHARE = 0.75
+"""Maximum share of the context for the prompt, so that the answer fits too."""
 
-SHORTEST_PROMPT = 500
-"""Characters below which a prompt asks for nothing any more."""
+MIN_PROMPT_CHARACTERS = 500
+"""A shorter prompt does not contain a usable task."""
 
-LONGEST_TEXT = 1 << 20
-"""Characters of an answer that are kept: all that any model writes, and four programs' worth."""
+MAX_TEXT_CHARACTERS = 1 << 20
+"""Maximum characters of an answer: more than any model writes, and four large programs."""
 
 ROLES = "Conversation roles must alternate"
-"""What LiteLLM may have been told by a server where it tells nothing."""
+"""The likely message of a server whose error LiteLLM swallows."""
 
 TOO_LONG = "the prompt is too long for"
 
@@ -111,14 +111,14 @@ PROMPT = re.compile(
 
 
 class Prices(NamedTuple):
-    """What a question costs in US dollars, and each token of its answer."""
+    """The price of a prompt and of each token of its answer, in US dollars."""
 
     prompt: float
     token: float
 
 
 class Answer(NamedTuple):
-    """What a response says, and how likely; `lacking` says why that is nothing, or not all."""
+    """The text and log-probability of a response; `lacking` says why it is incomplete."""
 
     text: str = ""
     lacking: str = ""
@@ -128,10 +128,10 @@ class Answer(NamedTuple):
 
 @dataclass
 class Question:
-    """A request on its way to an answer; `fit` is what all questions to the model learn.
+    """A request and its attempts. `fit` contains the limits of the model, shared by all requests.
 
-    `most_tokens` is what the user allows an answer, None being as many as it takes. Where the
-    cost is limited, an attempt of which nobody says what it took counts with the most it may.
+    `most_tokens` is the user's limit for an answer, None for no limit. If the cost is limited, an
+    attempt with unknown usage counts with its highest possible cost.
     """
 
     model: str
@@ -162,26 +162,28 @@ class Question:
         if self._is_ollama:
             self._find_context()
 
-    def answered(self) -> Completion:
-        """Ask until there is a whole answer, or no more to be tried."""
+    def answer(self) -> Completion:
+        """Send requests until an answer is complete or no attempts are left."""
         start, best, tries = time.perf_counter(), Answer(), 0
-        while tries < MOST_TRIES:
+        while tries < MAX_TRIES:
             try:
-                answer = self._asked(self.request.seed + tries)
+                answer = self._request_answer(self.request.seed + tries)
             except (OpenAIError, TimeoutError, UnpayableError) as error:
                 kind = classify(error)
-                if kind is Kind.TOO_LONG and self._smaller(refusal_text(error), shorten=not tries):
+                if kind is Kind.TOO_LONG and self._fit_context(
+                    refusal_text(error), shorten=not tries
+                ):
                     continue
                 if kind not in ANSWERS and not tries:
                     raise explain(error, self.model, self._attempts, self._spent) from None
                 if kind not in ANSWERS:
-                    break  # what was answered before is better than nothing
+                    break  # an earlier incomplete answer is better than none
                 answer = Answer(lacking=words_of(error, self.model, self._attempts))
             tries += 1
             best = answer if answer.text or not best.lacking else best
-            if not answer.lacking or (answer.cut and not self._grows()):
+            if not answer.lacking or (answer.cut and not self._raise_limit()):
                 break
-            if not answer.cut and tries < MOST_TRIES:
+            if not answer.cut and tries < MAX_TRIES:
                 self._log(f"is asked again: {answer.lacking}")
         used = total(self._usages)
         usage = replace(
@@ -197,8 +199,8 @@ class Question:
             log_probability=best.log_probability,
         )
 
-    def _asked(self, seed: int) -> Answer:
-        """Return what the model answers, after failures that may pass."""
+    def _request_answer(self, seed: int) -> Answer:
+        """Return the answer of the model, with retries after temporary failures."""
         attempts, began = self.patience.attempts(self._log_pause), time.perf_counter()
         try:
             response = attempts(self._attempt, seed)
@@ -207,7 +209,7 @@ class Question:
         usage = usage_of(self.model, response)
         self._log_answer(response, usage, time.perf_counter() - began)
         self._usages.append(usage)
-        self._spent += self._worst() if usage.cost is None else usage.cost
+        self._spent += self._worst_cost() if usage.cost is None else usage.cost
         answer = read(response)
         context = self.fit.context if self._is_ollama else None
         self._full = context is not None and usage.tokens >= context
@@ -217,11 +219,11 @@ class Question:
         return answer
 
     def _attempt(self, seed: int) -> Any:
-        """Ask once, and again at once in a way that the model takes, where it took none before.
+        """Send one request, and adapted requests immediately if the model rejects its form.
 
-        `timeout` is for the whole answer, however it drips.
+        `timeout` limits the time until the whole answer has arrived.
         """
-        if not self._affords():
+        if not self._limit_to_allowance():
             raise UnpayableError
         while True:
             asked = self._arguments(seed)
@@ -232,28 +234,30 @@ class Question:
                 )
             except (OpenAIError, TimeoutError) as error:
                 if may_be_charged(error):
-                    self._spent += self._worst()  # nobody says what it took
+                    self._spent += self._worst_cost()  # its usage is unknown
                 if classify(error) not in (Kind.REFUSED, Kind.BROKEN):
                     raise
                 refusal = error_response_of(error)
                 param = refusal.param if refusal else ""
-                told = adapted(self.fit, asked, refusal_text(error), param)
-                if told is None:
+                change = adapt(self.fit, asked, refusal_text(error), param)
+                if change is None:
                     raise
-                self._log(f"{brief(error)}: asked otherwise, from now on")
-                if told:
-                    self._notes.append(f"{self.model} {told}")
+                self._log(f"{brief(error)}: later requests are adapted")
+                if change:
+                    self._notes.append(f"{self.model} {change}")
 
     def _expected(self) -> int:
-        """Return about how many tokens the question and its answer take."""
+        """Estimate the tokens of the prompt and its answer."""
         said = [message.model_dump() for message in self.messages]
         return int(litellm.token_counter(self.model, messages=said)) + USUAL_ANSWER
 
     def _arguments(self, seed: int) -> dict[str, Any]:
-        """Return what LiteLLM is asked with, as far as the model takes it."""
+        """Return the arguments of LiteLLM that the model accepts."""
         asked = self.settings | {
             "model": chat_model(self.model),
-            "messages": worded(self.messages, self.fit, marked=keeps(self.model)),
+            "messages": format_messages(
+                self.messages, self.fit, marked=needs_cache_mark(self.model)
+            ),
             "seed": seed,
             "timeout": self.timeout,
         }
@@ -267,11 +271,11 @@ class Question:
         return {name: value for name, value in asked.items() if name not in self.fit.refused}
 
     def _ask(self, asked: dict[str, Any]) -> Any:
-        """Have LiteLLM ask."""
+        """Send a request through LiteLLM."""
         begin_attempt(time.monotonic() + self.timeout)
         if self.request.weighed or not self.stream:
             response = litellm.completion(**asked)
-            if response is None:  # it asked otherwise itself, in vain, and says nothing
+            if response is None:  # LiteLLM adapted the request, and failed without an error
                 system = any(message["role"] == "system" for message in asked["messages"])
                 words = ROLES if system else "the request was refused twice without a reason"
                 raise litellm.BadRequestError(words, self.model, provider_of(self.model))
@@ -283,7 +287,7 @@ class Question:
         return litellm.stream_chunk_builder(pieces, messages=asked["messages"])
 
     def _check_request(self, asked: Mapping[str, Any]) -> None:
-        """Note once what LiteLLM left out of a request, and if it bypassed the limits."""
+        """Note once which parameters LiteLLM dropped, and whether it bypassed the limits."""
         if self.fit.checked:
             return
         self.fit.checked = True
@@ -297,11 +301,11 @@ class Question:
 
     @property
     def _is_ollama(self) -> bool:
-        """Whether the server is Ollama, which cuts what is longer than the context asked for."""
+        """Whether the server is Ollama, which cuts prompts that exceed the requested context."""
         return provider_of(self.model) in OLLAMA
 
     def _find_context(self) -> None:
-        """Have Ollama hold the prompt and its answer; shorten what the model cannot hold."""
+        """Request an Ollama context for prompt and answer; shorten a prompt that cannot fit."""
         fit = self.fit
         if self.context is not None:
             fit.context = fit.longest_context = self.context
@@ -310,12 +314,12 @@ class Question:
             begin_attempt(time.monotonic() + SHORT_TIMEOUT)  # this thread may have an old deadline
             find_context(fit, self.model, address, litellm.client_session)
             context_for(fit, _size(self.messages), self.most_tokens or USUAL_TOKENS // 2)
-        most = int(FOR_THE_PROMPT * CHARACTERS_PER_TOKEN * (fit.context or 0))
+        most = int(MAX_PROMPT_SHARE * CHARACTERS_PER_TOKEN * (fit.context or 0))
         if _size(self.messages) > most:
             self._shorten(most)
 
-    def _widens(self) -> bool:
-        """Have Ollama hold twice as much, as far as the model can."""
+    def _widen_context(self) -> bool:
+        """Double the context of Ollama; return False at the maximum of the model."""
         wider = 2 * (self.fit.context or 0)
         most = self.context or self.fit.longest_context or wider
         if (self.fit.context or 0) >= most:
@@ -325,27 +329,25 @@ class Question:
         return True
 
     def _log(self, words: str) -> None:
-        """Write in the log of the run what is done to answer, without what is asked."""
+        """Write a line without prompt and answer to the log of the run."""
         line = f"step {self.request.step}: {self.model} {words}"
         self.request.log(line)
         log.info("%s", line)
 
     def _log_pause(self, state: RetryCallState) -> None:
-        """Say why a request is repeated, and when."""
+        """Log why and when a request is repeated."""
         error, pause = error_of(state), state.next_action.sleep if state.next_action else 0.0
-        why = " as its server asks" if retry_after(error) is not None else ""
-        self._log(
-            f"{brief(error)}, at attempt {state.attempt_number}: asked again in {pause:.1f} s{why}"
-        )
+        why = ", as the server requests" if retry_after(error) is not None else ""
+        self._log(f"{brief(error)}, at attempt {state.attempt_number}: retry in {pause:.1f} s{why}")
 
     def _log_answer(self, response: Any, usage: Usage, seconds: float) -> None:
-        """Say what an answer took."""
+        """Log the tokens, the cost and the duration of an answer."""
         prompt = f"{usage.prompt_tokens:,} tokens of prompt"
         if usage.cached_tokens:
-            prompt += f" ({usage.cached_tokens:,} of them cached)"
+            prompt += f" ({usage.cached_tokens:,} cached)"
         answer = f"{usage.completion_tokens:,} of answer"
         if usage.reasoning_tokens:
-            answer += f" ({usage.reasoning_tokens:,} of them thinking)"
+            answer += f" ({usage.reasoning_tokens:,} reasoning)"
         cost = "cost unknown" if usage.cost is None else f"${usage.cost:.6f}"
         choices = response.choices or [None]
         self._log(
@@ -354,8 +356,8 @@ class Question:
             f"{getattr(choices[0], 'finish_reason', None) or 'nothing'}"
         )
 
-    def _affords(self) -> bool:
-        """Whether an answer can be paid; it is then limited to the tokens that can."""
+    def _limit_to_allowance(self) -> bool:
+        """Return whether an answer is affordable, and limit its tokens to the affordable number."""
         self._limit = self._tokens
         if self.request.allowance is None or (cost := prices(self.model, self.messages)) is None:
             return True
@@ -364,48 +366,52 @@ class Question:
         wanted = min(most or [most_output(self.model) or usual_tokens(self.model)])
         payable = wanted if cost.token == 0 else int(left / cost.token + 1e-6)
         self._limit = min(wanted, payable)
-        return left >= 0 and self._limit >= min(wanted, LEAST_TOKENS)
+        return left >= 0 and self._limit >= min(wanted, MIN_TOKENS)
 
-    def _worst(self) -> float:
-        """Return what an answer costs that takes all of its tokens, 0 where no one asks."""
+    def _worst_cost(self) -> float:
+        """Return the cost of an answer with all of its tokens, 0 if the cost is not limited."""
         if self.request.allowance is None or (cost := prices(self.model, self.messages)) is None:
             return 0.0
         return cost.prompt + cost.token * (self._limit or usual_tokens(self.model))
 
-    def _grows(self) -> bool:
-        """Ask for more tokens than the answer that was cut off had, where that is allowed."""
+    def _raise_limit(self) -> bool:
+        """Raise the token limit after a cut answer; return whether another request makes sense."""
         if self._full:
-            return self._widens()
+            return self._widen_context()
         if self.most_tokens is not None:
             return False
-        used = max(self._usages[-1].completion_tokens, self._limit or LEAST_TOKENS)
-        more = most_output(self.model) or GROWTH * used
+        used = max(self._usages[-1].completion_tokens, self._limit or MIN_TOKENS)
+        more = most_output(self.model) or TOKEN_GROWTH * used
         self._tokens = min(more, self.fit.tokens or more)
-        grows = self._affords() and (self._limit or more) > used
+        grows = self._limit_to_allowance() and (self._limit or more) > used
         if grows:
             self._log(f"is asked again for up to {self._limit or more:,} tokens")
         return grows
 
-    def _smaller(self, told: str, *, shorten: bool) -> bool:
-        """Ask for fewer tokens or, where it is not they that are too many, say less."""
-        if self._is_ollama and self._widens():
+    def _fit_context(self, message: str, *, shorten: bool) -> bool:
+        """Request fewer tokens, or shorten the prompt if the prompt itself is too long."""
+        if self._is_ollama and self._widen_context():
             return True
-        context, prompt = _number(CONTEXT, told), _number(PROMPT, told)
+        context, prompt = _number(CONTEXT, message), _number(PROMPT, message)
         known = bool(context and prompt)
         room = context - prompt if known else (self._limit or 0) // 2
-        if self._limit is not None and LEAST_TOKENS <= room < self._limit:
+        if self._limit is not None and MIN_TOKENS <= room < self._limit:
             self._tokens = self.fit.tokens = room
-            self._log(f"is too small for prompt and completion: requested {room:,} tokens")
+            self._log(f"has too little context for prompt and answer: requested {room:,} tokens")
             return True
-        share = min(FOR_THE_PROMPT * context / prompt, SMALLER) if known else SMALLER
+        share = min(MAX_PROMPT_SHARE * context / prompt, SHORTENING) if known else SHORTENING
         return shorten and self._shorten(int(share * _size(self.messages)))
 
     def _shorten(self, room: int) -> bool:
-        """Say the same in so many characters; tell the user once what a model does not take."""
+        """Shorten the prompt to `room` characters; note once that the model needs it."""
         before, shorter = _size(self.messages), self.request.shorter
         if before <= room:
             return True
-        if shorter is None or room < SHORTEST_PROMPT or _size(said := shorter(room)) >= before:
+        if (
+            shorter is None
+            or room < MIN_PROMPT_CHARACTERS
+            or _size(said := shorter(room)) >= before
+        ):
             return False
         self.messages = said
         if self.fit.characters is None or room < self.fit.characters:
@@ -415,21 +421,21 @@ class Question:
                 f"{TOO_LONG} {self.model}: shortened from "
                 f"{_size(self.request.messages):,} to {_size(said):,} characters, examples first"
             )
-        self._log(f"takes no prompt of {before:,} characters: asked in {_size(said):,}")
+        self._log(f"accepts no prompt of {before:,} characters: shortened to {_size(said):,}")
         return True
 
 
 def read(response: Any) -> Answer:
-    """Return what a response says, and why that is nothing or not all."""
+    """Read the answer of a response, with the reason if it is empty or incomplete."""
     if not response.choices:
         return Answer(lacking="the provider sent no completion")
     choice = response.choices[0]
     whole = choice.message.content or ""
     spoken = without_thinking(whole)
-    text = spoken.text[:LONGEST_TEXT]
+    text = spoken.text[:MAX_TEXT_CHARACTERS]
     fields = getattr(choice.message, "provider_specific_fields", None) or {}
     thought = getattr(choice.message, "reasoning_content", None) or fields.get("reasoning")
-    if thought:  # LiteLLM leaves what stood between
+    if thought:  # LiteLLM keeps the line ends after the reasoning
         text = text.lstrip("\n")
     if choice.finish_reason == "length":
         _, used = tokens_of(response) or (0, 0)
@@ -451,14 +457,14 @@ def read(response: Any) -> Answer:
 
 
 def _log_probability(choice: Any) -> float | None:
-    """Return the sum over the tokens of an answer, None where they are not told."""
+    """Return the log-probability of an answer, the sum over its tokens, None if it is missing."""
     tokens = getattr(getattr(choice, "logprobs", None), "content", None)
     return float(sum(token.logprob for token in tokens)) if tokens else None
 
 
 def prices(model: str, messages: Sequence[Message]) -> Prices | None:
-    """Return what a question costs, None where LiteLLM does not know it."""
-    if provider_of(model) in OLLAMA:  # on a machine of one's own; LiteLLM would ask one for it
+    """Return the prices of a request, None if LiteLLM does not know them."""
+    if provider_of(model) in OLLAMA:  # local and free; LiteLLM would query the server
         return Prices(0.0, 0.0)
     said = [message.model_dump() for message in messages]
 
@@ -474,7 +480,7 @@ def prices(model: str, messages: Sequence[Message]) -> Prices | None:
 
 
 def most_output(model: str) -> int | None:
-    """Return how many tokens a model can write, None where LiteLLM does not know it."""
+    """Return the maximum number of output tokens of a model, None if LiteLLM does not know it."""
     if provider_of(model) in OLLAMA:
         return None
     try:
@@ -485,8 +491,8 @@ def most_output(model: str) -> int | None:
 
 
 @cache
-def keeps(model: str) -> bool:
-    """Whether a provider keeps what a prompt begins with where a mark says how far."""
+def needs_cache_mark(model: str) -> bool:
+    """Return whether a provider caches the start of a prompt only up to an explicit mark."""
     try:
         _, provider, *_ = litellm.get_llm_provider(model)
         info = litellm.get_model_info(model)
@@ -496,7 +502,7 @@ def keeps(model: str) -> bool:
 
 
 def usual_tokens(model: str) -> int:
-    """Return what an answer of a model is taken to need at most where its cost is limited."""
+    """Return the assumed maximum length of an answer in tokens if its cost is limited."""
     thinks = False
     with suppress(Exception):  # as above
         thinks = provider_of(model) not in OLLAMA and litellm.supports_reasoning(model)
@@ -525,16 +531,15 @@ def usage_of(model: str, response: Any) -> Usage:
 
 
 def _detail(counts: Any, details: str, name: str) -> int:
-    """Return a count that not every server sends, 0 by default."""
+    """Return a count that some servers omit, 0 by default."""
     return read_count(getattr(getattr(counts, details, None), name, None)) or 0
 
 
 def _size(messages: Sequence[Message]) -> int:
-    """Count the characters of messages."""
     return sum(len(message.content) for message in messages)
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int:
-    """Return the number that a pattern finds in an error's text, or 0."""
+    """Return the number that a pattern finds in an error message, or 0."""
     found = pattern.search(text.replace(",", ""))
     return int(next(filter(None, found.groups()))) if found else 0

@@ -31,13 +31,13 @@ from cwm_litellm.models import (
 )
 
 if TYPE_CHECKING:
-    from cwm_litellm.scoring import Weigher
+    from cwm_litellm.scoring import TextScorer
 
 _probing = threading.Lock()
 
 
 NOT_IDENTITY = {"identity": False}
-"""A run may be continued with another value of such a field."""
+"""Metadata of fields that may change when a run continues."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ class LiteLLM(Backend):
             spans.check()
 
     def ready(self, max_cost: float | None = None) -> None:
-        """Refuse a model that there is not, that has no key, or under a limit no known price."""
+        """Reject an unknown model, a missing key and, with `max_cost`, an unknown price."""
         check_model(self.model, self.api_base)
         if max_cost is not None:
             check_price(self.model)
 
     def complete(self, request: Request) -> Completion:
-        """Ask the model, again after failures that may pass."""
+        """Request an answer from the model, with retries after temporary failures."""
         if request.weighed and (self.temperature, self.top_p or 1.0, self.top_k) != (
             1.0,
             1.0,
@@ -141,10 +141,10 @@ class LiteLLM(Backend):
             stream=self.stream,
             context=self.context,
             rate=self._rate(),
-        ).answered()
+        ).answer()
 
     def _rate(self) -> RateLimit:
-        """Return how often the provider may be asked."""
+        """Return the rate limit of the provider."""
         for name in ("requests_per_minute", "tokens_per_minute"):
             if (most := getattr(self, name)) is not None and not 0 < most < inf:
                 raise CwmError(f"{name} is {most}: it must be above 0")
@@ -167,7 +167,7 @@ class LiteLLM(Backend):
         return None if bare == chosen else bare
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return the price of the prompt and of as many tokens as a usual answer has at most."""
+        """Return the price of the prompt and of the longest usual answer, in US dollars."""
         load()
         from cwm_litellm.asking import most_output, prices, usual_tokens
 
@@ -178,42 +178,42 @@ class LiteLLM(Backend):
         return cost.prompt + cost.token * (self.max_tokens or usual)
 
     def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return what so many tokens cost at list price, without the time of importing LiteLLM."""
+        """Return the list price of a number of tokens, without importing LiteLLM."""
         return price(self.model, prompt_tokens, completion_tokens)
 
     def answer_length(self) -> AnswerLength:
-        """Return how many tokens an answer of the model has, thinking included."""
+        """Return the number of tokens of the model's answers, reasoning included."""
         return answer_length(self.model, self.max_tokens)
 
     @property
-    def can_score(self) -> bool:  # type: ignore[override]  # a server has to be asked
-        """Whether the server tells log-probabilities of any text; it is asked once."""
+    def can_score(self) -> bool:  # type: ignore[override]  # the server has to be queried
+        """Whether the server returns log-probabilities of any text, tested once."""
         with _probing:
             if self._weighing.can is None:
-                self._weighing.can = self._weigher().find_out(self.template)
+                self._weighing.can = self._text_scorer().probe(self.template)
             return self._weighing.can
 
     @property
     def weighed(self) -> Usage:
-        """What weighing texts took so far."""
+        """The usage of scoring texts so far."""
         return self._weighing.usage
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Weigh texts by what the server echoes, many at a time."""
+        """Score texts by their log-probabilities, several per request."""
         if not self.can_score:
             raise CwmError(
                 f"{self.model} returns no log-probabilities of prompts: give the --api-base of a "
                 "server that returns them, such as vLLM"
             )
-        return self._weigher().weighed(requests)
+        return self._text_scorer().score(requests)
 
-    def _weigher(self) -> "Weigher":
-        """Return what weighs texts with the server."""
+    def _text_scorer(self) -> "TextScorer":
+        """Return a scorer of texts that uses the server."""
         load()
         from cwm_litellm.retrying import Patience
-        from cwm_litellm.scoring import Weigher
+        from cwm_litellm.scoring import TextScorer
 
-        return Weigher(
+        return TextScorer(
             self.model,
             settings={"api_base": self._address(), "max_retries": 0, "num_retries": 0},
             patience=Patience(self.retries, self.backoff, self.longest_wait),
@@ -225,7 +225,7 @@ class LiteLLM(Backend):
         )
 
     def _settings(self) -> dict[str, Any]:
-        """Return the arguments of LiteLLM's `completion` that all questions share."""
+        """Return the arguments of LiteLLM's `completion` that all requests share."""
         sampling = {
             "top_p": self.top_p,
             "top_k": self.top_k,
@@ -235,6 +235,6 @@ class LiteLLM(Backend):
         return {
             "temperature": self.temperature,
             "drop_params": True,
-            "max_retries": 0,  # its own
+            "max_retries": 0,  # this package retries itself
             "num_retries": 0,
         } | {name: value for name, value in sampling.items() if value is not None}

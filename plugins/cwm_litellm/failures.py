@@ -1,9 +1,9 @@
-"""Classify failed requests and word them for users.
+"""Classify failed requests and describe them for users.
 
 LiteLLM wraps the errors of a hundred providers, drops some of their fields and changes its own
-words from release to release. The error response itself does not change: it is found in the chain
-of exceptions, read, and classified by error type, by the codes in its body and by its HTTP status.
-Message texts only decide between cases that share a generic code, and may be wrong.
+messages from release to release. The error response itself does not change: it is found in the
+chain of exceptions, read, and classified by error type, by the codes in its body and by its HTTP
+status. Message texts only decide between cases that share a generic code, and may be wrong.
 """
 
 import json
@@ -73,7 +73,7 @@ class Kind(StrEnum):
 TRANSIENT = frozenset({Kind.UNREACHABLE, Kind.TIMEOUT, Kind.RATE_LIMIT, Kind.BROKEN})
 
 ANSWERS = frozenset({Kind.FILTERED, Kind.OVERSIZED, Kind.UNPAYABLE})
-"""Failures that are recorded as the answer, because the next question may succeed."""
+"""Failures that are recorded as the answer, because the next request may succeed."""
 
 CODES: Mapping[Kind, frozenset[str]] = {
     Kind.NO_CREDIT: frozenset(
@@ -185,11 +185,11 @@ class ErrorResponse(NamedTuple):
     message: str = ""
     """The message in the body."""
     pause: float | None = None
-    """Seconds after which the server wants to be asked again."""
+    """Seconds that the server requests before the next attempt."""
 
 
 def classify(error: BaseException) -> Kind:
-    """Return why a request failed."""
+    """Return the kind of a failed request."""
     return _unsent(error) or _unanswered(error) or _refused(error)
 
 
@@ -211,7 +211,7 @@ def may_be_charged(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds after which the server wants to be asked again, None if it names none."""
+    """Return the pause in seconds that the server requests, None if it requests none."""
     refusal = error_response_of(error)
     return refusal.pause if refusal else None
 
@@ -348,15 +348,15 @@ def _read_json(status: int, body: Any) -> ErrorResponse:
     return refusal
 
 
-def _message(told: Any) -> tuple[str, str]:
+def _message(detail: Any) -> tuple[str, str]:
     """Return the message and the parameter at fault; FastAPI lists the faults of a body."""
-    if isinstance(told, dict):
-        told = told.get("detail", told)
-    if isinstance(told, list) and told and isinstance(told[0], dict):
-        place = [str(part) for part in told[0].get("loc") or ()]
-        words = ": ".join(filter(None, (".".join(place), str(told[0].get("msg") or ""))))
+    if isinstance(detail, dict):
+        detail = detail.get("detail", detail)
+    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        place = [str(part) for part in detail[0].get("loc") or ()]
+        words = ": ".join(filter(None, (".".join(place), str(detail[0].get("msg") or ""))))
         return words, place[-1] if place else ""
-    return "" if told is None else str(told), ""
+    return "" if detail is None else str(detail), ""
 
 
 def _texts(fields: Mapping[str, Any], *names: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ _lock = threading.Lock()
 
 
 def check(missing_key: str | None = None) -> None:
-    """Refuse to continue without the extra `llm`; imports nothing.
+    """Raise an error if the extra `llm` is missing. Import nothing.
 
     Args:
         missing_key: The environment variable that the user has to set as well, if any.

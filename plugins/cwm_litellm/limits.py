@@ -1,8 +1,8 @@
-"""What models take: found out once from what their servers refuse, and kept for the model.
+"""The limits of models, learned once from rejected requests and kept per model.
 
-There are chat templates without messages of the system, models that sample as they like, and
-servers that give a limit of tokens another name. What is refused is asked for otherwise, and the
-user is told where the answers are then others than was asked for.
+Some chat templates have no system messages, some models fix their sampling parameters, and some
+servers use another name for the token limit. Rejected requests are adapted, and the user gets a
+note if the adaptation changes the answers.
 """
 
 import os
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 OLLAMA = ("ollama", "ollama_chat")
 """Ollama, by LiteLLM's names for its two endpoints."""
 
-OLLAMA_HERE = "http://localhost:11434"
+DEFAULT_OLLAMA_ADDRESS = "http://localhost:11434"
 
-LEAST_CONTEXT = 16_384
-"""Tokens of a context that Ollama is asked for at least: what a model is loaded with costs memory,
-and another context has it loaded again, which takes seconds."""
+MIN_CONTEXT = 16_384
+"""Minimum context in tokens to request from Ollama. A larger context needs more memory, and a
+changed context reloads the model, which takes seconds."""
 
 CHARACTERS_PER_TOKEN = 3
-"""Fewer than there are, so that a prompt is not held for shorter than it is."""
+"""A low estimate, so that the tokens of a prompt are not underestimated."""
 
 SHORT_TIMEOUT = 10.0
-"""Seconds for a server to say something that no model is asked for."""
+"""Timeout in seconds for requests that need no model."""
 
 MARKED = ("anthropic", "bedrock", "vertex_ai", "openrouter", "databricks")
-"""Providers that keep what a prompt begins with only where a mark says how far. Others do it by
-themselves, or, as for Gemini, by another request that has to be paid for."""
+"""Providers that cache the start of a prompt only up to an explicit mark. Other providers cache it
+automatically or, as Gemini, with a separate paid request."""
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 
 PARAMETERS = ("temperature", "top_p", "top_k", "seed", "logprobs", "reasoning_effort")
-"""What can be left out of a request."""
+"""Parameters that a request can omit."""
 
-OTHERWISE = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
-"""Parameters that servers have other names for."""
+PATTERNS = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
+"""Patterns of parameters that servers call by other names."""
 
 DECIDING = ("temperature", "top_p", "top_k", "reasoning_effort")
-"""Those of them without which answers are others than was asked for."""
+"""Parameters that change the answers if a request omits them."""
 
 SENT_AS: Mapping[str, frozenset[str]] = {
     "temperature": frozenset({"temperature"}),
@@ -69,40 +69,40 @@ NO_SYSTEM = re.compile(
     r"|roles must alternate",
     re.IGNORECASE,
 )
-"""How chat templates and servers say that they take no messages of the system."""
+"""Messages of chat templates and servers that accept no system messages."""
 
-NOT_BEGUN = re.compile(
+NO_PREFILL = re.compile(
     r"(?:assistant|response)[\w ]* prefill|must end with a user message"
     r"|expected last role user|last message must (?:be|have|come)[\w '\"]* (?:the )?'?\"?user",
     re.IGNORECASE,
 )
-"""How servers say that nobody may begin the answer of a model."""
+"""Messages of servers that do not continue a prefilled answer."""
 
-BEGIN_WITH = "Begin your answer with exactly these lines, and go on from there:\n\n{begun}"
+BEGIN_WITH = "Begin your answer with exactly these lines, and continue from there:\n\n{begun}"
 
 
 @dataclass
 class ModelLimits:
-    """What a model was found to take, so that not every question fails first."""
+    """The learned limits of a model, so that later requests do not fail in the same way."""
 
     characters: int | None = None
-    """Of a prompt: longer ones are shortened."""
+    """Maximum characters of a prompt; longer prompts are shortened."""
     tokens: int | None = None
-    """Of an answer: more are not asked for."""
+    """Maximum tokens of an answer."""
     system: bool = True
-    """Whether it takes messages of the system; else the user says them first."""
+    """Whether it accepts system messages; if not, they are added to the first user message."""
     begun: bool = True
-    """Whether it goes on with an answer that was begun for it."""
+    """Whether it continues a prefilled answer."""
     limit: str = LIMITS[0]
-    """The name of the parameter that says how many tokens an answer may have."""
+    """Name of the parameter that limits the tokens of an answer."""
     refused: set[str] = field(default_factory=set)
-    """Parameters that it does not take."""
+    """Parameters that it does not accept."""
     checked: bool = False
     """Whether a request was compared with the arguments that LiteLLM got."""
     context: int | None = None
     """Tokens of prompt and answer together that Ollama is asked to hold."""
     longest_context: int | None = None
-    """Tokens that the model can hold, where Ollama says it."""
+    """Maximum context of the model in tokens, if Ollama reports it."""
 
 
 @dataclass
@@ -121,37 +121,37 @@ class ScoringState:
     usage: Usage = field(default_factory=Usage)
 
 
-def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str, param: str) -> str | None:
-    """Learn from a refusal how to word the next request.
+def adapt(limits: ModelLimits, asked: Mapping[str, Any], message: str, param: str) -> str | None:
+    """Adapt the limits of a model to a rejected request.
 
     Args:
         limits: The limits of the model, which are updated.
         asked: The arguments of the refused request; another thread may have updated `limits` since.
-        told: The server's message.
+        message: The server's message.
         param: The parameter at fault, if the error response names it, else "".
 
     Returns:
-        A note for the user, "" if the change has no effect on answers, None if the refusal does
-        not say how to ask.
+        A note for the user, "" if the change has no effect on answers, None if the message does not
+        show how to adapt the request.
     """
-    roles = [message["role"] for message in asked["messages"]]
-    if "system" in roles and NO_SYSTEM.search(told):
+    roles = [each["role"] for each in asked["messages"]]
+    if "system" in roles and NO_SYSTEM.search(message):
         limits.system = False
         return ""
-    if roles[-1] == "assistant" and NOT_BEGUN.search(told):
+    if roles[-1] == "assistant" and NO_PREFILL.search(message):
         limits.begun = False
-        return "does not accept a begun answer: the prompt asks for these first lines instead"
-    if LIMITS[0] in asked and LIMITS[1] in told and REFUSES.search(told):
+        return "does not continue a prefilled answer: the prompt asks for these first lines instead"
+    if LIMITS[0] in asked and LIMITS[1] in message and REFUSES.search(message):
         limits.limit = LIMITS[1]
         return ""
     if param in PARAMETERS and param in asked:
         named = [param]
     else:
-        words = {name: rf"\b{OTHERWISE.get(name, name)}\b" for name in PARAMETERS if name in asked}
-        named = [name for name, pattern in words.items() if re.search(pattern, told)]
-        if not named or not REFUSES.search(told):
+        words = {name: rf"\b{PATTERNS.get(name, name)}\b" for name in PARAMETERS if name in asked}
+        named = [name for name, pattern in words.items() if re.search(pattern, message)]
+        if not named or not REFUSES.search(message):
             return None
-    if "cannot both" in told:
+    if "cannot both" in message:
         named = named[-1:]
     limits.refused.update(named)
     return left_out(named)
@@ -171,15 +171,15 @@ def dropped(asked: Mapping[str, Any], sent: Collection[str]) -> list[str]:
 
 
 def left_out(names: Sequence[str]) -> str:
-    """Say what is missing where a model does not take parameters, "" where that changes nothing."""
+    """Return a note on parameters that a model rejects, "" if they do not change answers."""
     named = [name for name in names if name in DECIDING]
-    return f"takes no {' and no '.join(named)}: left to the model" if named else ""
+    return f"does not accept {' or '.join(named)}: left to the model" if named else ""
 
 
-def worded(
+def format_messages(
     messages: Sequence[Message], limits: ModelLimits, *, marked: bool = False
 ) -> list[dict[str, Any]]:
-    """Return messages as the model takes them, with a mark where what is stable ends if wanted."""
+    """Return messages in the form that the model accepts, with cache marks if `marked`."""
     said = list(messages)
     if said[-1].role == "assistant" and not limits.begun:
         begun = BEGIN_WITH.format(begun=said.pop().content)
@@ -194,7 +194,7 @@ def worded(
 
 
 def _marked(message: Message) -> dict[str, Any]:
-    """Return a message in two parts, the first of which may be kept by the provider."""
+    """Return a message in two parts with a cache mark after its stable start."""
     text, stable = message.content, message.stable
     if not 0 < stable < len(text):
         return message.model_dump()
@@ -203,14 +203,14 @@ def _marked(message: Message) -> dict[str, Any]:
 
 
 def provider_of(model: str) -> str:
-    """Return the provider that a model's name begins with, "" where it names none."""
+    """Return the provider in a model's name, "" if it names none."""
     return model.partition("/")[0] if "/" in model else ""
 
 
 def chat_model(model: str) -> str:
-    """Return the name by which LiteLLM asks for an answer in a conversation.
+    """Return the name that makes LiteLLM use the chat endpoint.
 
-    By its other name Ollama is sent a single text, and nobody learns that its answer was cut.
+    With the provider `ollama`, LiteLLM sends a single text and does not report cut answers.
     """
     if provider_of(model) == OLLAMA[0]:
         return f"{OLLAMA[1]}/{model.partition('/')[2]}"
@@ -218,39 +218,39 @@ def chat_model(model: str) -> str:
 
 
 def ollama_address(api_base: str | None) -> str:
-    """Return where Ollama is, as it is named or as LiteLLM looks for it."""
-    found = api_base or os.environ.get("OLLAMA_API_BASE") or OLLAMA_HERE
+    """Return the address of Ollama: the given one, or LiteLLM's default."""
+    found = api_base or os.environ.get("OLLAMA_API_BASE") or DEFAULT_OLLAMA_ADDRESS
     return found.rstrip("/").removesuffix("/v1")
 
 
 def find_context(limits: ModelLimits, model: str, address: str, client: "httpx.Client") -> None:
-    """Ask Ollama once how much a model can hold, and how much its author wants it to hold."""
+    """Query Ollama once for the maximum context of a model and the context in its model file."""
     import httpx
 
     if limits.longest_context is not None:
         return
-    limits.longest_context = 0  # which is not known
+    limits.longest_context = 0  # unknown
     try:
         body = {"model": model.partition("/")[2]}
         response = client.post(f"{address}/api/show", json=body, timeout=SHORT_TIMEOUT)
-        told = response.raise_for_status().json()
-        facts, wanted = told.get("model_info") or {}, str(told.get("parameters") or "")
+        found = response.raise_for_status().json()
+        facts, wanted = found.get("model_info") or {}, str(found.get("parameters") or "")
     except (httpx.HTTPError, ValueError, AttributeError):
-        return  # whatever is wrong shows when it is asked
+        return  # the request to the model will report the cause
     lengths = [n for name, n in facts.items() if name.endswith(".context_length")]
     if lengths and isinstance(lengths[0], int):
         limits.longest_context = lengths[0]
-    if found := re.search(r"^num_ctx\s+(\d+)", wanted, re.MULTILINE):
-        limits.context = int(found[1])
+    if chosen := re.search(r"^num_ctx\s+(\d+)", wanted, re.MULTILINE):
+        limits.context = int(chosen[1])
 
 
 def context_for(limits: ModelLimits, characters: int, answer: int) -> int:
-    """Return how many tokens Ollama is to hold for a prompt and its answer.
+    """Return the number of tokens of Ollama's context for a prompt and its answer.
 
-    It is not less than before, as another context has the model loaded again.
+    The context never shrinks, because a change reloads the model.
     """
     wanted = characters // CHARACTERS_PER_TOKEN + answer
-    context = max(LEAST_CONTEXT, limits.context or 0)
+    context = max(MIN_CONTEXT, limits.context or 0)
     while context < wanted:
         context *= 2
     limits.context = min(context, limits.longest_context or context)

@@ -46,7 +46,7 @@ COMMON = (
 """Common providers; for others LiteLLM is imported, which takes three seconds."""
 
 BY_SIZE = ("fireworks_ai", "together_ai")
-"""Providers that price models by size, so that models outside the list have a price, too."""
+"""Providers that price models by size, so that unlisted models have a price too."""
 
 FREE = ("ollama", "ollama_chat")
 """Providers that run on the user's own machine."""
@@ -60,7 +60,7 @@ PRICES = "model_prices_and_context_window_backup.json"
 
 
 def check_model(model: str, api_base: str | None = None) -> None:
-    """Refuse a model of an unknown provider, and one whose provider has no key here."""
+    """Raise for a model of an unknown provider, or of a provider whose key is missing."""
     provider = provider_of(model)
     if provider is None or model.endswith("/"):
         if not (api_base and "/" not in model):  # a server may name its model as it likes
@@ -79,7 +79,7 @@ def missing_key(provider: str, api_base: str | None = None) -> str | None:
 
 
 def check_price(model: str) -> None:
-    """Refuse a model whose price is certainly unknown."""
+    """Raise for a model whose price is certainly unknown."""
     known = prices()
     names = (model, model.partition("/")[2])
     sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model

@@ -182,9 +182,9 @@ def _text(content: object) -> str:
     return ""
 
 
-def _log_probabilities(told: object) -> list[dict[str, Any]]:
+def _log_probabilities(logprobs: object) -> list[dict[str, Any]]:
     """Return the log-probabilities of the tokens of an answer, none unless all can be read."""
-    content = told.get("content") if isinstance(told, dict) else None
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     found: list[dict[str, Any]] = []
     for each in content if isinstance(content, list) else ():
         match each:

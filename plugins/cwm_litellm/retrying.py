@@ -22,8 +22,8 @@ MIN_LOGGED_SECONDS = 0.1
 """Shorter waits for a turn are not logged."""
 
 MAX_RETRIES = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
-"""Upper limits for kinds of failure that retries rarely cure: a server that does not run, and late
-answers, which are paid for each time."""
+"""Upper limits for failures that retries rarely cure: a server that does not run, and late
+answers, which cost money each time."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Patience:
         except (OpenAIError, TimeoutError) as error:
             is_limited, pause = classify(error) is Kind.RATE_LIMIT, retry_after(error)
             if is_limited:
-                rate.correct(-tokens)  # the request took none, and the next attempt counts again
+                rate.correct(-tokens)  # a rejected request used none; the next attempt counts
             if is_limited or pause is not None:
                 rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
             raise

@@ -1,10 +1,10 @@
-"""How likely texts are as answers: log-probabilities that a server echoes with the prompt.
+"""Score texts as answers by log-probabilities that a server echoes with the prompt.
 
-A chat endpoint tells log-probabilities of what it wrote itself, and of nothing else. A completions
-endpoint that echoes its prompt tells those of any text: the conversation and the answer are worded
-as one prompt, nothing is generated, and the tokens of the answer are cut out by their offsets.
-llama.cpp's server echoes nothing, but writes by a grammar and tells how likely each token was among
-all: there a grammar leaves it no choice but to write the answer.
+A chat endpoint returns log-probabilities of its own output only. A completions endpoint that echoes
+its prompt returns them for any text: conversation and answer are formatted as one prompt, no tokens
+are generated, and the tokens of the answer are found by their offsets. The server of llama.cpp
+does not echo, but supports grammars and returns the probability of each token among all tokens:
+there a grammar forces the model to write the answer.
 """
 
 import json
@@ -39,25 +39,27 @@ from cwm_litellm.transport import begin_attempt
 litellm = load()
 
 PLAIN = "plain"
-"""The name of the format without any marks."""
+"""The name of the format without special tokens."""
 
-MOST_CHARACTERS = 60_000
-"""Of the prompts of one request: of each token some 120 bytes come back, and 4 MB are taken."""
+MAX_CHARACTERS = 60_000
+"""Maximum length of the prompts in a request. Each token returns about 120 bytes, and responses
+may have 4 MB."""
 
 SHORT_TIMEOUT = 10.0
-"""Seconds for a server to word a few messages, which no model is asked for."""
+"""Timeout in seconds of a server that formats messages, which needs no model."""
 
 ROUNDED = 1e-3
-"""What is above 0 by no more is 0 in half precision."""
+"""Higher values than 0 up to this are rounding errors of half precision."""
 
 UNLIKELY, CERTAIN = "Blue seven, quickly; under (of) a 1403 yes.", -5.0
-"""A text that no model finds likely, and what it would weigh only if other texts did not count."""
+"""An unlikely text for any model, and a log-probability that it exceeds only if the server does not
+count other texts."""
 
 SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answered)"
-"""Contents that a format is learned from: found again in what a template made of them."""
+"""Contents of messages that reveal a format: they are searched in the output of a template."""
 
 NO_ECHO = re.compile(r"\b(?:echo|log_?probs?)\b", re.IGNORECASE)
-"""What a refusal names where a server cannot echo; llama.cpp gives it the status of a crash."""
+"""Words in errors of servers that cannot echo; llama.cpp uses the status of a crash."""
 
 ECHOING = ("hosted_vllm", "llamafile", "text-completion-openai", "together_ai", "fireworks_ai")
 """Providers, by LiteLLM's names, with a completions endpoint that can echo log-probabilities."""
@@ -66,16 +68,16 @@ _lock = threading.Lock()
 
 
 class NoEchoError(Exception):
-    """The server tells no log-probabilities of what it did not write."""
+    """The server returns no log-probabilities of given texts."""
 
 
 class Format(NamedTuple):
-    """What a chat template puts around the parts of a conversation.
+    """The text that a chat template adds around the parts of a conversation.
 
-    What counts as the answer begins with `header`, that of an assistant's turn, and ends with
-    `closing`, the mark of its end: that a text ends here has its likelihood, too. Where the
-    template knows no system message, `middle` is None, and the user says both. `complete` says that
-    it has the mark that every prompt begins with.
+    The answer begins with `header`, which starts an assistant's turn, and ends with `closing`, the
+    end-of-turn mark, because the end of a text has a probability as well. If the template has no
+    system message, `middle` is None and the user message contains the system text. `complete` means
+    that the format includes the mark at the start of every prompt.
     """
 
     opening: str = ""
@@ -86,7 +88,7 @@ class Format(NamedTuple):
     complete: bool = False
 
     def prompt(self, messages: Sequence[Message]) -> str:
-        """Word a conversation; more turns than a system's and a user's are told in one."""
+        """Format a conversation. Turns after the system message are joined into one user turn."""
         first = messages[0].role == "system" and len(messages) > 1
         system = messages[0].content.strip() if first else ""
         user = "\n\n".join(message.content.strip() for message in messages[first:])
@@ -95,12 +97,12 @@ class Format(NamedTuple):
         return f"{self.opening}{system}{self.middle}{user}{self.asked}"
 
     def answer(self, text: str) -> str:
-        """Word an answer."""
+        """Format an answer."""
         return f"{self.header}{text.strip()}{self.closing}"
 
     @classmethod
     def learned(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
-        """Find out what a template does by what it makes of known messages."""
+        """Learn a format from the output of a template for known messages."""
         said = [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": USER},
@@ -115,8 +117,8 @@ class Format(NamedTuple):
         between, found, closing = rest.partition(ANSWER)
         if not found:
             raise CwmError("the chat template omits messages: add -o template=plain")
-        end = asked.rpartition(USER)[2]  # of the user's turn; what follows is the header
-        if not between.startswith(end):  # a mark of its own ends what asks
+        end = asked.rpartition(USER)[2]  # of the user's turn; the header follows
+        if not between.startswith(end):  # the prompt ends with a mark of its own
             turn = word(said[2:]).partition(ANSWER)[0]
             places = range(len(between) + 1)
             end = next(between[:n] for n in places if turn.endswith(between[n:]))
@@ -127,7 +129,7 @@ class Format(NamedTuple):
 
     @classmethod
     def before_answers(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
-        """Find out what a template makes of a question, up to where its answer begins."""
+        """Learn the format of a prompt up to the start of its answer."""
         said = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
         opening, _, rest = word(said).rpartition(SYSTEM)
         middle, found, asked = rest.partition(USER)
@@ -137,8 +139,8 @@ class Format(NamedTuple):
 
 
 @dataclass
-class Weigher:
-    """Weighs texts with a server, in batches, some of which are in flight at once."""
+class TextScorer:
+    """Scores texts with a server, in concurrent batches."""
 
     model: str
     settings: Mapping[str, Any]
@@ -149,8 +151,8 @@ class Weigher:
     batch: int
     in_flight: int
 
-    def find_out(self, template: str) -> bool:
-        """Return whether the server weighs texts; learn how, and how it words conversations."""
+    def probe(self, template: str) -> bool:
+        """Return whether the server can score texts; learn its method and its chat format."""
         known, api_base = self.known, address(self.model, self.settings.get("api_base"))
         if completions_model(self.model, api_base) is None:
             return False
@@ -159,32 +161,32 @@ class Weigher:
         probe = [ScoreRequest(messages, "The door opens.")]
         for known.generated in (0, 1):
             try:
-                self.weighed(probe)
+                self.score(probe)
             except NoEchoError:
                 continue
             return True
         known.forced = True
         known.format = format_of(template, api_base, self.model, forced=True)
-        try:  # where a grammar is obeyed, and choices that it leaves not count as certain
-            return sum(self.weighed([ScoreRequest(messages, UNLIKELY)])[0]) < CERTAIN
+        try:  # whether the grammar is obeyed, and forced tokens do not count as certain
+            return sum(self.score([ScoreRequest(messages, UNLIKELY)])[0]) < CERTAIN
         except NoEchoError:
             return False
 
-    def weighed(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
-        """Return the log-probability of each token of each text, each prompt being sent once.
+    def score(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
+        """Return the log-probability of each token of each text. Equal prompts are sent once.
 
-        A text that answers a `Request` is weighed as it is written: without the marks of its turn.
+        A text that answers a `Request` is scored without the end-of-turn mark.
         """
-        worded = self.known.format
+        chat_format = self.known.format
         asked = [
-            (worded.prompt(each.messages) + worded.header, each.text)
+            (chat_format.prompt(each.messages) + chat_format.header, each.text)
             if isinstance(each.question, Request)
-            else (worded.prompt(each.messages), worded.answer(each.text))
+            else (chat_format.prompt(each.messages), chat_format.answer(each.text))
             for each in requests
         ]
         found: dict[tuple[str, str], list[float]] = {}
         try:
-            for pairs, said in self._each(self._batches(dict.fromkeys(asked))):
+            for pairs, said in self._run_batches(self._split(dict.fromkeys(asked))):
                 found.update(zip(pairs, said, strict=True))
         except NoEchoError:
             if self.known.can is None:
@@ -196,14 +198,14 @@ class Weigher:
             ) from None
         return [found[pair] for pair in asked]
 
-    def _batches(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-        """Cut what is to be weighed into requests of a size that a server and we can take."""
+    def _split(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+        """Split texts into requests that are small enough for the server and the limits."""
         batch: list[tuple[str, str]] = []
         size = 0
         for pair in pairs:
             length = sum(map(len, pair))
             most = 1 if self.known.forced else self.batch
-            if batch and (len(batch) >= most or size + length > MOST_CHARACTERS):
+            if batch and (len(batch) >= most or size + length > MAX_CHARACTERS):
                 yield batch
                 batch, size = [], 0
             batch.append(pair)
@@ -211,25 +213,25 @@ class Weigher:
         if batch:
             yield batch
 
-    def _each(
+    def _run_batches(
         self, batches: Iterator[list[tuple[str, str]]]
     ) -> Iterator[tuple[list[tuple[str, str]], list[list[float]]]]:
-        """Yield batches in their order with what came back, so many being in flight at once."""
+        """Yield batches in order with their results; `in_flight` requests run at a time."""
         flying: list[tuple[list[tuple[str, str]], Future[list[list[float]]]]] = []
         for batch in batches:
-            flying.append((batch, threads.submit(partial(self._weighed, batch))))
+            flying.append((batch, threads.submit(partial(self._score_batch, batch))))
             if len(flying) >= self.in_flight:
                 first, future = flying.pop(0)
                 yield first, future.result()
         for batch, future in flying:
             yield batch, future.result()
 
-    def _weighed(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
-        """Send one request, again after failures that may pass."""
+    def _score_batch(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        """Send one request, with retries after temporary failures."""
         attempts = self.patience.attempts()
         start = time.perf_counter()
         try:
-            response = attempts(self._asked, pairs)
+            response = attempts(self._request_answer, pairs)
         except (OpenAIError, TimeoutError) as error:
             raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
         if response is None:
@@ -242,15 +244,15 @@ class Weigher:
         if self.known.forced:
             return [written(choices[0], pairs[0][1])]
         made = self.known.generated
-        if usage.prompt_tokens:  # it counts, and may have written nothing
+        if usage.prompt_tokens:  # the server counts, and may have generated no tokens
             made = min(made, usage.completion_tokens // len(pairs))
         return [
             window(choice.logprobs, prompt, answer, made)
             for choice, (prompt, answer) in zip(choices, pairs, strict=True)
         ]
 
-    def _asked(self, pairs: Sequence[tuple[str, str]]) -> Any:
-        """Ask once; what cannot be asked of this server is told apart from what may pass."""
+    def _request_answer(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Send a request once; return None if the server does not support it."""
         asked = {
             **self.settings,
             "model": completions_model(self.model, address(self.model, self.settings["api_base"])),
@@ -282,27 +284,27 @@ class Weigher:
                 self.rate, partial(threads.run_in_thread, ask, self.timeout), expected
             )
         except OpenAIError as error:
-            if self.known.can is None and _cannot(error):
+            if self.known.can is None and _is_unsupported(error):
                 return None
             raise
 
     def _count(self, usage: Usage, seconds: float) -> None:
-        """Add what a request took; several threads do."""
+        """Add the usage of a request. Several threads call this."""
         took = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cost, seconds)
         with _lock:
             self.known.usage = total([self.known.usage, took])
 
 
-def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
-    """Return the log-probabilities of the tokens that an answer has a part in.
+def window(logprobs: Any, prompt: str, answer: str, made: int) -> list[float]:
+    """Return the log-probabilities of the tokens that overlap the answer.
 
-    Of what is told the last tokens were generated. Offsets may count a mark that the server put
-    before the prompt, so that it is their end that agrees with ours.
+    The last `made` tokens are generated. Offsets may include a mark that the server added before
+    the prompt, so they are aligned at the end of the answer.
     """
-    tokens = list(getattr(told, "tokens", None) or ())
-    said = list(getattr(told, "token_logprobs", None) or ())
+    tokens = list(getattr(logprobs, "tokens", None) or ())
+    said = list(getattr(logprobs, "token_logprobs", None) or ())
     lengths = [len(str(token)) for token in tokens]
-    starts = getattr(told, "text_offset", None) or [*accumulate(lengths, initial=0)][:-1]
+    starts = getattr(logprobs, "text_offset", None) or [*accumulate(lengths, initial=0)][:-1]
     last = len(tokens) - made
     if not len(said) == len(starts) == len(tokens) > made or sum(lengths) < len(answer):
         raise NoEchoError
@@ -315,7 +317,7 @@ def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
 
 
 def written(choice: Any, answer: str) -> list[float]:
-    """Return the log-probabilities of the tokens of an answer that had to be written."""
+    """Return the log-probabilities of the tokens of an answer that a grammar forced."""
     tokens = getattr(choice.logprobs, "content", None) or ()
     try:
         said = [float(token["logprob"]) for token in tokens]
@@ -327,7 +329,7 @@ def written(choice: Any, answer: str) -> list[float]:
 
 
 def address(model: str, api_base: str | None) -> str | None:
-    """Return where the model's server is, None for one that is not the user's own."""
+    """Return the address of the user's server, None for a hosted model."""
     if api_base is not None:
         return api_base
     names = {"hosted_vllm": ["HOSTED_VLLM_API_BASE"]}
@@ -337,9 +339,9 @@ def address(model: str, api_base: str | None) -> str | None:
 
 
 def completions_model(model: str, api_base: str | None) -> str | None:
-    """Return the name by which LiteLLM asks for completions of prompts, None where it has none.
+    """Return LiteLLM's model name for completions of prompts, None if there is none.
 
-    It would word a prompt for any other as a chat, which is paid for and tells nothing.
+    With any other name, LiteLLM would send a paid chat request that returns no usable result.
     """
     try:
         name, provider, *_ = litellm.get_llm_provider(model, api_base=api_base)
@@ -352,7 +354,7 @@ def completions_model(model: str, api_base: str | None) -> str | None:
 
 
 def format_of(template: str, api_base: str | None, model: str, *, forced: bool = False) -> Format:
-    """Return how conversations are worded: as the user says, as the server does, or plainly."""
+    """Return the chat format: the user's template, the server's, or a plain one."""
     if template and template != PLAIN:
         known = Format.learned(_read_template(Path(template)))
         return (
@@ -368,13 +370,13 @@ def format_of(template: str, api_base: str | None, model: str, *, forced: bool =
             return Format.before_answers(
                 lambda said: _post(root, "/apply-template", messages=said)["prompt"]
             )
-        return Format.learned(_serving(root, model))
+        return Format.learned(_server_formatter(root, model))
     except (CwmError, httpx.HTTPError, ValueError, KeyError, TypeError):
         return Format(closing="" if forced else "\n")
 
 
 def _post(root: str, path: str, **body: Any) -> Any:
-    """Ask a server something that no model is asked for."""
+    """Send a request that needs no model."""
     begin_attempt(time.monotonic() + SHORT_TIMEOUT)
     response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
     if response.status_code == httpx.codes.BAD_REQUEST:
@@ -382,8 +384,8 @@ def _post(root: str, path: str, **body: Any) -> Any:
     return response.raise_for_status().json()
 
 
-def _serving(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
-    """Return what has a server word a conversation, as vLLM does: into tokens, which are text."""
+def _server_formatter(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
+    """Return a function that formats conversations on a vLLM server, as tokens and back as text."""
     name = model.partition("/")[2] or model
 
     def word(messages: list[dict[str, str]]) -> str:
@@ -395,7 +397,7 @@ def _serving(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
 
 
 def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
-    """Return what words a conversation by a file: a template of Jinja, or a tokenizer's JSON."""
+    """Return a function that formats conversations by a Jinja file or a tokenizer's JSON."""
     from jinja2 import TemplateError
 
     marks: dict[str, str] = {}
@@ -421,7 +423,7 @@ def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
 
 
 def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], str]:
-    """Return what words a conversation by a chat template in Jinja."""
+    """Return a function that formats conversations by a chat template in Jinja."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -443,7 +445,7 @@ def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], s
     return word
 
 
-def _cannot(error: OpenAIError) -> bool:
-    """Whether a server refuses what is asked of it, rather than whom it is asked by."""
+def _is_unsupported(error: OpenAIError) -> bool:
+    """Return whether an error means that the server does not support the request."""
     kind = classify(error)
     return kind in (Kind.REFUSED, Kind.NO_MODEL) or bool(NO_ECHO.search(refusal_text(error)))

@@ -11,7 +11,7 @@ SERVICE = "cwm"
 
 
 def check() -> None:
-    """Refuse `-o spans=` without the extra `otel`."""
+    """Raise for `-o spans=` if the extra `otel` is missing."""
     try:
         found = all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
     except ModuleNotFoundError:

@@ -28,7 +28,7 @@ from cwm_cli.errors import CwmError
 from cwm_litellm.responses import CHAT_PATH, body_as_event, readable_body, readable_events
 
 MAX_BYTES = 4 << 20
-"""The longest answers of any model, a million characters and as many of reasoning, have 3 MB."""
+"""The longest answers of any model, a million characters plus equally long reasoning, have 3 MB."""
 
 MAX_STREAMED_BYTES = 16 << 20
 """A streamed answer has about 200 bytes for each token."""
@@ -192,7 +192,7 @@ class CountingTransport(httpx.BaseTransport):
 
 
 def prepare(request: httpx.Request) -> None:
-    """Ask for an uncompressed answer, as a short one can unpack to any length; add credentials."""
+    """Request an uncompressed answer, as a short one can unpack to any length; add credentials."""
     request.headers["Accept-Encoding"] = "identity"
     if known := _credentials.get(_origin(request.url)):
         request.url = request.url.copy_merge_params(known.parameters)

@@ -646,8 +646,8 @@ def test_small_screen_shows_running_and_failed_jobs():
     lines = [standing(number, state) for number, state in enumerate(states)]
     standings = Standings(budget=2)
     for number, line in enumerate(lines):
-        assert standings.put(number, line._replace(state="waiting")) is None
-        assert standings.put(number, line).state == "waiting"
+        assert standings.update(number, line._replace(state="waiting")) is None
+        assert standings.update(number, line).state == "waiting"
     shown = standings.shown(5)
     assert [line.state for line in shown] == ["searching", "failed", "playing"] + ["waiting"] * 2
     assert standings.shown(13) == standings.listed() == lines

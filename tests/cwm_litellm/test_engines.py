@@ -40,7 +40,7 @@ def key(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def silence(capfd):
-    """Whatever happens, nothing is printed over the live view."""
+    """Check that nothing is printed over the live view."""
     yield
     assert capfd.readouterr() == ("", "")
 
@@ -50,7 +50,7 @@ def shorter(room):
     return SYSTEM, Message(role="user", content="u" * max(1000, room - 100) + " THE END")
 
 
-def test_ollama_holds_as_much_as_a_prompt_and_its_answer_need():
+def test_ollama_context_fits_prompt_and_answer():
     for model in ("ollama/llama3", "ollama_chat/llama3"):
         with Ollama() as server:
             asking = backend(server, model, top_k=40)
@@ -68,7 +68,7 @@ def test_ollama_holds_as_much_as_a_prompt_and_its_answer_need():
         assert [each["role"] for each in chats[0]["messages"]] == ["system", "user"]
 
 
-def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
+def test_prompt_that_ollama_would_cut_is_shortened_or_fits():
     def heard(prompt):
         return "whole" if "You write programs." in prompt and "THE END" in prompt else "cut"
 
@@ -94,7 +94,7 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
         assert server.chats[-1]["options"]["num_ctx"] == 65_536, "as its author wants"
 
 
-def test_what_ollama_thinks_is_no_answer():
+def test_reasoning_of_ollama_is_not_an_answer():
     with Ollama("right = 1", thinking="wrong = 1") as server:
         done = backend(server, "ollama/qwen3", reasoning_effort="high").complete(request())
         assert server.chats[-1]["think"] is True
@@ -103,7 +103,7 @@ def test_what_ollama_thinks_is_no_answer():
         done = backend(server, "ollama/llama3", reasoning_effort="high").complete(request())
         assert "think" not in server.chats[-1]
     assert done.text == "right = 1"
-    assert done.note == "ollama/llama3 takes no reasoning_effort: left to the model"
+    assert done.note == "ollama/llama3 does not accept reasoning_effort: left to the model"
     with Ollama("<think>\nwrong = 1\n</think>\n\nright = 1") as server:
         assert backend(server, "ollama/r1").complete(request()).text == "right = 1"
     with Ollama("right = 1") as server:
@@ -112,7 +112,7 @@ def test_what_ollama_thinks_is_no_answer():
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["older", "newest"])
-def test_vllm_is_asked_within_its_context_and_its_thoughts_are_no_code(newest):
+def test_vllm_requests_fit_its_context_and_its_reasoning_is_not_code(newest):
     with OpenAIServer(vllm(newest=newest)) as server:
         asking = backend(server, "hosted_vllm/llama")
         done = asking.complete(request(*LONG, shorter=shorter))
@@ -121,7 +121,7 @@ def test_vllm_is_asked_within_its_context_and_its_thoughts_are_no_code(newest):
     assert "shortened from 60," in done.note
 
 
-def test_a_model_without_messages_of_the_system_is_told_them_by_the_user():
+def test_model_without_system_messages_gets_them_in_user_message():
     raised = (
         "\n------------\nWhile executing CallExpression at line 1, column 67 in source:\n"
         "...messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported')...\n"
@@ -158,11 +158,11 @@ def test_a_model_without_messages_of_the_system_is_told_them_by_the_user():
         assert bodies[-1] == [{"role": "user", "content": "You write programs.\n\nWrite one."}], (
             name
         )
-        assert "asked otherwise, from now on" in lines[0], name
+        assert "later requests are adapted" in lines[0], name
 
 
-def test_parameters_that_a_model_refuses_are_left_out_and_the_user_is_told_once():
-    """In the words of OpenAI, Anthropic, and servers that validate."""
+def test_refused_parameters_are_left_out_with_one_note():
+    """With the messages of OpenAI, Anthropic, and servers that validate."""
     words = {
         "temperature": "Unsupported value: 'temperature' does not support 0.5 with this model. "
         "Only the default (1) value is supported.",
@@ -181,17 +181,17 @@ def test_parameters_that_a_model_refuses_are_left_out_and_the_user_is_told_once(
     assert json.loads(second.text).keys() == json.loads(first.text).keys() == left
     assert json.loads(second.text)["max_completion_tokens"] == 1500
     assert first.note == (
-        "openai/some-deployment takes no temperature: left to the model; "
-        "openai/some-deployment takes no top_p: left to the model"
+        "openai/some-deployment does not accept temperature: left to the model; "
+        "openai/some-deployment does not accept top_p: left to the model"
     )
     assert second.note == ""
     with OpenAIServer([answer("x")]) as server:  # what LiteLLM itself knows
         asking = backend(server, "openai/gpt-5", temperature=0.5)
         notes = [asking.complete(request()).note for _ in range(2)]
-    assert notes == ["openai/gpt-5 takes no temperature: left to the model", ""]
+    assert notes == ["openai/gpt-5 does not accept temperature: left to the model", ""]
 
 
-def test_an_answer_that_nobody_may_begin_is_asked_to_begin_so():
+def test_model_without_prefill_gets_first_lines_in_prompt():
     for words in (
         "This model does not support assistant message prefill. The conversation must end with a "
         "user message.",
@@ -204,10 +204,10 @@ def test_an_answer_that_nobody_may_begin_is_asked_to_begin_so():
         assert last["role"] == "user"
         assert last["content"].startswith("Write one.\n\nBegin your answer with exactly")
         assert last["content"].endswith(BEGUN.content)
-        assert "does not accept a begun answer" in done.note
+        assert "does not continue a prefilled answer" in done.note
 
 
-def test_llama_cpp_and_lm_studio_are_understood():
+def test_llama_cpp_and_lm_studio_are_supported():
     for model, script in (("llamafile/any", llama_cpp()), ("lm_studio/any", lm_studio())):
         with OpenAIServer(script) as server:
             done = backend(server, model).complete(request(*LONG, shorter=shorter))
@@ -218,7 +218,7 @@ def test_llama_cpp_and_lm_studio_are_understood():
         assert "shortened" in done.note
 
 
-def test_thoughts_are_no_answer_and_their_tokens_are_counted():
+def test_reasoning_is_not_an_answer_and_its_tokens_count():
     thinks = {"reasoning_content": "```python\nwrong = 1\n```"}
     cut = answer(None, 100, 16_000, "length", **thinks)
     with OpenAIServer([cut, answer("```python\nright = 1\n```", **thinks)]) as server:
@@ -268,11 +268,11 @@ def test_thoughts_are_no_answer_and_their_tokens_are_counted():
         ("print('</think>')", "print('</think>')", True),
     ],
 )
-def test_what_is_thought_aloud_is_left_out(text, said, done):
+def test_written_reasoning_is_left_out(text, said, done):
     assert without_thinking(text) == (said, done)
 
 
-def test_the_log_explains_each_of_the_retries():
+def test_log_explains_each_retry():
     lines: list[str] = []
     script = [
         hang,
@@ -290,18 +290,18 @@ def test_the_log_explains_each_of_the_retries():
         done = asking.complete(request(log=lines.append))
     assert done.text == "whole"
     expected = [
-        r"timed out, at attempt 1: asked again in \d\.\d s",
-        r"limits the rate, at attempt 2: asked again in 0\.0 s as its server asks",
-        r"failed \(503: .*Loading model.*\), at attempt 3: asked again in \d\.\d s",
-        r"failed \(.*reset by peer.*\), at attempt 4: asked again in \d\.\d s",
-        r"failed \((\d+: )?its answer is not JSON\), at attempt 5: asked again in \d\.\d s",
-        r"refused the request \(.*temperature.*\): asked otherwise, from now on",
+        r"timed out, at attempt 1: retry in \d\.\d s",
+        r"limits the rate, at attempt 2: retry in 0\.0 s, as the server requests",
+        r"failed \(503: .*Loading model.*\), at attempt 3: retry in \d\.\d s",
+        r"failed \(.*reset by peer.*\), at attempt 4: retry in \d\.\d s",
+        r"failed \((\d+: )?its answer is not JSON\), at attempt 5: retry in \d\.\d s",
+        r"refused the request \(.*temperature.*\): later requests are adapted",
         r"answered chatcmpl-1 in \d\.\d s, at attempt 6: 100 tokens of prompt, 500 of answer, "
         r"\$0\.000315, finished by length",
         r"is asked again for up to 16,384 tokens",
         r"answered chatcmpl-1 in .* finished by stop",
         r"is asked again: the answer was empty",
-        r"answered chatcmpl-1 in .*: 1,200 tokens of prompt \(1,000 of them cached\), 34 of answer"
+        r"answered chatcmpl-1 in .*: 1,200 tokens of prompt \(1,000 cached\), 34 of answer"
         r", \$0\.000125, finished by stop",
     ]
     assert len(lines) == len(expected), "\n".join(lines)
@@ -333,7 +333,7 @@ def anthropic(body):
     )
 
 
-def test_a_mark_says_how_far_prompts_are_alike_where_providers_want_one(monkeypatch):
+def test_cache_mark_ends_stable_part_of_prompt_for_providers_that_need_it(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-very-secret-key")
     stable = "What it is about. "
     asked = request(SYSTEM, Message(role="user", content=f"{stable}What now?", stable=len(stable)))
@@ -367,7 +367,7 @@ with OpenAIServer([error(500), answer("the answer itself")]) as server:
 
 
 @pytest.mark.long
-def test_a_span_of_each_request_is_sent_without_what_is_asked_and_answered():
+def test_each_request_sends_a_span_without_prompt_and_answer():
     pytest.importorskip("opentelemetry.sdk")
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     found = []

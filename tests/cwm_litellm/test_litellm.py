@@ -61,7 +61,7 @@ def key(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def silence(capfd):
-    """Whatever happens, nothing is printed over the live view."""
+    """Check that nothing is printed over the live view."""
     yield
     assert capfd.readouterr() == ("", "")
 
@@ -93,7 +93,7 @@ def pauses(server):
     return [after - before for before, after in pairwise(times)]
 
 
-def test_an_answer_comes_with_its_tokens_cost_and_time():
+def test_answer_has_tokens_cost_and_time():
     with OpenAIServer([answer("a program", prompt_tokens=1000, completion_tokens=500)]) as server:
         completion = ask(server)
     assert completion.text == "a program"
@@ -108,7 +108,7 @@ def test_an_answer_comes_with_its_tokens_cost_and_time():
     [(UNPRICED, answer("x")), (PRICED, answer("x", prompt_tokens=0, completion_tokens=0))],
     ids=["price not known", "tokens not counted"],
 )
-def test_a_cost_that_nobody_knows_is_none(model, behaviour):
+def test_unknown_cost_is_none(model, behaviour):
     with OpenAIServer([behaviour]) as server:
         assert ask(server, model).usage.cost is None
 
@@ -126,7 +126,7 @@ def test_a_cost_that_nobody_knows_is_none(model, behaviour):
         ),
     ],
 )
-def test_what_is_no_answer_is_asked_again_and_then_said_to_be_what_it_is(behaviour, lacking):
+def test_missing_answer_is_requested_again_and_then_reported(behaviour, lacking):
     with OpenAIServer([behaviour, answer("at last")]) as server:
         completion = ask(server)
         assert (completion.text, completion.lacking) == ("at last", "")
@@ -139,7 +139,7 @@ def test_what_is_no_answer_is_asked_again_and_then_said_to_be_what_it_is(behavio
     assert completion.usage.cost >= 300 * 0.15e-6
 
 
-def test_a_prompt_that_a_filter_refuses_does_not_end_a_run():
+def test_filtered_prompt_does_not_end_a_run():
     with OpenAIServer([FILTERED]) as server:
         completion = ask(server)
         assert len(server.requests) == 3
@@ -149,7 +149,7 @@ def test_a_prompt_that_a_filter_refuses_does_not_end_a_run():
         assert ask(server).text == "x"
 
 
-def test_no_answer_is_cut_unless_the_user_wants_it_to_be():
+def test_answer_is_cut_only_at_the_limit_of_the_user():
     with OpenAIServer([answer("x"), answer("half", finish="length")]) as server:
         ask(server)
         assert not {"max_tokens", "max_completion_tokens"} & server.requests[0].body.keys()
@@ -164,7 +164,7 @@ def test_no_answer_is_cut_unless_the_user_wants_it_to_be():
     [(PRICED, 500, [None, 16384]), (UNPRICED, 500, [None, 2000, 8000]), (PRICED, 16384, [None])],
     ids=["as many as the model writes", "four times as many", "as many as it had"],
 )
-def test_an_answer_that_was_cut_off_is_asked_again_with_more_tokens(model, used, tokens):
+def test_cut_answer_is_requested_again_with_more_tokens(model, used, tokens):
     whole = len(tokens)
 
     def respond(body):
@@ -184,7 +184,7 @@ def test_an_answer_that_was_cut_off_is_asked_again_with_more_tokens(model, used,
             assert ask(server, model)[:1] == ("whole",)
 
 
-def test_all_attempts_together_stay_within_what_a_question_may_cost():
+def test_all_attempts_together_stay_within_the_allowance():
     def respond(body):
         return answer("x", prompt_tokens=10, completion_tokens=body["max_tokens"], finish="length")
 
@@ -218,7 +218,7 @@ def test_messages_seed_and_sampling_settings_reach_the_server():
     assert settings.items() <= received.body.items()
 
 
-def test_a_reasoning_model_is_not_sent_what_it_refuses():
+def test_reasoning_model_does_not_get_parameters_that_it_refuses():
     with OpenAIServer([answer("x")]) as server:
         ask(server, "openai/o3-mini", temperature=0.5, top_p=0.8)
         (received,) = server.requests
@@ -243,20 +243,20 @@ def test_a_reasoning_model_is_not_sent_what_it_refuses():
         pytest.param(reset, id="connection reset"),
     ],
 )
-def test_a_failure_that_may_pass_is_retried(behaviour):
+def test_temporary_failure_is_retried(behaviour):
     with OpenAIServer([behaviour, behaviour, answer("at last")]) as server:
         assert ask(server).text == "at last"
         assert len(server.requests) == 3
 
 
-def test_a_hung_connection_is_cut_and_retried():
+def test_hung_connection_is_cut_and_retried():
     with OpenAIServer([hang, answer("at last")]) as server:
         assert ask(server, timeout=0.5).text == "at last"
         assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("header", [False, True], ids=["of the body", "of the header"])
-def test_the_time_is_for_all_of_an_answer_however_it_drips(header):
+def test_timeout_includes_slow_answers(header):
     with OpenAIServer([drip(0.05, header=header), answer("at last")]) as server:
         assert ask(server, timeout=0.4).text == "at last"
         assert len(server.requests) == 2
@@ -267,7 +267,7 @@ LONGER = "the answer is longer than 1 MB and was rejected"
 
 @pytest.mark.parametrize("model", [PRICED, "hosted_vllm/llama", "deepseek/deepseek-chat"])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_an_answer_without_end_is_not_taken(model, kind, monkeypatch):
+def test_endless_answer_is_rejected(model, kind, monkeypatch):
     monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
     taken = []
     with OpenAIServer([huge(200, taken, kind)]) as server:
@@ -278,20 +278,20 @@ def test_an_answer_without_end_is_not_taken(model, kind, monkeypatch):
     assert len(taken) < 3 * 32
 
 
-def test_of_a_long_answer_no_more_is_kept_than_a_program_needs():
+def test_long_answer_is_cut_to_the_maximum_text():
     with OpenAIServer([answer("x" * (2 << 20))]) as server:
         completion = ask(server)
     assert (len(completion.text), completion.lacking) == (1 << 20, LONGER)
 
 
-def test_an_answer_that_unpacks_to_more_is_not_unpacked():
+def test_compressed_answer_is_rejected():
     packed = gzip.compress(b"x" * (64 << 20))
     with OpenAIServer([lambda h: h.reply(200, packed, {"Content-Encoding": "gzip"})]) as server:
         assert "its answer is compressed" in failure(server)
         assert server.requests[0].headers["Accept-Encoding"] == "identity"
 
 
-def test_an_answer_that_is_streamed_is_the_same():
+def test_streamed_answer_is_the_same():
     text = "one\ntwo\nthree"
     with OpenAIServer([answer(text, 1000, 500)]) as server:
         streamed, whole_one = ask(server, stream=True), ask(server)
@@ -305,7 +305,7 @@ def test_an_answer_that_is_streamed_is_the_same():
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-def test_a_whole_answer_is_kept_although_a_stream_was_requested(content_type):
+def test_whole_answer_is_kept_although_a_stream_was_requested(content_type):
     with OpenAIServer([whole("whole", content_type)]) as server:
         completion = ask(server, stream=True)
         assert [received.body["stream"] for received in server.requests] == [True]
@@ -321,7 +321,7 @@ def shorter(room):
 
 
 @pytest.mark.parametrize("words", CONTEXT_WORDS)
-def test_a_prompt_that_is_too_long_is_shortened_and_what_fits_is_remembered(words):
+def test_too_long_prompt_is_shortened_and_its_limit_is_remembered(words):
     context = 3000  # tokens, and so 12,000 characters
     with OpenAIServer(holds(context, words)("fits")) as server:
         backend = LiteLLM("hosted_vllm/llama", api_base=server.url)
@@ -341,7 +341,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_what_fits_is_remembered(word
 
 
 @pytest.mark.parametrize("words", ["vllm", "newer vllm", "other"])
-def test_where_the_answer_is_what_is_too_long_fewer_tokens_are_asked_for(words):
+def test_too_long_answer_is_requested_with_fewer_tokens(words):
     with OpenAIServer(holds(4000, words)("fits")) as server:
         completion = ask(server, "hosted_vllm/llama", max_tokens=8000)
         assert len(server.requests[-1].prompt) == len(server.requests[0].prompt)
@@ -349,7 +349,7 @@ def test_where_the_answer_is_what_is_too_long_fewer_tokens_are_asked_for(words):
     assert completion.note == ""
 
 
-def test_a_prompt_that_cannot_be_short_enough_ends_the_run():
+def test_prompt_that_cannot_be_short_enough_ends_the_run():
     with OpenAIServer(holds(200)("x")) as server, pytest.raises(CwmError, match="even when it is"):
         LiteLLM(PRICED, api_base=server.url).complete(
             request()._replace(messages=LONG, shorter=shorter)
@@ -365,13 +365,13 @@ def test_a_prompt_that_cannot_be_short_enough_ends_the_run():
         (reset, "openai still fails after 3 attempts ([Errno 104] Connection reset by peer)"),
     ],
 )
-def test_retries_come_to_an_end(behaviour, message):
+def test_retries_end(behaviour, message):
     with OpenAIServer([behaviour]) as server:
         assert failure(server).startswith(message)
         assert len(server.requests) == 3
 
 
-def test_a_server_that_never_answers_is_given_up():
+def test_unresponsive_server_is_given_up():
     with OpenAIServer([hang]) as server:
         message = failure(server, timeout=0.2, retries=1)
         assert len(server.requests) == 2
@@ -388,7 +388,7 @@ def test_a_server_that_never_answers_is_given_up():
         (truncated_json, True),
     ],
 )
-def test_what_a_server_may_have_charged_before_it_fell_silent_counts(behaviour, may_be_charged):
+def test_cost_of_unanswered_request_counts_if_it_may_be_charged(behaviour, may_be_charged):
     with OpenAIServer([behaviour]) as server, pytest.raises(UnansweredError) as raised:
         LiteLLM(PRICED, api_base=server.url, retries=1, backoff=0.01, max_tokens=1000).complete(
             request()._replace(allowance=1.0)
@@ -410,13 +410,13 @@ def test_what_a_server_may_have_charged_before_it_fell_silent_counts(behaviour, 
         (error(403, f"{KEY} or sk-x may not"), "openai refused the request (*** or *** may not)"),
     ],
 )
-def test_what_the_user_has_to_mend_is_not_retried(behaviour, message):
+def test_errors_that_the_user_must_fix_are_not_retried(behaviour, message):
     with OpenAIServer([behaviour]) as server:
         assert failure(server).startswith(message)
         assert len(server.requests) == 1
 
 
-def test_pauses_grow_from_attempt_to_attempt():
+def test_pauses_grow_with_attempts():
     with OpenAIServer([error(500)] * 3 + [answer("x")]) as server:
         ask(server, retries=3, backoff=0.05)
         first, second, third = pauses(server)
@@ -425,26 +425,26 @@ def test_pauses_grow_from_attempt_to_attempt():
     assert third >= 0.20
 
 
-def test_the_server_says_how_long_to_wait():
+def test_pause_follows_seconds_of_the_server():
     with OpenAIServer([rate_limited("0.3"), answer("x")]) as server:
         ask(server)
         assert pauses(server)[0] >= 0.3
 
 
-def test_the_server_says_until_when_to_wait():
+def test_pause_follows_date_of_the_server():
     in_two_seconds = formatdate(time.time() + 2, usegmt=True)
     with OpenAIServer([error(503, Retry_After=in_two_seconds), answer("x")]) as server:
         ask(server)
         assert pauses(server)[0] >= 0.9
 
 
-def test_no_server_makes_anyone_wait_for_ever():
+def test_pause_of_the_server_is_limited():
     with OpenAIServer([rate_limited("3600"), answer("x")]) as server:
         ask(server, longest_wait=0.2)
         assert 0.2 <= pauses(server)[0] < 30
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_unreachable_server_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     backend = LiteLLM(PRICED, api_base=f"{address}/v1?key=secret", backoff=0.01)
@@ -456,7 +456,7 @@ def test_a_server_that_is_not_there_is_named():
     )
 
 
-def test_an_address_without_a_scheme_is_refused():
+def test_address_without_scheme_is_rejected():
     with pytest.raises(CwmError, match="missing an 'http://' or 'https://' protocol"):
         LiteLLM(PRICED, api_base="localhost:8000", backoff=0.01).complete(request())
 
@@ -468,7 +468,7 @@ def test_an_address_without_a_scheme_is_refused():
         ("opnai/gpt-4o", "unknown model 'opnai/gpt-4o': did you mean openai/gpt-4o?"),
     ],
 )
-def test_a_model_of_no_known_provider_is_refused_before_anything_is_sent(model, message):
+def test_model_of_unknown_provider_is_rejected_before_any_request(model, message):
     with OpenAIServer([answer("x")]) as server:
         assert failure(server, model).startswith(message)
         assert not server.requests
@@ -484,14 +484,14 @@ def test_a_model_of_no_known_provider_is_refused_before_anything_is_sent(model, 
         ("mistral/mistral-small", "MISTRAL_API_KEY"),
     ],
 )
-def test_a_missing_key_is_asked_for_by_its_name(model, names, monkeypatch):
+def test_missing_key_is_named(model, names, monkeypatch):
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
     with OpenAIServer([WRONG_KEY]) as server:
         assert failure(server, model).endswith(f": set {names}")
 
 
-def test_four_threads_ask_at_once():
+def test_four_threads_can_send_requests_concurrently():
     together = threading.Barrier(4, timeout=10)
 
     def meet(body):
@@ -504,7 +504,7 @@ def test_four_threads_ask_at_once():
         assert list(answers) == ["answer 0", "answer 1", "answer 2", "answer 3"]
 
 
-def test_the_worst_cost_covers_the_longest_answer():
+def test_worst_cost_covers_the_longest_answer():
     backend = LiteLLM(PRICED, max_tokens=1000)
     worst = backend.worst_cost(request())
     assert 1000 * 0.60e-6 < worst < 1000 * 0.60e-6 + 50 * 0.15e-6
@@ -513,7 +513,7 @@ def test_the_worst_cost_covers_the_longest_answer():
 
 
 @pytest.mark.parametrize("model", [UNPRICED, "gibberish"])
-def test_a_model_of_unknown_price_has_no_worst_cost(model):
+def test_model_of_unknown_price_has_no_worst_cost(model):
     assert LiteLLM(model).worst_cost(request()) is None
 
 
@@ -542,7 +542,7 @@ def test_prices_are_unknown_without_the_price_list_of_litellm(monkeypatch):
         models.prices.cache_clear()
 
 
-def test_the_user_learns_once_if_litellm_bypasses_the_limits_on_answers(monkeypatch):
+def test_note_is_shown_once_if_litellm_bypasses_the_limits(monkeypatch):
     litellm = load()
     monkeypatch.setattr(litellm, "client_session", httpx.Client())
     # LiteLLM keeps clients by address, and an earlier server may have had the same port.
@@ -555,7 +555,7 @@ def test_the_user_learns_once_if_litellm_bypasses_the_limits_on_answers(monkeypa
     assert notes[1] == ""
 
 
-def test_spans_are_refused_in_one_line_if_litellm_cannot_send_them(monkeypatch):
+def test_spans_are_rejected_in_one_line_if_litellm_cannot_send_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "litellm.integrations.opentelemetry", None)
     with pytest.raises(CwmError, match="this version of LiteLLM sends no spans: leave out"):
         spans.send(load(), "http://127.0.0.1:4318")
@@ -584,7 +584,7 @@ def request(seed):
 
 
 @pytest.mark.slow
-def test_a_process_that_starts_with_four_calls_at_once_prints_nothing_else():
+def test_four_concurrent_first_calls_print_nothing_else():
     code = f"""{ASKS}
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -596,7 +596,7 @@ with ThreadPoolExecutor(4) as pool:
         assert python(code, server.url) == ("['x', 'x', 'x', 'x']\n", "")
 
 
-def test_a_missing_extra_and_a_missing_key_are_reported_together(monkeypatch):
+def test_missing_extra_and_missing_key_are_reported_together(monkeypatch):
     code = f"""
 import sys
 sys.modules["litellm"] = None

@@ -480,7 +480,7 @@ def test_error_responses_are_classified_by_their_codes(seen, stream):
     assert wrong == {}
 
 
-def test_the_reason_of_a_refusal_is_the_message_of_the_server():
+def test_reason_of_a_refusal_is_the_message_of_the_server():
     reasons = {
         "mistral field": "body.foo: Extra inputs are not permitted",
         "vllm refused": "logprobs must be non-negative",
@@ -490,7 +490,7 @@ def test_the_reason_of_a_refusal_is_the_message_of_the_server():
         assert f"refused the request ({reason}): change" in str(failure(CASES[name])), name
 
 
-def test_a_refusal_names_the_parameter_at_fault(seen):
+def test_refusal_names_the_parameter_at_fault(seen):
     failure(CASES["mistral field"])
     assert error_response_of(seen[-1]) == ErrorResponse(
         422,
@@ -500,7 +500,7 @@ def test_a_refusal_names_the_parameter_at_fault(seen):
     )
 
 
-def test_a_misleading_message_does_not_overrule_a_code():
+def test_misleading_message_does_not_overrule_a_code():
     """The texts name a context length, a filter and a quota; the codes say otherwise."""
     words = "maximum context length, content filter, quota: check your credit balance is too low"
     for code, message in {

@@ -79,7 +79,7 @@ def ask(behaviour: Behaviour, model=PRICED, **options):
     ],
     ids=str,
 )
-def test_an_answer_is_kept_if_its_usage_cannot_be_read(usage):
+def test_answer_with_unreadable_usage_is_kept(usage):
     completion = ask(sends(usage=usage), tokens_per_minute=1e6)
     assert (completion.text, completion.lacking) == (PROGRAM, "")
     assert completion.usage.tokens == 0
@@ -104,7 +104,7 @@ def test_an_answer_is_kept_if_its_usage_cannot_be_read(usage):
     ],
     ids=str,
 )
-def test_counts_of_odd_types_are_read(usage, tokens):
+def test_token_counts_of_odd_types_are_read(usage, tokens):
     completion = ask(sends(usage=usage))
     used = completion.usage
     assert (completion.text, (used.prompt_tokens, used.completion_tokens)) == (PROGRAM, tokens)
@@ -112,7 +112,7 @@ def test_counts_of_odd_types_are_read(usage, tokens):
     assert (used.cached_tokens, used.reasoning_tokens) == (0, 0)
 
 
-def test_details_of_a_usage_may_be_texts():
+def test_usage_details_may_be_texts():
     usage = COUNTS | {
         "prompt_tokens_details": {"cached_tokens": "50"},
         "completion_tokens_details": {"reasoning_tokens": 5.0},
@@ -136,7 +136,7 @@ def test_details_of_a_usage_may_be_texts():
     ],
     ids=str,
 )
-def test_the_parts_of_a_content_are_joined_without_thoughts(content):
+def test_content_parts_are_joined_without_reasoning(content):
     completion = ask(sends(choices=[choice(content)]))
     assert (completion.text, completion.lacking) == (PROGRAM, "")
     assert completion.usage.cost == pytest.approx(COST)
@@ -162,13 +162,13 @@ def test_the_parts_of_a_content_are_joined_without_thoughts(content):
     ],
     ids=str,
 )
-def test_an_answer_is_kept_whatever_stands_beside_its_text(fields):
+def test_answer_is_kept_with_any_other_fields(fields):
     completion = ask(sends(**fields))
     assert (completion.text, completion.lacking) == (PROGRAM, "")
     assert completion.usage.cost == pytest.approx(COST)
 
 
-def test_half_of_a_character_is_replaced():
+def test_lone_surrogate_is_replaced():
     assert ask(sends(choices=[choice("a \ud800 b")])).text == "a ? b"
 
 
@@ -183,7 +183,7 @@ def test_half_of_a_character_is_replaced():
     ],
     ids=str,
 )
-def test_an_answer_without_text_is_requested_again(choices, lacking):
+def test_answer_without_text_is_requested_again(choices, lacking):
     with OpenAIServer([sends(choices=choices), sends()]) as server:
         asked = Request(MESSAGES, 7, Move(GENERATE), problem=None)
         assert LiteLLM(PRICED, api_base=server.url, retries=0).complete(asked).text == PROGRAM
@@ -194,7 +194,7 @@ def test_an_answer_without_text_is_requested_again(choices, lacking):
     assert completion.usage.cost == pytest.approx(3 * COST)
 
 
-def test_a_cut_answer_without_counts_is_cut_off():
+def test_cut_answer_without_counts_is_reported_as_cut():
     cut = sends(choices=[choice(finish_reason="LENGTH")], usage=None)
     completion = ask(cut, max_tokens=10)
     assert (completion.text, completion.lacking) == (PROGRAM, "the answer was cut off")
@@ -217,7 +217,7 @@ def piece(content: object, finish: object = None) -> list[dict[str, object]]:
     return [{"index": 0, "delta": {"role": None, "content": content}, "finish_reason": finish}]
 
 
-def test_a_streamed_answer_of_an_unusual_form_is_kept():
+def test_streamed_answer_of_unusual_form_is_kept():
     completion = ask(
         streams(
             {"choices": piece([{"type": "thinking", "thinking": "wrong"}]), "usage": None},
@@ -234,7 +234,7 @@ def test_a_streamed_answer_of_an_unusual_form_is_kept():
 
 @pytest.mark.parametrize("sent", [b"[]", b'"x"', b"5", b"{}", b'{"choices": '], ids=str)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_body_that_is_no_answer_is_one_line_and_counts_as_charged(sent, stream):
+def test_invalid_body_is_one_line_and_counts_as_charged(sent, stream):
     asked = Request(MESSAGES, 7, Move(GENERATE), problem=None, allowance=1.0)
     with OpenAIServer([lambda handler: handler.reply(200, sent)]) as server:
         with pytest.raises(UnansweredError) as caught:
@@ -247,7 +247,7 @@ def test_a_body_that_is_no_answer_is_one_line_and_counts_as_charged(sent, stream
     assert caught.value.cost > 0
 
 
-def test_echoed_log_probabilities_of_odd_types_are_no_answer():
+def test_echoed_log_probabilities_of_odd_types_are_rejected():
     told = {"tokens": ["a"], "token_logprobs": ["x"], "text_offset": [0]}
     odd = {"index": 0, "text": "a", "finish_reason": "length", "logprobs": told}
 
@@ -262,7 +262,7 @@ def test_echoed_log_probabilities_of_odd_types_are_no_answer():
             backend.score([ScoreRequest(MESSAGES, "a")])
 
 
-def test_usual_answers_are_read_as_before():
+def test_usual_answers_are_unchanged():
     likely = [("right", -0.5), (" = 1", -0.25)]
     asked = Request(MESSAGES, 7, Move(GENERATE), problem=None, weighed=True)
     with OpenAIServer([answer("right = 1", tokens=likely)]) as server:
