@@ -346,7 +346,7 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
             for g in some
         ]
         cells = [
-            [words, *(_estimate_cost(group.means[name], group) for group in some)]
+            [words, *(_estimate_words(group.means[name], group) for group in some)]
             for name, words in MEASURES.items()
             if name not in OPTIONAL or any(group.means[name] for group in some)
         ]
@@ -416,7 +416,7 @@ def progress_words(row: TrialRow) -> str:
     return f"{row.completions} solved" if row.solved else str(row.completions)
 
 
-def _estimate_cost(estimate: GroupMean | None, group: TrialGroup) -> str:
+def _estimate_words(estimate: GroupMean | None, group: TrialGroup) -> str:
     """Return a mean with its error, and the number of jobs if some are left out."""
     if estimate is None:
         return UNKNOWN

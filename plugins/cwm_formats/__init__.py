@@ -1,9 +1,9 @@
-"""Transitions in the formats that others read and write.
+"""Transitions in the file formats of other tools.
 
-`minari_datasets` reads and writes datasets of Minari, `replay_buffers` reads buffers of
-Stable-Baselines3, and `tables` and `table_files` read and write CSV and Parquet. `columns` makes
-datasets of their arrays. `inferred` makes datasets of tables without an environment, in files or
-(`frames`) in memory.
+`minari_datasets` reads and writes Minari datasets, `replay_buffers` reads buffers of
+Stable-Baselines3, and `tables` and `table_files` read and write CSV and Parquet. `columns` converts
+their arrays to datasets. `inferred` converts tables without an environment, from files or from
+memory (`frames`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer environments of recorded tables."""
+    """Add the environments of recorded tables."""
     from cwm_formats.recorded import RecordedEnvironments
 
     return RecordedEnvironments()
@@ -33,7 +33,7 @@ def cwm_functions() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_importers() -> Mapping[str, str]:
-    """Offer what is read."""
+    """Add the file formats to import."""
     return {
         "minari": "cwm_formats.minari_datasets:MinariImporter",
         "csv": "cwm_formats.table_files:CsvImporter",
@@ -44,7 +44,7 @@ def cwm_importers() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_exporters() -> Mapping[str, str]:
-    """Offer what is written."""
+    """Add the file formats to export."""
     return {
         "minari": "cwm_formats.minari_datasets:MinariExporter",
         "csv": "cwm_formats.table_files:CsvExporter",

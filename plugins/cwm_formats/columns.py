@@ -1,4 +1,4 @@
-"""Arrays of others as the columns of a dataset: what fits into a space, and how episodes end."""
+"""Convert third-party arrays to the columns of a dataset, and find the ends of episodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns, Space, UnfitError, raise_for_values
 from cwm_cli.runs.observer import Observer
 
-MOST_NUMBERS = 100_000_000
-"""Numbers and characters of the largest dataset that is made."""
+MAX_NUMBERS = 100_000_000
+"""Maximum number of numbers and characters of an imported dataset."""
 
 TEST_SHARE = 5
-"""One in so many episodes is held out."""
+"""One in this number of episodes is held out."""
 
 
 def fitted(space: Space, values: Any) -> np.ndarray:
-    """Return the column of a leaf of a space, or say in a `ValueError` what does not fit.
+    """Return values as the column of a leaf of a space.
 
-    `values` has a row for each of the column. Numbers of the kind of the space keep their type,
-    others are cast if that loses nothing. Real numbers may be out of bounds: see `beyond`.
+    Numbers of the kind of the space keep their dtype. Other numbers are cast if that loses no
+    information. Real numbers may be out of bounds, see `note_out_of_bounds`.
+
+    Args:
+        space: The space of the leaf.
+        values: Values with one row per transition.
+
+    Raises:
+        ValueError: If a value does not fit; an `UnfitError` also has its row.
     """
     if space.kind == "text":
         return _texts(space, values)
@@ -39,7 +46,7 @@ def fitted(space: Space, values: Any) -> np.ndarray:
     raise_for_values(~np.isfinite(column), column, "{} is not a finite number")
     wanted = np.dtype(space.dtype)
     if column.dtype.kind != wanted.kind:
-        with np.errstate(invalid="ignore"):  # of numbers too large, which are refused below
+        with np.errstate(invalid="ignore"):  # too large numbers raise an error below
             cast = column.astype(wanted)
         if wanted.kind != "f":
             raise_for_values(column != np.rint(column), column, "{} is not a whole number")
@@ -64,12 +71,12 @@ def _texts(space: Space, values: Any) -> np.ndarray:
 
 
 def across(shape: tuple[int, ...]) -> str:
-    """Write a shape."""
+    """Return a shape as text."""
     return "x".join(map(str, shape)) or "() (a single number)"
 
 
 def flattened(space: Space, name: str, value: Any) -> Columns:
-    """Return the columns of a value that has arrays as its leaves, each a row per transition."""
+    """Return the columns of a nested value whose leaves are arrays with one row per transition."""
     if space.kind not in ("tuple", "dict"):
         try:
             return {name: fitted(space, value)}
@@ -88,8 +95,10 @@ def flattened(space: Space, name: str, value: Any) -> Columns:
     return columns
 
 
-def beyond(dataset: Dataset, observer: Observer, place: Callable[[int], str] | None = None) -> None:
-    """Note how many numbers are outside the bounds of their space; they are kept.
+def note_out_of_bounds(
+    dataset: Dataset, observer: Observer, place: Callable[[int], str] | None = None
+) -> None:
+    """Note how many numbers are outside the bounds of their space. They are kept.
 
     Args:
         dataset: The rows.
@@ -118,7 +127,7 @@ def beyond(dataset: Dataset, observer: Observer, place: Callable[[int], str] | N
 
 
 class Ends(NamedTuple):
-    """How rows ended their episodes; `dones` where marks for an end stood at limits of time."""
+    """How rows ended their episodes. `dones` is set if one flag also marks time limits."""
 
     terminated: np.ndarray
     truncated: np.ndarray
@@ -126,7 +135,7 @@ class Ends(NamedTuple):
 
 
 def ends_of(dones: np.ndarray, episodes: np.ndarray, limit: int | None) -> Ends:
-    """Tell from one mark for an end which ends were those of time, in the step of the limit."""
+    """Split a single flag: an end in the step of the time limit counts as truncated."""
     firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
     begun = np.repeat(firsts, np.diff(np.append(firsts, len(episodes))))
     timed = dones & (np.arange(len(episodes)) - begun + 1 == limit)
@@ -134,7 +143,7 @@ def ends_of(dones: np.ndarray, episodes: np.ndarray, limit: int | None) -> Ends:
 
 
 def split_of(episodes: np.ndarray, observer: Observer) -> np.ndarray:
-    """Hold one in five episodes out."""
+    """Hold out one in five episodes."""
     _, rank = np.unique(episodes, return_inverse=True)
     if rank.size and rank.max() < TEST_SHARE - 1:
         observer.note(f"no episode is held out: there are fewer than {TEST_SHARE} episodes")
@@ -143,7 +152,7 @@ def split_of(episodes: np.ndarray, observer: Observer) -> np.ndarray:
 
 
 class RecordedRows(NamedTuple):
-    """Rows of equal number: `columns` are those of observations and actions, which fit."""
+    """Columns of equal length; `columns` are observations and actions that fit their spaces."""
 
     columns: Columns
     rewards: np.ndarray
@@ -152,10 +161,10 @@ class RecordedRows(NamedTuple):
     split: np.ndarray
     valid: np.ndarray | None = None
     kept: np.ndarray | None = None
-    """The row of the file that each comes from."""
+    """The row of the file that each row is from."""
 
     def dataset(self, shape: TransitionShape, metadata: Mapping[str, Any]) -> Dataset:
-        """Make a dataset of them."""
+        """Return the rows as a dataset."""
         made = self.columns | {
             "rewards": self.rewards.astype(np.float64),
             "terminations": self.ends.terminated.astype(np.bool_),
@@ -171,12 +180,12 @@ class RecordedRows(NamedTuple):
 
 
 def too_many(rows: int, shape: TransitionShape) -> bool:
-    """Whether so many rows of an environment are more than memory should hold."""
+    """Return whether rows of an environment need too much memory."""
     size = 2 * _weight(shape.observations) + _weight(shape.actions)
-    return rows * max(1, size) > MOST_NUMBERS
+    return rows * max(1, size) > MAX_NUMBERS
 
 
 def _weight(space: Space) -> int:
-    """Return how many numbers or characters a value may have."""
+    """Return the maximum number of numbers or characters of a value."""
     own = space.max_length if space.kind == "text" else space.size
     return sum(map(_weight, space.children)) if space.children else own

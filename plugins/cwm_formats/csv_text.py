@@ -1,4 +1,4 @@
-"""The rows of a CSV file, also of one that a logger or a spreadsheet wrote badly."""
+"""The rows of a CSV file, including files that a logger or a spreadsheet damaged."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.errors import CwmError
 from cwm_formats.tables import Cells, ReadTable
 
-LARGEST_CSV = 1 << 28
-"""Bytes of the largest CSV, unpacked: as lists of texts they take some ten times as many."""
+MAX_CSV_BYTES = 1 << 28
+"""Maximum size of an uncompressed CSV in bytes. As lists of texts it needs ten times the memory."""
 
 SAMPLE_LINES = 200
-"""Number of lines to guess the mark between two cells from."""
+"""Number of lines to guess the cell separator from."""
 
 MAX_LINES_OF_ROW = 100
-"""A row over more lines has a quote that never closes."""
+"""A row with more lines has a quote without an end."""
 
 MARKS = ",;\t|"
 
 MIN_SPACED_FRACTION = 0.95
 """Spaces separate cells only if at least this share of the lines has as many words as the header,
-and no other mark separates more."""
+and no other separator fits more lines."""
 
 
 @dataclass
@@ -111,8 +111,8 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
                     found.parted.add(len(found.rows))
                     continue
                 while len(row) > width and not row[-1].strip():
-                    row.pop()  # a mark at the end of the line
-                found.lines.append(begun)
+                    row.pop()  # a separator at the end of the line
+                found.lines.append(first_line)
                 if len(row) != width:
                     reason = f"expected {width} cells, found {len(row)}"
                     if before > begun:
@@ -131,7 +131,7 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
 @contextmanager
 def _long_cells() -> Iterator[None]:
     """Allow cells as long as the file, so that a long one is a bad cell of one row."""
-    limit = csv.field_size_limit(LARGEST_CSV)
+    limit = csv.field_size_limit(MAX_CSV_BYTES)
     try:
         yield
     finally:
@@ -139,13 +139,13 @@ def _long_cells() -> Iterator[None]:
 
 
 def _is_preamble(row: Sequence[str]) -> bool:
-    """Return whether a line before the header is a comment, or names the mark (`sep=;`)."""
+    """Return whether a line before the header is a comment or names the separator (`sep=;`)."""
     first = row[0].strip()
     return first.startswith(("#", "//", "%")) or bool(re.fullmatch(r"sep=.?", first))
 
 
 def _header(row: list[str], file: Path) -> list[str]:
-    """Return the names of columns, each once; a mark at the end of the line names no column."""
+    """Return the unique column names; a separator at the end of the line names no column."""
     names = [name.strip() for name in row]
     while len(names) > 1 and not names[-1]:
         names.pop()
@@ -187,9 +187,9 @@ def _form(cell: str) -> str:
 
 
 def _text(file: Path, *, damaged: bool) -> tuple[str, list[str]]:
-    """Return the text of a file, unpacked if need be, and notes on how it was read."""
+    """Return the text of a file, decompressed if necessary, and notes on how it was read."""
     try:
-        data = read_bytes(file, LARGEST_CSV)
+        data = read_bytes(file, MAX_CSV_BYTES)
     except UnreadableError as error:
         if error.is_missing:
             raise CwmError(f"there is no {file}: give the path of a table") from error
@@ -213,16 +213,16 @@ def _text(file: Path, *, damaged: bool) -> tuple[str, list[str]]:
 def _unpacked(data: bytes, file: Path) -> bytes:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-            unpacked = packed.read(LARGEST_CSV + 1)
+            unpacked = packed.read(MAX_CSV_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise CwmError(f"{file} is a damaged gzip file: restore it") from error
-    if len(unpacked) > LARGEST_CSV:
-        raise CwmError(f"{file} unpacks to more than {LARGEST_CSV:,} bytes: import a part of it")
+    if len(unpacked) > MAX_CSV_BYTES:
+        raise CwmError(f"{file} unpacks to more than {MAX_CSV_BYTES:,} bytes: import a part of it")
     return unpacked
 
 
 def _mark(text: str) -> str:
-    """Return the mark between two cells: it gives most lines as many cells as the header."""
+    """Return the cell separator: it gives most lines the same number of cells as the header."""
     lines = [line for line in text.splitlines()[: SAMPLE_LINES + 20] if line.strip()]
     sample = [line for line in lines if not _is_preamble([line])][:SAMPLE_LINES]
     if not sample:

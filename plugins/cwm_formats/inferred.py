@@ -107,12 +107,12 @@ def infer_dataset(
         *spaces,
         tuple(
             # interpolated numbers are not rounded
-            replace(_recorded(column), resolution=0.0)
+            replace(_recorded_column(column), resolution=0.0)
             if asked.resample is not None and column.kind == "real"
-            else _recorded(column)
+            else _recorded_column(column)
             for column in observed
         ),
-        tuple(_recorded(column) for column in acted),
+        tuple(_recorded_column(column) for column in acted),
         source,
         step,
         reward=roles.reward or "",
@@ -228,30 +228,30 @@ def _transitions(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows that begin a transition, and which transitions end and begin an episode."""
     same = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
-    goes_on = same & np.append(rows.follows[1:], False)
+    continues = same & np.append(rows.follows[1:], False)
     if rows.following is not None:
         chained = np.append((rows.following[:-1] == rows.observed[1:]).all(axis=1), False)
-        breaks = ~(goes_on & chained & ~rows.terminated & ~rows.truncated)
+        breaks = ~(continues & chained & ~rows.terminated & ~rows.truncated)
         return np.arange(len(rows)), rows.terminated, np.append(True, breaks[:-1])
     done = rows.terminated
     ends = np.zeros(len(rows), bool)
     if roles.terminated is not None and done.any():
         # two usual readings: the marked row is the last one, or one more row follows
-        if bool(roles.episode) and (done & goes_on).sum() > 0.5 * done.sum():
-            after_mark = np.append(False, (done & goes_on)[:-1])
-            ends = done & ~after_mark & goes_on
-            goes_on &= ~after_mark
+        if bool(roles.episode) and (done & continues).sum() > 0.5 * done.sum():
+            after_mark = np.append(False, (done & continues)[:-1])
+            ends = done & ~after_mark & continues
+            continues &= ~after_mark
             reading = "the step from a marked row to the next one ends the episode"
         else:
-            goes_on &= ~done
-            ends = goes_on & np.append(done[1:], False)
+            continues &= ~done
+            ends = continues & np.append(done[1:], False)
             reading = (
                 "a marked row has the last observation, so the step into it ends the episode; its "
                 "own action and reward have no effect"
             )
         observer.note(f"{roles.terminated}: {reading} ({int(ends.sum())} ends)")
-    goes_on &= ~rows.truncated | ends
-    places = np.flatnonzero(goes_on)
+    continues &= ~rows.truncated | ends
+    places = np.flatnonzero(continues)
     return places, ends[places], np.append(True, np.diff(places) != 1)[: len(places)]
 
 
@@ -385,5 +385,5 @@ def _described(column: TypedColumn) -> str:
     return f"{clean(column.name, limit=60)} ({kind})"
 
 
-def _recorded(column: TypedColumn) -> RecordedColumn:
+def _recorded_column(column: TypedColumn) -> RecordedColumn:
     return RecordedColumn(column.name, column.labels, column.unit, column.resolution)

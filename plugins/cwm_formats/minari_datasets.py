@@ -1,7 +1,7 @@
-"""Minari's datasets: episodes of n steps with n + 1 observations, in a folder.
+"""Minari datasets: folders of episodes of n steps with n + 1 observations.
 
-What Minari has no place for is kept in its metadata: under `cwm` the metadata of the
-dataset, and for each episode its number and its split.
+Facts that have no place in Minari's format are stored in its metadata: the metadata of the dataset
+under the key `cwm`, and the number and the split of each episode.
 """
 
 import json
@@ -34,30 +34,38 @@ from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError, install_command
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
-from cwm_formats.columns import Ends, RecordedRows, beyond, fitted, flattened, split_of, too_many
+from cwm_formats.columns import (
+    Ends,
+    RecordedRows,
+    fitted,
+    flattened,
+    note_out_of_bounds,
+    split_of,
+    too_many,
+)
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
 PREFIX = "minari:"
-"""What goes before the name of a dataset that Minari keeps itself."""
+"""The prefix of names of datasets in Minari's own folder."""
 
 OURS = "cwm"
-"""The key of Minari's metadata with what it has no place for."""
+"""The key in Minari's metadata for the metadata of cwm."""
 
 MASK = "action_mask"
-"""The info with the actions that are allowed, as Gymnasium's Taxi names it: one mark each."""
+"""The info with a mask of valid actions, as Gymnasium's Taxi names it."""
 
 COLUMN_BYTES, TEXT_BYTES, FILE_BYTES = 4_096, 64, 65_536
-"""Bytes that HDF5 takes besides values for each column of an episode, each text and each file;
-about twice the measured ones."""
+"""Upper bounds of the bytes that HDF5 needs besides values, for each column of an episode, each
+text and each file. They are about twice the measured sizes."""
 
 SPLITS = {0: "train", 1: "test"}
 
 
 def library() -> Any:
-    """Import Minari, which comes with an extra."""
+    """Import Minari, which needs an extra."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -71,14 +79,14 @@ def library() -> Any:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Leave out what Minari and Gymnasium warn their own users of."""
+    """Hide the warnings of Minari and Gymnasium for their own users."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a dataset: `minari:ID` is one that Minari keeps, else it is a path."""
+    """Return the folder of a dataset: `minari:ID` is in Minari's folder, other names are paths."""
     if not name.startswith(PREFIX):
         return Path(name)
     library()
@@ -89,7 +97,7 @@ def folder_of(name: str) -> Path:
 
 
 def _checked(name: str) -> str:
-    """Refuse a name that Minari would not find again."""
+    """Raise for a name that Minari could not load."""
     from minari.dataset.minari_dataset import parse_dataset_id
 
     try:
@@ -101,7 +109,7 @@ def _checked(name: str) -> str:
 
 
 def _id_of(folder: Path) -> str:
-    """Return what Minari calls the dataset in a folder: its path below the datasets' own folder."""
+    """Return Minari's name for the dataset in a folder: its path below Minari's own folder."""
     from minari.storage import get_dataset_path
 
     folder, root = folder.absolute(), Path(get_dataset_path()).absolute()
@@ -109,54 +117,54 @@ def _id_of(folder: Path) -> str:
 
 
 class Trajectory(NamedTuple):
-    """Rows that follow each other, from `start` to before `stop`."""
+    """Consecutive rows, from `start` to before `stop`."""
 
     start: int
     stop: int
 
 
 def trajectories(dataset: Dataset) -> list[Trajectory]:
-    """Cut rows wherever one does not go on where the row before it ended.
+    """Cut rows at each row that does not continue the row before.
 
-    Rows of one episode that were shuffled, or picked out of it, are cut from each other.
+    Rows that were shuffled, or selected from an episode, become separate trajectories.
     """
     columns, rows = dataset.columns, len(dataset)
-    goes_on = ~(columns["terminations"] | columns["truncations"])[:-1]
+    continues = ~(columns["terminations"] | columns["truncations"])[:-1]
     for name in ("episodes", "split"):
-        goes_on &= columns[name][1:] == columns[name][:-1]
+        continues &= columns[name][1:] == columns[name][:-1]
     for name, column in dataset.select("observations").items():
         after, before = columns[f"next_{name}"][:-1], column[1:]
-        same = (after == before) | ((after != after) & (before != before))  # what is no number
-        goes_on &= same.all(axis=tuple(range(1, same.ndim)))
-    starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
+        same = (after == before) | ((after != after) & (before != before))  # NaN equals NaN
+        continues &= same.all(axis=tuple(range(1, same.ndim)))
+    starts = [0, *(np.flatnonzero(~continues) + 1).tolist()]
     return [Trajectory(*each) for each in zip(starts, [*starts[1:], rows], strict=True)]
 
 
 @dataclass
 class MinariExporter(Exporter):
-    """Writes a dataset of Minari, which `minari.load_dataset` loads; pictures are kept as they are.
+    """Writes a Minari dataset for `minari.load_dataset`; pictures are stored without loss.
 
-    `--out minari:ID` puts it where Minari keeps its own, any other name is a folder.
+    `--out minari:ID` writes to Minari's own folder, any other name is a folder.
     """
 
     format: Literal["hdf5", "arrow", "parquet"] = "hdf5"
     """Format of the files in the dataset; arrow and parquet need `cwm-cli[parquet]`."""
 
     def locate(self, out: str) -> Path:
-        """Return the folder; one without a version is given one, because Minari needs it."""
+        """Return the folder. A name without a version gets one, because Minari requires it."""
         library()
         folder = folder_of(out if re.search(r"-v\d+$", out) else f"{out.rstrip('/')}-v0")
         _id_of(folder)
         return folder
 
     def owns(self, target: Path) -> bool:
-        """Whether a folder holds a dataset of Minari, and nothing else."""
+        """Return whether a folder contains a Minari dataset and nothing else."""
         return {path.name for path in target.glob("*")} == {"data"} and (
             target / "data" / "metadata.json"
         ).is_file()
 
     def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
-        """Write the episodes, and say how many there are where rows had to be cut."""
+        """Write the episodes, and note their number if rows had to be cut."""
         library()
         name, parts = _id_of(target), trajectories(dataset)
         whole = len(np.unique(dataset.columns["episodes"]))
@@ -183,7 +191,7 @@ def largest_size(dataset: Dataset, episodes: int) -> int:
 
 @contextmanager
 def _written(name: str) -> Iterator[None]:
-    """Say in a line what Minari's storage cannot hold."""
+    """Convert errors of Minari's storage to one-line errors."""
     try:
         yield
     except (OSError, CwmError):
@@ -192,7 +200,7 @@ def _written(name: str) -> Iterator[None]:
         raise CwmError(
             f"this format of Minari needs pyarrow: {install_command('cwm-cli[parquet]')}"
         ) from error
-    except Exception as error:  # whatever h5py or pyarrow make of a value
+    except Exception as error:  # h5py and pyarrow raise many types
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CwmError(f"Minari cannot write {name} ({reason}): try another -o format=") from error
 
@@ -205,7 +213,7 @@ def _write(
     spec: "EnvSpec | None",
     kind: str,
 ) -> None:
-    """Write the folder `data` of a dataset of Minari."""
+    """Write the folder `data` of a Minari dataset."""
     from minari.dataset.minari_storage import MinariStorage
 
     characters = _characters(dataset)
@@ -216,7 +224,7 @@ def _write(
         action_space=gym_space_of(_as_stored(dataset, "actions"), characters),
         env_spec=spec,
         data_format=kind,
-        jpeg_encoding=False,  # what was recorded is kept to the last pixel
+        jpeg_encoding=False,  # JPEG would change pixels
     )
     storage.update_metadata(_metadata(dataset, name))
     storage.update_episodes(_episodes(dataset, parts))
@@ -233,7 +241,7 @@ def _write(
 
 
 def _episodes(dataset: Dataset, parts: list[Trajectory]) -> Iterator["EpisodeBuffer"]:
-    """Yield episodes as Minari writes them."""
+    """Yield episodes in Minari's form."""
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     columns = dataset.columns
@@ -254,7 +262,7 @@ def _episodes(dataset: Dataset, parts: list[Trajectory]) -> Iterator["EpisodeBuf
 
 
 def _infos(columns: Mapping[str, np.ndarray], start: int, stop: int) -> dict[str, Any]:
-    """Return infos, each with a value for the reset first: as far as known, all is allowed then."""
+    """Return infos with a first value for the reset, at which all actions count as valid."""
     infos: dict[str, Any] = {}
     if VALID in columns:
         mask = columns[VALID][start:stop].astype(np.int8)
@@ -265,7 +273,7 @@ def _infos(columns: Mapping[str, np.ndarray], start: int, stop: int) -> dict[str
 
 
 def _nested(space: Space, name: str, columns: Mapping[str, np.ndarray]) -> Any:
-    """Put the columns of leaves together as Minari has them: text as a list."""
+    """Combine the columns of leaves into Minari's nested form; text is a list."""
     if space.kind == "tuple":
         return tuple(_nested(child, f"{name}.{part}", columns) for part, child in space.parts())
     if space.kind == "dict":
@@ -275,7 +283,7 @@ def _nested(space: Space, name: str, columns: Mapping[str, np.ndarray]) -> Any:
 
 
 def _as_stored(dataset: Dataset, name: str) -> Space:
-    """Return a space whose types are those of the columns, which may be wider."""
+    """Return a space with the dtypes of the columns, which may be wider."""
 
     def stored(space: Space, name: str) -> Space:
         parts = [stored(child, f"{name}.{part}") for part, child in space.parts()]
@@ -290,39 +298,39 @@ def _as_stored(dataset: Dataset, name: str) -> Space:
 
 
 def _characters(dataset: Dataset) -> str:
-    """Return all characters of the texts, and those of plain English, for their spaces."""
+    """Return the characters of all texts and of plain English, for text spaces."""
     texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
     plain = {chr(code) for code in range(32, 127)}
     return "".join(sorted(plain.union(*("".join(text.ravel().tolist()) for text in texts))))
 
 
 def _metadata(dataset: Dataset, name: str) -> dict[str, Any]:
-    """Say where the transitions are from, and keep what Minari has no place for.
+    """Return Minari's metadata of a dataset.
 
-    Nobody is named as the author and no code is linked: a dataset of ours does not know them.
+    Author and code link are left out, because the dataset does not contain them.
     """
     import minari
 
     about = dataset.metadata
     env = about.get("env", "an unnamed environment")
     versions = about.get("versions")
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "dataset_id": name,
         "minari_version": minari.__version__,
         "description": f"{len(dataset)} transitions of {env}, written by cwm {__version__}",
         OURS: {"metadata": about},
     }
     if isinstance(about.get("policy"), str):
-        told["algorithm_name"] = about["policy"]
+        metadata["algorithm_name"] = about["policy"]
     if isinstance(versions, dict):
-        told["requirements"] = [
+        metadata["requirements"] = [
             f"{name}=={of}" for name, of in versions.items() if _is_package(name)
         ]
-    return told
+    return metadata
 
 
 def _is_package(name: str) -> bool:
-    """Whether a part of an environment is a package, which can be required, and no module."""
+    """Return whether the name of a version is an installed package that can be required."""
     try:
         distribution(name)
     except PackageNotFoundError:
@@ -331,23 +339,23 @@ def _is_package(name: str) -> bool:
 
 
 def _spec_of(dataset: Dataset, observer: Observer) -> "EnvSpec | None":
-    """Return what Gymnasium makes the environment from, if it makes one with the same spaces."""
+    """Return Gymnasium's spec of the environment, None if it makes other spaces or fails."""
     name, env_args = dataset.metadata.get("env"), dataset.metadata.get("env_args", {})
     reason = "the dataset names none"
     if name is not None:
         try:
             with quietly():
-                return _made_alike(name, env_args, dataset)
+                return _checked_spec(name, env_args, dataset)
         except CwmError as error:
             reason = str(error)
-        except Exception:  # noqa: BLE001  # whatever an environment may raise
+        except Exception:  # noqa: BLE001  # an environment may raise any type
             reason = f"Gymnasium cannot make {name}"
     observer.note(f"Minari cannot restore the environment from this dataset ({reason})")
     return None
 
 
-def _made_alike(name: str, env_args: Mapping[str, Any], dataset: Dataset) -> "EnvSpec":
-    """Return the spec of an environment that Gymnasium makes as it was recorded."""
+def _checked_spec(name: str, env_args: Mapping[str, Any], dataset: Dataset) -> "EnvSpec":
+    """Return the spec of an environment after a check that Gymnasium restores its spaces."""
     import gymnasium
 
     if disturbed := sorted({SHIFT, HIDE, NOISE} & env_args.keys()):
@@ -365,7 +373,7 @@ def _made_alike(name: str, env_args: Mapping[str, Any], dataset: Dataset) -> "En
 
 
 def _keep_namespace(name: str, target: Path) -> None:
-    """Tell Minari of the namespace of a dataset among its own."""
+    """Register the namespace of a dataset in Minari's own folder."""
     from minari.namespace import create_namespace, list_local_namespaces
     from minari.storage import get_dataset_path
 
@@ -377,10 +385,10 @@ def _keep_namespace(name: str, target: Path) -> None:
 
 @dataclass
 class MinariImporter(Importer):
-    """Reads a dataset of Minari: `minari:ID`, which Minari keeps itself, or its folder."""
+    """Reads a Minari dataset: `minari:ID` in Minari's own folder, or a folder."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether it is a folder of Minari's, or the name of one."""
+        """Return whether the path is a Minari folder or a name with the prefix."""
         inside = file.name == "data" and _is_dataset(file.parent)
         return str(file).startswith(PREFIX) or _is_dataset(file) or inside
 
@@ -390,13 +398,13 @@ class MinariImporter(Importer):
         return name.rpartition("/")[2]
 
     def origin(self, file: Path) -> Origin | None:
-        """Return what the metadata say: ours, or what Gymnasium is to make."""
+        """Return the environment in the metadata, of cwm or of Gymnasium."""
         return _origin(_metadata_of(_data_folder(file)))
 
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
     ) -> Dataset:
-        """Read all episodes, and say what in them may not be what it seems."""
+        """Read all episodes, and note values out of bounds."""
         library()
         folder = _data_folder(file)
         metadata = _metadata_of(folder)
@@ -409,18 +417,20 @@ class MinariImporter(Importer):
         if not episodes:
             raise CwmError(f"{file} has no episodes: there is nothing to import")
         try:
-            recorded = _recorded(episodes, shape, spec.id, observer, is_ours=OURS in metadata)
+            recorded = _combine_episodes(
+                episodes, shape, spec.id, observer, is_ours=OURS in metadata
+            )
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             hint = "correct it, or give the environment of the recording (--env, --env-arg)"
             raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         origin = _origin(metadata)
-        told: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
         if origin is not None and origin.env == spec.id:
-            told = _ours(metadata)
+            stored = _cwm_metadata(metadata)
         about = {"env": spec.id, "env_args": dict(env_args), "source": str(file)}
-        dataset = recorded.dataset(shape, {**told, **about})
-        beyond(dataset, observer)
+        dataset = recorded.dataset(shape, {**stored, **about})
+        note_out_of_bounds(dataset, observer)
         return dataset
 
 
@@ -429,7 +439,7 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _data_folder(file: Path) -> Path:
-    """Return the folder with the data of a dataset, which may have been named itself."""
+    """Return the folder with the data of a dataset, which the user may have named itself."""
     folder = folder_of(str(file))
     for place in (folder / "data", folder):
         if (place / "metadata.json").is_file():
@@ -440,7 +450,7 @@ def _data_folder(file: Path) -> Path:
             f"{file} is not a Minari dataset: give its folder, which contains a folder data"
         )
     name = name.removeprefix(PREFIX)
-    with quietly():  # what else is there may be damaged
+    with quietly():  # other datasets there may be damaged
         kept = list(library().list_local_datasets())
     close = get_close_matches(name, kept, n=1)
     hint = f"did you mean {PREFIX}{close[0]}?" if close else f"`minari download {name}` fetches it"
@@ -448,15 +458,15 @@ def _data_folder(file: Path) -> Path:
 
 
 def _metadata_of(folder: Path) -> dict[str, Any]:
-    """Read what Minari says of a dataset."""
+    """Read Minari's metadata of a dataset."""
     metadata = read_json(folder / "metadata.json")
     if not isinstance(metadata, dict):
         raise CwmError(f"{folder / 'metadata.json'} is damaged: restore it, or import another")
     return metadata
 
 
-def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a dataset that an export of ours kept, if they name an environment."""
+def _cwm_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an exported dataset of cwm, if they name an environment."""
     ours = metadata.get(OURS)
     about = ours.get("metadata") if isinstance(ours, dict) else None
     if not isinstance(about, dict) or "env" not in about:
@@ -475,8 +485,8 @@ def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _origin(metadata: Mapping[str, Any]) -> Origin | None:
-    """Return the environment that metadata name."""
-    if about := _ours(metadata):
+    """Return the environment in the metadata."""
+    if about := _cwm_metadata(metadata):
         return Origin(about["env"], about.get("env_args", {}))
     try:
         spec = parse_json(metadata.get("env_spec", ""), finite=True)
@@ -489,14 +499,14 @@ def _origin(metadata: Mapping[str, Any]) -> Origin | None:
 
 
 GENERAL = ("render_mode", "disable_env_checker", "max_episode_steps")
-"""Arguments that say nothing of how an environment goes on."""
+"""Arguments that do not affect the dynamics of an environment."""
 
 
 def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
-    """Refuse spaces that are not served, before Minari tries to read values of them.
+    """Raise for unsupported spaces before Minari reads values.
 
-    Where metadata do not say what the spaces are, Minari would make the environment that they
-    name, which runs whatever they say.
+    If the metadata contain no spaces, Minari would create the named environment, which could run
+    any code.
     """
     for what in ("observation", "action"):
         text = metadata.get(f"{what}_space")
@@ -509,19 +519,19 @@ def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
         except ValueError:
             space = None
         for kind in _kinds(space):
-            if kind not in SERVED:
-                served = ", ".join(SERVED)
+            if kind not in SUPPORTED_SPACES:
+                supported = ", ".join(SUPPORTED_SPACES)
                 raise CwmError(
                     f"{what}s of a space {kind} are not supported ({file}): choose a dataset "
-                    f"with {served}"
+                    f"with {supported}"
                 )
 
 
-SERVED = ("Tuple", "Dict", "Text", "Discrete", "MultiDiscrete", "MultiBinary", "Box")
+SUPPORTED_SPACES = ("Tuple", "Dict", "Text", "Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 
 def _kinds(space: Any) -> Iterator[str]:
-    """Yield the kinds of a space and of its parts, as Minari writes them."""
+    """Yield the kinds of a space and of its parts, in Minari's notation."""
     if not isinstance(space, dict):
         yield "unknown"
         return
@@ -533,14 +543,14 @@ def _kinds(space: Any) -> Iterator[str]:
 
 
 class ReadEpisode(NamedTuple):
-    """An episode as Minari reads it, with what is known of it beside."""
+    """An episode as Minari reads it, with its metadata."""
 
     data: Any
     about: Mapping[str, Any]
 
 
 def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
-    """Read all episodes with Minari; whatever it stumbles over is one line."""
+    """Read all episodes with Minari. Any failure is a one-line error."""
     minari = library()
     try:
         with quietly():
@@ -555,7 +565,7 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
         raise CwmError(
             f"the format of {file} needs: {install_command('cwm-cli[minari,parquet]')}"
         ) from error
-    except Exception as error:  # whatever h5py, pyarrow and Minari make of a damaged file
+    except Exception as error:  # h5py, pyarrow and Minari raise many types for damaged files
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise CwmError(
             f"Minari cannot read {file} ({reason}): restore it, or import another"
@@ -563,7 +573,7 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
     return [ReadEpisode(*each) for each in zip(episodes, about, strict=True)]
 
 
-def _recorded(
+def _combine_episodes(
     episodes: list[ReadEpisode],
     shape: TransitionShape,
     env: str,
@@ -571,7 +581,7 @@ def _recorded(
     *,
     is_ours: bool,
 ) -> RecordedRows:
-    """Put episodes together; what does not fit is a `ValueError`."""
+    """Combine episodes; raise a `ValueError` if they do not fit."""
     lengths = [np.size(episode.data.rewards) for episode in episodes]
     parts = [_columns_of(episode.data, shape) for episode in episodes]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -582,8 +592,8 @@ def _recorded(
 
     rewards = fitted(REWARD, joined("rewards"))
     ends = Ends(
-        _marked("terminations", joined("terminations")),
-        _marked("truncations", joined("truncations")),
+        _flags("terminations", joined("terminations")),
+        _flags("truncations", joined("truncations")),
         _infos_of(episodes, DONE, lengths),
     )
     if {len(column) for column in (*ends[:2], rewards)} != {sum(lengths)}:
@@ -593,7 +603,7 @@ def _recorded(
     except ValueError:
         if is_ours:
             raise
-        about = None  # keys of other authors, with another meaning
+        about = None  # other authors use these keys for other things
     numbers = about[0] if about else np.arange(len(episodes))
     rows = np.repeat(numbers, lengths)
     split = np.repeat(about[1], lengths) if about else split_of(rows, observer)
@@ -609,14 +619,14 @@ REWARD = Space("box", "float64")
 MARK = Space("discrete", low=(0,), high=(1,))
 
 
-def _marked(name: str, values: np.ndarray) -> np.ndarray:
-    """Return marks, which may be booleans or the numbers 0 and 1."""
+def _flags(name: str, values: np.ndarray) -> np.ndarray:
+    """Return flags, which may be booleans or the numbers 0 and 1."""
     marks: np.ndarray = flattened(MARK, name, values)[name] != 0
     return marks
 
 
 def _columns_of(data: Any, shape: TransitionShape) -> Columns:
-    """Return the columns of an episode: its observations are one more than its steps."""
+    """Return the columns of an episode, which has one more observation than steps."""
     steps = np.size(data.rewards)
     seen = flattened(shape.observations, "observations", data.observations)
     columns = flattened(shape.actions, "actions", data.actions)
@@ -630,7 +640,7 @@ def _columns_of(data: Any, shape: TransitionShape) -> Columns:
 
 
 def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.ndarray | None:
-    """Return an info after each step, if all episodes have it; the first is that of the reset."""
+    """Return an info after each step, if all episodes have it. The first one is of the reset."""
     found = []
     for episode, length in zip(episodes, lengths, strict=True):
         infos = episode.data.infos
@@ -645,7 +655,7 @@ def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.
 
 
 def _numbered(about: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return number and split of episodes, None if no episode has them."""
+    """Return the numbers and splits of episodes, None if no episode has them."""
     if not any(each.keys() & {"episode", "split"} for each in about):
         return None
     words = {word: number for number, word in SPLITS.items()}
@@ -665,6 +675,6 @@ def _numbered(about: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray] |
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python; values that are not scalars become text."""
+    """Convert a numpy scalar to Python; values that are not scalars become text."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, int | float | str) else str(value)

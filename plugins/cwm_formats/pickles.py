@@ -1,8 +1,8 @@
-"""A pickle read as data: whatever it names is neither imported nor made nor called.
+"""Read a pickle as data: no name in it is imported, instantiated or called.
 
-`load` gives inert objects in place of what the pickle would make; `plain` reads arrays, numbers
-and dense tensors of torch from what it says of them. What memory it takes grows with the pickle
-alone, and ends at a number of objects.
+`load` returns inert objects in place of the pickled objects. `plain` converts them to arrays,
+numbers and dense torch tensors. Memory grows only with the size of the pickle, and the number of
+objects is limited.
 """
 
 import pickletools
@@ -15,15 +15,15 @@ from typing import IO, Any
 
 import numpy as np
 
-MOST_OPERATIONS, MOST_OBJECTS = 1 << 25, 1 << 22
-"""Operations and lists, tuples and objects of the largest pickle: 50,000 boards of words take as
-many. An object takes some hundred bytes where the pickle has one for it."""
+MAX_OPERATIONS, MAX_OBJECTS = 1 << 25, 1 << 22
+"""Limits of operations and of lists, tuples and objects in a pickle: a buffer of 50,000 boards of
+words needs this number. An object needs some hundred bytes and at least one byte of the pickle."""
 
 
 class Inert:
-    """What a pickle says of an object: its name, its arguments, its state, and items set on it.
+    """The description of an object in a pickle: its name, arguments, state and items.
 
-    Without arguments it is a class or a function that is only named.
+    Without arguments it is a reference to a class or a function.
     """
 
     __slots__ = ("arguments", "items", "name", "state")
@@ -36,17 +36,17 @@ class Inert:
 
 
 def load(source: bytes | IO[bytes]) -> Any:
-    """Read one pickle; whatever is wrong with it raises an `Exception`."""
+    """Read one pickle. An invalid pickle raises an `Exception` of any type."""
     machine = _Machine()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(source)):
-        if number > MOST_OPERATIONS:
+        if number > MAX_OPERATIONS:
             raise ValueError("it takes too many operations")
         machine.follow(opcode, argument)
     return machine.pop()
 
 
 class _Machine:
-    """The stack of a pickle, and what it remembers."""
+    """The stack and the memo of a pickle machine."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -55,7 +55,7 @@ class _Machine:
         self._objects = 0
 
     def follow(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Do what one opcode says."""
+        """Execute one opcode."""
         name = opcode.name
         if name in _ACTIONS:
             _ACTIONS[name](self, argument)
@@ -65,61 +65,61 @@ class _Machine:
             self.push(_CONSTANTS.get(name, argument))
 
     def push(self, value: Any) -> None:
-        """Put a value on the stack."""
+        """Push a value."""
         self._objects += isinstance(value, list | tuple | dict | Inert)
-        if self._objects > MOST_OBJECTS:
+        if self._objects > MAX_OBJECTS:
             raise ValueError("it contains too many objects")
         self._stack.append(value)
 
     def pop(self) -> Any:
-        """Take the last value, which must have come after the last mark."""
+        """Pop the last value, which must be above the last mark."""
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
             raise ValueError("nothing is left on the stack")
         return self._stack.pop()
 
     def drop(self) -> None:
-        """Take the last value or, where that is a mark, the mark."""
+        """Pop the last value, or the mark if it is on top."""
         if self._marks and self._marks[-1] == len(self._stack):
             self._marks.pop()
         else:
             self.pop()
 
     def repeat(self) -> None:
-        """Put the last value on the stack once more."""
+        """Push the last value again."""
         self.push(self._stack[-1])
 
     def mark(self) -> None:
-        """Remember how much is on the stack."""
+        """Set a mark at the top of the stack."""
         self._marks.append(len(self._stack))
 
     def marked(self) -> list[Any]:
-        """Take all that came after the last mark."""
+        """Pop all values above the last mark."""
         start = self._marks.pop()
         values = self._stack[start:]
         del self._stack[start:]
         return values
 
     def last(self, count: int) -> tuple[Any, ...]:
-        """Take some last values."""
+        """Pop a number of last values."""
         return tuple(reversed([self.pop() for _ in range(count)]))
 
     def remember(self, index: int | None) -> None:
-        """Keep the last value for later."""
+        """Store the last value in the memo."""
         self._memo[len(self._memo) if index is None else index] = self._stack[-1]
 
     def recall(self, index: int) -> None:
-        """Put a value that was kept on the stack once more."""
+        """Push a value of the memo."""
         self.push(self._memo[index])
 
     def extend(self, values: list[Any]) -> None:
-        """Add values to the list below them; those of other objects are of no interest."""
+        """Add values to the list below them; values of other objects are ignored."""
         if isinstance(self._stack[-1], list):
             self._stack[-1].extend(values)
 
     def set_items(self, values: list[Any]) -> None:
-        """Set items of the dict below; only names count as keys.
+        """Set items of the dict below. Keys that are not texts are ignored.
 
-        Other keys would have to be hashed, which a tuple of tuples can make endless.
+        Other keys would have to be hashed, and hashing nested tuples can take endless time.
         """
         owner = self._stack[-1]
         items = owner.items if isinstance(owner, Inert) else owner
@@ -128,19 +128,19 @@ class _Machine:
         items.update(_named(values))
 
     def make(self, maker: Any, arguments: Any) -> None:
-        """Note that an object would be made."""
+        """Push a description of an object instead of creating it."""
         if not isinstance(maker, Inert) or not isinstance(arguments, tuple):
             raise ValueError("it calls something that is not a name")
         self.push(Inert(maker.name, arguments))
 
     def build(self, state: Any) -> None:
-        """Note the state of the object below."""
+        """Set the state of the object below."""
         if isinstance(self._stack[-1], Inert):
             self._stack[-1].state = state
 
 
 def _named(values: list[Any]) -> dict[str, Any]:
-    """Pair keys with values, leaving out keys that are no text."""
+    """Pair keys with values, without keys that are not texts."""
     pairs = zip(values[::2], values[1::2], strict=True)
     return {key: value for key, value in pairs if isinstance(key, str)}
 
@@ -231,7 +231,7 @@ _DTYPES = {
 
 
 def tensor(arguments: tuple[Any, ...]) -> np.ndarray:
-    """Return the array of a dense tensor; other tensors are a `ValueError`."""
+    """Return the array of a dense tensor; other tensors raise a `ValueError`."""
     storage, offset, size, stride = arguments[:4]
     if not isinstance(storage, Inert) or storage.name != _STORAGE or not storage.arguments:
         raise ValueError("a tensor has no storage")
@@ -246,7 +246,7 @@ def tensor(arguments: tuple[Any, ...]) -> np.ndarray:
 
 
 def _storage(data: Any) -> np.ndarray:
-    """Read what torch's older format holds: five pickles, the number of elements, the elements."""
+    """Read torch's older storage format: five pickles, the number of elements, the elements."""
     stream = BytesIO(data)
     magic, _version, _system, reference, _keys = (load(stream) for _ in range(5))
     if magic != _MAGIC:
@@ -268,10 +268,10 @@ _DTYPE = re.compile(r"b1|[iuf][1248]|f16|[SU]\d{1,6}|O8?")
 
 
 def plain(value: Any) -> Any:
-    """Return the array or the number that is meant; anything else as it is.
+    """Convert the description of an array or a number; return other values unchanged.
 
-    What numpy would not have written is a `ValueError`. Arrays share the memory
-    of the file, so that many that name the same bytes take no more than one.
+    Data that numpy would not write raise a `ValueError`. Arrays share the memory of the file, so
+    several arrays with the same bytes need the memory of one.
     """
     if not isinstance(value, Inert) or value.arguments is None:
         return value
@@ -290,7 +290,7 @@ def plain(value: Any) -> Any:
 
 
 def _array(shape: Any, dtype: np.dtype[Any], data: Any, *, order: Any) -> np.ndarray:
-    """Put an array together; the data must be just as much as the shape takes."""
+    """Build an array; the size of the data must match the shape."""
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError("an array has no shape")
     count = prod(shape)
@@ -302,11 +302,11 @@ def _array(shape: Any, dtype: np.dtype[Any], data: Any, *, order: Any) -> np.nda
     elements = np.empty(count, object)
     for index, element in enumerate(data):
         elements[index] = element
-    return elements.reshape(shape)  # numpy lists objects in C order, whatever the flag says
+    return elements.reshape(shape)  # numpy stores objects in C order, despite the flag
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    """Return a dtype of numbers, text or objects; others are refused."""
+    """Return a dtype of numbers, text or objects; raise for other dtypes."""
     if not _names((value,), "numpy.dtype") or not value.arguments:
         raise ValueError("an array has no dtype")
     code, order = value.arguments[0], value.state[1] if value.state else "|"
@@ -316,7 +316,7 @@ def _dtype(value: Any) -> np.dtype[Any]:
 
 
 def _bytes(data: Any, size: int) -> bytes | bytearray:
-    """Return bytes of a size; old protocols write them as text, which is encoded if it fits."""
+    """Return bytes of a given size. Old protocols store them as text, which is encoded."""
     if isinstance(data, Inert) and data.name in BYTES:
         data = data.arguments[0] if data.arguments else b""
     if isinstance(data, Inert) and data.name == "_codecs.encode" and data.arguments:
@@ -327,5 +327,5 @@ def _bytes(data: Any, size: int) -> bytes | bytearray:
 
 
 def _names(values: tuple[Any, ...], name: str) -> bool:
-    """Whether the only value is of this name."""
+    """Return whether the only value is a reference with this name."""
     return len(values) == 1 and isinstance(values[0], Inert) and values[0].name == name

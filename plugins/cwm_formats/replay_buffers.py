@@ -1,7 +1,7 @@
-"""Replay buffers of Stable-Baselines3 (`model.save_replay_buffer`), read as data alone.
+"""Replay buffers of Stable-Baselines3 (`model.save_replay_buffer`), read as data only.
 
-A buffer has rows in a ring, each with a step of every environment that was played in beside each
-other. Neither Stable-Baselines3 nor torch is needed, and nothing that the pickle names is run.
+A buffer is a ring of rows, each with one step of every parallel environment. Neither
+Stable-Baselines3 nor torch is needed, and no code in the pickle runs.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from cwm_cli.runs.observer import Observer
 from cwm_formats.columns import (
     Ends,
     RecordedRows,
-    beyond,
     ends_of,
     fitted,
     flattened,
+    note_out_of_bounds,
     split_of,
     too_many,
 )
 from cwm_formats.pickles import Inert, load, plain
 
 LIBRARY = b"stable_baselines3"
-"""What the beginning of the pickle of a buffer names."""
+"""The name of the library near the start of the pickle of a buffer."""
 
 HEAD = 1000
-"""Bytes of that beginning."""
+"""Number of bytes to search for the name of the library."""
 
 
 class ReplayBuffer(NamedTuple):
-    """The arrays of a buffer, (rows, environments, ...): by key where observations are a dict.
+    """The arrays of a buffer, of shape (rows, environments, ...).
 
-    `following` is None where memory was saved: what was seen next is the next row then.
-    `timeouts` is None where the marks for an end stand at limits of time, too.
+    Dict observations have an array per key. `following` is None in memory-optimised buffers, where
+    the next observation is in the next row. `timeouts` is None if the end flags include time
+    limits.
     """
 
     observations: Any
@@ -57,24 +58,24 @@ class ReplayBuffer(NamedTuple):
     full: bool
 
     def order(self) -> np.ndarray:
-        """Return the rows that are filled, the oldest first."""
+        """Return the filled rows, the oldest first."""
         size = len(self.rewards)
         if not self.full:
             return np.arange(self.position)
         rows: np.ndarray = (self.position + np.arange(size)) % size
-        return rows if self.following is not None else rows[1:]  # the oldest was written over
+        return rows if self.following is not None else rows[1:]  # the oldest is overwritten
 
 
 @dataclass
 class StableBaselines3Buffer(Importer):
-    """Reads a replay buffer of Stable-Baselines3; nothing in it is run."""
+    """Reads a replay buffer of Stable-Baselines3 without running code in it."""
 
     scaled_actions: bool | None = None
     """Whether the recorded actions are scaled to [-1, 1], as Stable-Baselines3 stores them, and
     must be scaled back to the action bounds. none: yes if all actions are between -1 and 1."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether it is a pickle that begins like one."""
+        """Return whether the file is a pickle that starts like a buffer."""
         if file.suffix not in (".pkl", ".pickle"):
             return False
         try:
@@ -86,13 +87,13 @@ class StableBaselines3Buffer(Importer):
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
     ) -> Dataset:
-        """Read the rows, the oldest first, of one environment after the other."""
+        """Read the rows of each environment in turn, the oldest first."""
         data = _content(file)
         try:
             buffer = _buffer(load(data))
         except ValueError as error:
             raise _refused(file, " ".join(str(error).split())[:120]) from error
-        except Exception as error:  # a stranger's pickle may be wrong in any way
+        except Exception as error:  # a third-party pickle may be invalid in any way
             raise _refused(file, "it is not a pickle file, or it is damaged") from error
         shape = TransitionShape.of(spec, env_args)
         if shape.valid:
@@ -111,13 +112,13 @@ class StableBaselines3Buffer(Importer):
             raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, about | {"sha256": sha256(data).hexdigest()})
-        beyond(dataset, observer)
+        note_out_of_bounds(dataset, observer)
         return dataset
 
     def _rows(
         self, buffer: ReplayBuffer, shape: TransitionShape, observer: Observer
     ) -> RecordedRows:
-        """Put the rows of all environments together; what does not fit is a `ValueError`."""
+        """Combine the rows of all environments; raise a `ValueError` if they do not fit."""
         order, count = buffer.order(), buffer.rewards.shape[1]
         if not len(order):
             raise ValueError("it contains no transitions")
@@ -137,8 +138,8 @@ class StableBaselines3Buffer(Importer):
         rewards = fitted(REAL, buffer.rewards[rows, players])
         kept = np.ones(len(rows), np.bool_)
         if buffer.following is None:
-            kept = ~dones | last  # the next episode's first observation stands in the place
-            _tell_left_out(int((~kept).sum()), observer)
+            kept = ~dones | last  # after an end, the next row is of the next episode
+            _note_left_out(int((~kept).sum()), observer)
         if ends.dones is not None:
             observer.note(
                 f"{int(ends.truncated.sum())} rows end an episode exactly at the time limit: "
@@ -154,10 +155,9 @@ class StableBaselines3Buffer(Importer):
         )
 
     def _actions(self, values: np.ndarray, space: Space, observer: Observer) -> Columns:
-        """Return the columns of actions, as the environment took them.
+        """Return the columns of actions in the scale of the environment.
 
-        Algorithms keep those of a Box between -1 and 1, which are the bounds of few spaces; the
-        same sum as theirs gives the same action back.
+        Algorithms store Box actions scaled to [-1, 1]. The same formula as theirs restores them.
         """
         if values.ndim == 2 and values.shape[1] == space.size:
             values = values.reshape(len(values), *space.shape)
@@ -184,7 +184,6 @@ REAL, MARK = Space("box", "float64"), Space("discrete", low=(0,), high=(1,))
 
 
 def _content(file: Path) -> bytes:
-    """Return the bytes of a file that may be a pickle."""
     try:
         return read_bytes(file)
     except UnreadableError as error:
@@ -199,7 +198,7 @@ def _refused(file: Path, reason: str) -> CwmError:
 
 
 def _buffer(root: Any) -> ReplayBuffer:
-    """Read the arrays of the object that a pickle describes."""
+    """Read the arrays of the object in a pickle."""
     fields = root.state if isinstance(root, Inert) else None
     if not isinstance(fields, dict):
         raise ValueError("it contains no object with a state")
@@ -241,7 +240,7 @@ def _array(value: Any, name: str) -> np.ndarray:
 
 
 def _arrays(value: Any, name: str) -> Any:
-    """Return an array, or a dict of them."""
+    """Return an array, or a dict of arrays."""
     if isinstance(value, Inert) and value.arguments is not None and value.items:
         value = value.items  # an OrderedDict
     if isinstance(value, dict):
@@ -257,7 +256,7 @@ def _parts(value: Any) -> list[np.ndarray]:
 
 
 def _observations(space: Space, value: Any, rows: np.ndarray, players: np.ndarray) -> Any:
-    """Return what was observed in some rows, pictures with their layers last as they were seen."""
+    """Return the observations of some rows; channel-first pictures become channel-last."""
     if isinstance(value, dict):
         spaces = dict(zip(space.keys, space.children, strict=False))
         return {
@@ -272,7 +271,7 @@ def _observations(space: Space, value: Any, rows: np.ndarray, players: np.ndarra
 
 
 def _episodes(columns: Columns, dones: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Count the episodes, each over at its mark or where the next row begins elsewhere."""
+    """Return episode numbers. An episode ends at a flag or before a row that does not continue."""
     over = dones | last
     for name, after in columns.items():
         if name.startswith("next_"):
@@ -288,15 +287,15 @@ def _ends(
     episodes: np.ndarray,
     limit: int | None,
 ) -> Ends:
-    """Return how episodes ended, from the marks of time where they were kept."""
+    """Return how episodes ended, from time-limit flags if the buffer has them."""
     if buffer.timeouts is None:
         return ends_of(dones, episodes, limit)
     timed = fitted(MARK, buffer.timeouts[places]) != 0
     return Ends(dones & ~timed, dones & timed)
 
 
-def _tell_left_out(count: int, observer: Observer) -> None:
-    """Say how many ends of episodes a buffer that saves memory does not show."""
+def _note_left_out(count: int, observer: Observer) -> None:
+    """Note the number of episode ends that a memory-optimised buffer lacks."""
     if count:
         rows = "row ends" if count == 1 else "rows end"
         observer.note(

@@ -1,4 +1,4 @@
-"""Tables in files: CSV, which may be packed with gzip, and Parquet."""
+"""Tables in files: CSV, which may be compressed with gzip, and Parquet."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean
-from cwm_formats.columns import beyond, too_many
+from cwm_formats.columns import note_out_of_bounds, too_many
 from cwm_formats.csv_text import read_csv, refuse_twice
 from cwm_formats.inferred import infer_dataset
 from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
 
-MOST_CELLS = 100_000_000
-"""Cells of the largest table."""
+MAX_CELLS = 100_000_000
+"""Maximum number of cells of a table."""
 
 KEY = b"cwm"
-"""The key of a Parquet file's own metadata with those of the dataset."""
+"""The key in a Parquet file's metadata for the metadata of the dataset."""
 
 
 @dataclass
@@ -59,8 +59,8 @@ class TableImporter(Importer):
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
     ) -> Dataset:
-        """Read the rows, and say what of them was left out."""
-        columns = _mapped(self.map) | self.columns if self.map else self.columns
+        """Read the rows, and note omitted rows."""
+        columns = _read_map(self.map) | self.columns if self.map else self.columns
         shape = TransitionShape.of(spec, env_args)
         table = self.read_table(file)
         if too_many(table.rows, shape):
@@ -68,9 +68,9 @@ class TableImporter(Importer):
         chosen = choose(table, shape, columns, spec.id)
         rows = recorded_rows(table, chosen, shape, spec.id, observer)
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
-        dataset = rows.dataset(shape, {**self.told(file, spec.id), **about})
+        dataset = rows.dataset(shape, {**self.stored_metadata(file, spec.id), **about})
         places = np.arange(table.rows) if rows.kept is None else rows.kept
-        beyond(dataset, observer, lambda row: table.place(int(places[row])))
+        note_out_of_bounds(dataset, observer, lambda row: table.place(int(places[row])))
         return dataset
 
     def infer(self, file: Path, columns: TableColumns, observer: Observer) -> Dataset:
@@ -84,13 +84,13 @@ class TableImporter(Importer):
         """Read the cells of a file that may be damaged in places."""
         return self.read_table(file)
 
-    def told(self, file: Path, env: str) -> Mapping[str, Any]:
-        """Return the metadata of a dataset of an environment, where the file keeps them."""
+    def stored_metadata(self, file: Path, env: str) -> Mapping[str, Any]:
+        """Return the metadata of a dataset of an environment, if the file contains them."""
         return {}
 
 
-def _mapped(file: Path) -> dict[str, Any]:
-    """Read a map of columns."""
+def _read_map(file: Path) -> dict[str, Any]:
+    """Read a map of columns from a TOML or JSON file."""
     if file.suffix == ".toml":
         try:
             found: Any = tomllib.loads(read_text(file))
@@ -106,7 +106,7 @@ def _mapped(file: Path) -> dict[str, Any]:
 
 
 TEXT_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".txt")
-"""Ends of the names of files that may hold a table as text."""
+"""Endings of the names of files with a table as text."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class CsvImporter(TableImporter):
     """Reads a CSV with a header; commas, semicolons, tabs, bars or spaces separate cells."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether its name ends like one."""
+        """Return whether the file name has a known ending."""
         return file.name.lower().endswith(TEXT_TABLES)
 
     def title(self, file: Path) -> str:
@@ -122,7 +122,7 @@ class CsvImporter(TableImporter):
         return Path(file.stem).stem if file.suffix == ".gz" else file.stem
 
     def read_table(self, file: Path) -> ReadTable:
-        """Read all cells as texts, with the line that each row begins on."""
+        """Read all cells as texts, with the first line of each row."""
         return read_csv(file)
 
     def read_damaged(self, file: Path) -> ReadTable:
@@ -132,27 +132,27 @@ class CsvImporter(TableImporter):
 
 @dataclass
 class ParquetImporter(TableImporter):
-    """Reads a Parquet file; a column of lists of one length is one for each of their elements."""
+    """Reads a Parquet file; a column of lists of equal length becomes one column per element."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether its name ends like one."""
+        """Return whether the file name has a known ending."""
         return file.suffix.lower() in (".parquet", ".pq")
 
     def origin(self, file: Path) -> Origin | None:
-        """Return the environment that an export of ours keeps."""
-        about = _kept(file)
+        """Return the environment in the metadata of an export."""
+        about = _metadata_of(file)
         return Origin(about["env"], about.get("env_args", {})) if about else None
 
-    def told(self, file: Path, env: str) -> Mapping[str, Any]:
-        """Return what an export of ours keeps."""
-        about = _kept(file)
+    def stored_metadata(self, file: Path, env: str) -> Mapping[str, Any]:
+        """Return the metadata of an export."""
+        about = _metadata_of(file)
         return about if about.get("env") == env else {}
 
     def read_table(self, file: Path) -> ReadTable:
         """Read all columns."""
         with _opened(file) as source:
             rows = source.metadata.num_rows
-            if rows * max(1, source.metadata.num_columns) > MOST_CELLS:
+            if rows * max(1, source.metadata.num_columns) > MAX_CELLS:
                 raise CwmError(f"{file} has too many rows ({rows:,}): import a part of it")
             names = list(source.schema_arrow.names)
             refuse_twice(names, file)
@@ -169,7 +169,7 @@ class ParquetImporter(TableImporter):
 
 
 def _arrow() -> Any:
-    """Import what reads and writes Parquet, which comes with an extra."""
+    """Import pyarrow, which needs an extra."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -178,13 +178,13 @@ def _arrow() -> Any:
 
 
 def _opened(file: Path) -> Any:
-    """Open a Parquet file, of which only the end was read so far."""
+    """Open a Parquet file; this reads only its end."""
     arrow = _arrow()
     if not file.is_file():
         raise CwmError(f"there is no file {file}: give the path of a table")
     try:
         return arrow.parquet.ParquetFile(file)
-    except Exception as error:  # whatever pyarrow makes of a damaged file
+    except Exception as error:  # pyarrow raises many types for damaged files
         raise _unreadable(file, error) from error
 
 
@@ -193,8 +193,8 @@ def _unreadable(file: Path, error: Exception | str) -> CwmError:
     return CwmError(f"{file} is not a Parquet file, or it is damaged ({reason}): restore it")
 
 
-def _kept(file: Path) -> dict[str, Any]:
-    """Return the metadata of a dataset that a file keeps, if they name an environment."""
+def _metadata_of(file: Path) -> dict[str, Any]:
+    """Return the metadata of the dataset in a file, if they name an environment."""
     with _opened(file) as source:
         kept = (source.schema_arrow.metadata or {}).get(KEY)
     try:
@@ -209,7 +209,7 @@ def _kept(file: Path) -> dict[str, Any]:
 
 
 def _cells(name: str, column: Any, file: Path) -> dict[str, Cells]:
-    """Return a column, or those of the elements of its lists; missing cells are empty texts."""
+    """Return a column, or one per element of its lists; missing cells are empty texts."""
     arrow = _arrow()
     kind = column.type
     if arrow.types.is_dictionary(kind):
@@ -237,14 +237,14 @@ def _cells(name: str, column: Any, file: Path) -> dict[str, Cells]:
 class CsvExporter(Exporter):
     """Writes a CSV with a header, which pandas, DuckDB and spreadsheets read.
 
-    A name that ends with .gz is packed. A CSV has no place for spaces and metadata: to import it
-    again, `--env` names the environment.
+    A file name that ends with .gz is compressed. A CSV contains no spaces and metadata, so its
+    import needs `--env`.
     """
 
     suffix: ClassVar[str] = ".csv"
 
     def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
-        """Write a line for each row; numbers have as many digits as tell them apart."""
+        """Write a line for each row; numbers have enough digits to be restored exactly."""
         columns = dict(written_columns(dataset))
         texts = [_digits(column) for column in columns.values()]
         text = io.StringIO(newline="")
@@ -253,13 +253,13 @@ class CsvExporter(Exporter):
         writer.writerows(zip(*texts, strict=True))
         data = text.getvalue().encode()
         if target.suffix == ".gz":
-            data = gzip.compress(data, mtime=0)  # without a date: equal rows give equal bytes
+            data = gzip.compress(data, mtime=0)  # no date, so that equal rows give equal bytes
         with written_whole(target) as partial:
             partial.write_bytes(data)
 
 
 def _digits(column: np.ndarray) -> list[str]:
-    """Write values so that they are read back as they were."""
+    """Format values so that reading restores them exactly."""
     if column.dtype.kind == "b":
         return ["true" if value else "false" for value in column.tolist()]
     texts: list[str] = column.astype(np.str_).tolist()
@@ -268,12 +268,12 @@ def _digits(column: np.ndarray) -> list[str]:
 
 @dataclass
 class ParquetExporter(Exporter):
-    """Writes a Parquet file, with the metadata of the dataset: an import needs no `--env`."""
+    """Writes a Parquet file with the metadata of the dataset, so its import needs no `--env`."""
 
     suffix: ClassVar[str] = ".parquet"
 
     def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
-        """Write all columns in their types."""
+        """Write all columns with their types."""
         arrow = _arrow()
         columns = {name: arrow.array(column) for name, column in written_columns(dataset)}
         metadata = {KEY: json.dumps(dataset.metadata)}

@@ -272,17 +272,17 @@ def _bad_values(rows: TableRows, parts: TypedParts, known: set[int]) -> list[Bad
 
     The action and the reward of the last row of an episode have no effect.
     """
-    goes_on = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
-    goes_on &= ~rows.terminated | (np.append(rows.terminated[1:], False) & goes_on)
+    continues = np.append(rows.episodes[1:] == rows.episodes[:-1], False)
+    continues &= ~rows.terminated | (np.append(rows.terminated[1:], False) & continues)
     if rows.following is not None:
-        goes_on[:] = True
+        continues[:] = True
     columns = [(c.name, np.isnan(rows.observed[:, n]), True) for n, c in enumerate(parts.observed)]
     of_step = [(column, rows.acted[:, n]) for n, column in enumerate(parts.acted)]
     if parts.reward is not None:
         of_step.append((parts.reward, rows.rewards))
     if rows.following is not None:
         of_step += [(column, rows.following[:, n]) for n, column in enumerate(parts.following)]
-    columns += [(column.name, np.isnan(values) & goes_on, False) for column, values in of_step]
+    columns += [(column.name, np.isnan(values) & continues, False) for column, values in of_step]
     return [
         BadCell(int(rows.places[k]), name, "", is_observed)
         for name, mask, is_observed in columns

@@ -1,9 +1,9 @@
-"""Tables of transitions, a row each: which column is what, and how cells become values.
+"""Tables with one transition per row: the roles of columns, and the values of cells.
 
 An export names the columns `observation_0`, `action`, `next_observation_0`, `reward`, `terminated`,
 `truncated`, `episode`, `step` and `split`; the components of `observations.box` are
-`observation.box_0` and so on. An import knows these, other usual names and those of the
-documentation, and takes a map for any others.
+`observation.box_0` and so on. An import knows these names, other usual names and the names of the
+documentation, and accepts a map for other names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean, first_few
 from cwm_formats.columns import Ends, RecordedRows, ends_of, fitted, split_of
 
-MOST_COLUMNS = 10_000
-"""Columns of the widest table: pictures belong into other formats."""
+MAX_COLUMNS = 10_000
+"""Maximum number of columns of a table. Pictures need other formats."""
 
 Cells = Sequence[str] | np.ndarray
-"""Texts as they were typed, or numbers where the format has types."""
+"""Texts as in the file, or numbers if the format has types."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "observation": ("observation", "observations", "obs", "state"),
@@ -51,13 +51,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "split": ("split",),
     "valid_action": ("valid_action", "valid_actions", "action_mask"),
 }
-"""What each role is usually called; the first is how an export calls it."""
+"""Usual names of each role; an export uses the first one."""
 
 SPLITS = {"train": 0, "test": 1}
 
 TRUE, FALSE = ("true", "1", "1.0", "yes", "t"), ("false", "0", "0.0", "no", "f")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity|nan)", re.A | re.I)
-"""A number as tables have it: digits of ASCII, with a point; `nan` is named when it is refused."""
+"""A number in tables: ASCII digits with a point. `nan` matches, to be named in an error."""
 
 REAL = Space("box", "float64")
 WHOLE = Space("box", "int64")
@@ -88,13 +88,13 @@ class ReadTable:
     notes: tuple[str, ...] = ()
 
     def refuse(self, row: int, column: str, reason: str) -> CwmError:
-        """Complain of a cell."""
+        """Return an error about a cell."""
         place = self.place(row)
         return CwmError(f"{self.name}: {reason} ({place}, column {column}); correct that cell")
 
 
 class Chosen(NamedTuple):
-    """Which columns are the components of each leaf, and which have the other roles."""
+    """The columns of the components of each leaf, of the other roles, and of valid actions."""
 
     components: Mapping[str, tuple[str, ...]]
     roles: Mapping[str, str]
@@ -102,12 +102,12 @@ class Chosen(NamedTuple):
 
     @property
     def has_next(self) -> bool:
-        """Whether what was observed next stands in columns of its own."""
+        """Whether the table has columns for the next observation."""
         return any(name.startswith("next_") for name in self.components)
 
 
 def normal(name: str) -> str:
-    """Return a name as others may write it, too: `Obs[0]`, `obs.0`, `obs0` and `obs_0` are one."""
+    """Return a normal form of a name: `Obs[0]`, `obs.0`, `obs0` and `obs_0` are equal."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)", "_", name)
     return re.sub(r"\W+|_+", "_", parted).strip("_").lower()
 
@@ -120,7 +120,7 @@ def leaves_of(shape: TransitionShape) -> list[Leaf]:
 
 
 def component_names(leaf: Leaf) -> list[str]:
-    """Return how an export calls the components of a leaf."""
+    """Return the names that an export gives to the components of a leaf."""
     if not leaf.space.shape:
         return [leaf.name]
     places = np.ndindex(*leaf.space.shape)
@@ -130,7 +130,7 @@ def component_names(leaf: Leaf) -> list[str]:
 def choose(
     table: ReadTable, shape: TransitionShape, columns: Mapping[str, Any], env: str
 ) -> Chosen:
-    """Find the columns of a table, by a map from roles to names and by the names themselves."""
+    """Find the columns of a table by a map from roles to names, or by their names."""
     for role in columns:
         if role not in NAMES:
             raise UnknownNameError("part of the map of columns", role, NAMES)
@@ -156,7 +156,7 @@ def choose(
             components[leaf.name] = tuple(found)
         elif role != "next_observation" or given is not None:
             missing += lacking
-    if not _all_or_none(components, shape):
+    if not _has_next_columns(components, shape):
         components = {k: v for k, v in components.items() if not k.startswith("next_")}
     roles = _roles(table, columns, known, missing)
     if "terminated" not in roles and "done" not in roles and "terminated" not in missing:
@@ -172,7 +172,7 @@ def choose(
 def _refuse_ambiguous(
     table: ReadTable, columns: Mapping[str, Any], chosen: Iterable[Iterable[str]]
 ) -> None:
-    """Refuse a column that was chosen by its name if another name reads the same."""
+    """Raise if another column name has the same normal form as a column chosen by name."""
     alike: dict[str, list[str]] = {}
     for name in table.columns:
         alike.setdefault(normal(name), []).append(name)
@@ -187,14 +187,14 @@ def _refuse_ambiguous(
             )
 
 
-def _all_or_none(components: Mapping[str, Any], shape: TransitionShape) -> bool:
-    """Whether all parts of what was observed next have columns."""
+def _has_next_columns(components: Mapping[str, Any], shape: TransitionShape) -> bool:
+    """Return whether all parts of the next observation have columns."""
     wanted = {f"next_{leaf.name}" for leaf in shape.observations.leaves("observation")}
     return wanted <= components.keys()
 
 
 def _given(value: Any, part: str) -> list[str] | None:
-    """Return the columns that a map names for a leaf: a name, a list, or these by part."""
+    """Return the columns that a map names for a leaf: one name, a list, or either by part."""
     if isinstance(value, Mapping):
         value = value.get(part)
     if value is None:
@@ -209,7 +209,7 @@ def _given(value: Any, part: str) -> list[str] | None:
 
 
 def _usual(leaf: Leaf, role: str, shape: TransitionShape, known: Mapping[str, str]) -> list[str]:
-    """Return the columns of a leaf by their usual names; one that is not there as we call it."""
+    """Return the columns of a leaf by usual names; a missing one has the name of an export."""
     ours = component_names(leaf)
     part = leaf.name.removeprefix(role)
     documented = shape.names if part == "" and role != "action" else ()
@@ -226,12 +226,12 @@ def _usual(leaf: Leaf, role: str, shape: TransitionShape, known: Mapping[str, st
             tried += NAMES[role]
         found.append(next((known[n] for n in map(normal, tried) if n in known), name))
     if any(name not in known.values() for name in found) and not part:
-        return _in_order(leaf, role, known) or found
+        return _by_prefix(leaf, role, known) or found
     return found
 
 
-def _in_order(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
-    """Return the columns that begin like a role, such as obs.x and obs.v, if they are as many."""
+def _by_prefix(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
+    """Return the columns that start with a role, such as obs.x and obs.v, if their number fits."""
     following = tuple(f"{prefix}_" for prefix in NAMES["next_observation"])
     for prefix in NAMES[role]:
         named = [
@@ -248,7 +248,7 @@ def _in_order(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
 def _roles(
     table: ReadTable, columns: Mapping[str, Any], known: Mapping[str, str], missing: list[str]
 ) -> dict[str, str]:
-    """Return the columns of the other roles, and note those that are missing."""
+    """Return the columns of the other roles, and collect missing columns."""
     roles: dict[str, str] = {}
     for role in ("reward", "terminated", "truncated", "done", "episode", "step", "split"):
         given = _given(columns.get(role), "")
@@ -265,7 +265,7 @@ def _roles(
 def _valid_columns(
     shape: TransitionShape, columns: Mapping[str, Any], known: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the columns that say of each action whether it is allowed, or nothing."""
+    """Return the columns that mark each action as valid or not, empty if there are none."""
     if not shape.valid:
         return ()
     given = _given(columns.get("valid_action"), "")
@@ -320,7 +320,7 @@ def recorded_rows(
         )
         observer.note(f"unused columns: {names}{hint if 'step' not in chosen.roles else ''}")
     order, episodes, marks = _order(table, chosen, observer)
-    kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
+    kept, columns = _observations(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):
         raise CwmError(
             f"{table.name} has no two rows of one episode: add columns with the next observation"
@@ -347,7 +347,7 @@ def recorded_rows(
     return RecordedRows(
         columns,
         rewards,
-        _ends(table, chosen, kept, numbers, shape.limit, observer),
+        _read_ends(table, chosen, kept, numbers, shape.limit, observer),
         numbers,
         _splits(table, chosen.roles["split"], kept) if split is None else split,
         np.stack(valid, axis=1) if valid else None,
@@ -358,7 +358,7 @@ def recorded_rows(
 def _order(
     table: ReadTable, chosen: Chosen, observer: Observer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows in their order in time, the episode of each, and whether one ended there."""
+    """Return the rows in order of time, the episode of each, and whether an episode ends there."""
     rows = np.arange(table.rows)
     marks = np.zeros(table.rows, np.bool_)
     for role in ("terminated", "truncated", "done"):
@@ -380,10 +380,10 @@ def _order(
 def _check_steps(
     table: ReadTable, column: str, order: np.ndarray, episodes: np.ndarray, steps: np.ndarray
 ) -> None:
-    """Refuse a step that an episode has twice, or that does not follow the one before.
+    """Raise for a step that an episode has twice, or that does not follow the step before.
 
-    The next observation is taken from the next row, so a missing row would join two others. Steps
-    may be times: only a column that counts by one in most rows has to do so everywhere.
+    The next observation is taken from the next row, so a missing row would join two other rows.
+    Steps may be times: only a column that counts by one in most rows has to do so everywhere.
     """
     change = np.diff(steps)[episodes[1:] == episodes[:-1]]
     counts = change.size > 0 and np.median(change) == 1
@@ -395,7 +395,7 @@ def _check_steps(
 
 
 def _is_number(text: str) -> bool:
-    """Whether a cell is a number; Python's own notations, such as 1_000, are not."""
+    """Return whether a cell is a number; Python's own notations, such as 1_000, are not."""
     return NUMBER.fullmatch(text.strip()) is not None
 
 
@@ -417,16 +417,16 @@ def _numbers_or_names(table: ReadTable, column: str) -> np.ndarray:
     return names
 
 
-def _seen(
+def _observations(
     table: ReadTable,
     chosen: Chosen,
     shape: TransitionShape,
     placed: tuple[np.ndarray, np.ndarray, np.ndarray],
     observer: Observer,
 ) -> tuple[np.ndarray, Columns]:
-    """Return the rows that are kept and their columns of observations.
+    """Return the usable rows and their columns of observations.
 
-    Without columns of what was observed next, that is what the next row of the episode shows.
+    Without columns for the next observation, it is taken from the next row of the episode.
     """
     order, episodes, marks = placed
     columns: Columns = {}
@@ -436,22 +436,21 @@ def _seen(
                 role, dot, part = leaf.name.partition(".")
                 columns[f"{role}s{dot}{part}"] = _leaf(table, chosen, leaf, order)
         return order, columns
-    goes_on = np.append(episodes[1:] == episodes[:-1], False)
-    beyond_next = np.append(goes_on[1:], False) & goes_on
-    if count := int((marks & beyond_next).sum()):
+    continues = np.append(episodes[1:] == episodes[:-1], False)
+    continues_twice = np.append(continues[1:], False) & continues
+    if count := int((marks & continues_twice).sum()):
         observer.note(
-            f"{count} rows end an episode, but more rows of it follow: the next row is taken "
-            "as their "
-            "next observation; give each episode its own number to avoid this"
+            f"{count} rows end an episode, but more rows of the same episode follow: the next row "
+            "is taken as their next observation; give each episode its own number to avoid this"
         )
     for leaf in shape.observations.leaves("observation"):
         seen = _leaf(table, chosen, leaf, order)
         name = f"observations{leaf.name.removeprefix('observation')}"
-        columns |= {name: seen[goes_on], f"next_{name}": seen[1:][goes_on[:-1]]}
-    return order[goes_on], columns
+        columns |= {name: seen[continues], f"next_{name}": seen[1:][continues[:-1]]}
+    return order[continues], columns
 
 
-def _ends(
+def _read_ends(
     table: ReadTable,
     chosen: Chosen,
     kept: np.ndarray,
@@ -459,7 +458,7 @@ def _ends(
     limit: int | None,
     observer: Observer,
 ) -> Ends:
-    """Return how episodes ended, by two marks or by one that may stand at limits of time."""
+    """Return how episodes ended, by two columns or by one that includes time limits."""
     found = {
         role: _marks(table, chosen.roles[role], kept)
         for role in ("terminated", "truncated", "done")
@@ -481,7 +480,7 @@ def _ends(
 
 
 def _splits(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
-    """Return which rows are held out, in words or as 0 and 1."""
+    """Return which rows are held out, given as words or as 0 and 1."""
     cells = table.columns[column]
     found = np.empty(len(kept), np.int8)
     for place, row in enumerate(kept.tolist()):
@@ -494,7 +493,7 @@ def _splits(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
 
 
 def _leaf(table: ReadTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) -> np.ndarray:
-    """Return the column of a leaf, of its components in their order."""
+    """Return the column of a leaf, with its components in order."""
     names = chosen.components[leaf.name]
     if leaf.space.kind == "text":
         cells = table.columns[names[0]]
@@ -514,7 +513,7 @@ def _leaf(table: ReadTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) -> np.
 
 
 def _numbers(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
-    """Return cells as numbers of a space, or name the first cell that is none."""
+    """Return cells as numbers of a space; an error names the first cell without a number."""
     cells = table.columns[column]
     typed = isinstance(cells, np.ndarray)
     values = cells[kept] if isinstance(cells, np.ndarray) else _parsed(table, column, kept, space)
@@ -528,7 +527,7 @@ def _numbers(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> n
 
 
 def _parsed(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
-    """Read texts as whole numbers where these are wanted, else as real ones."""
+    """Parse texts as integers if the space has integers, else as floats."""
     cells = table.columns[column]
     texts = [str(cells[row]).strip() for row in kept.tolist()]
     if table.comma:
@@ -546,7 +545,7 @@ def _parsed(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np
 
 
 def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
-    """Return numbers in the type of their space, if they were written with no more digits."""
+    """Return numbers in the dtype of their space if the text has no more digits than it."""
     if column.dtype == wanted or wanted.kind != "f":
         return column
     with np.errstate(over="ignore"):
@@ -557,7 +556,7 @@ def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
-    """Read cells as true or false."""
+    """Return cells as booleans."""
     cells = table.columns[column]
     if isinstance(cells, np.ndarray):
         numbers = _numbers(table, column, kept, Space("discrete", low=(0,), high=(1,)))
@@ -573,7 +572,7 @@ def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
 
 
 def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of a table, with their names: one for each component."""
+    """Yield the columns of a table with their names, one for each component."""
     spaces = {
         "observation": dataset.observation_space,
         "action": dataset.action_space,
@@ -585,7 +584,7 @@ def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
         for leaf in space.leaves(role)
     ]
     width = sum(leaf.space.size for leaf, _ in leaves)
-    if width > MOST_COLUMNS or any(leaf.space.is_picture for leaf, _ in leaves):
+    if width > MAX_COLUMNS or any(leaf.space.is_picture for leaf, _ in leaves):
         raise CwmError("observations are pictures, which do not fit into a table: use --to minari")
     for leaf, column in leaves:
         parts = column.reshape(len(dataset), -1)
@@ -608,7 +607,7 @@ def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _steps(episodes: np.ndarray) -> np.ndarray:
-    """Count the rows of each episode, from 0."""
+    """Return the position of each row in its episode, from 0."""
     order = np.argsort(episodes, kind="stable")
     firsts = np.flatnonzero(np.append(True, np.diff(episodes[order]) != 0))
     begun = np.repeat(firsts, np.diff(np.append(firsts, len(order))))

@@ -231,7 +231,7 @@ class TextScorer:
         attempts = self.patience.attempts()
         start = time.perf_counter()
         try:
-            response = attempts(self._request_answer, pairs)
+            response = attempts(self._request_scores, pairs)
         except (OpenAIError, TimeoutError) as error:
             raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
         if response is None:
@@ -251,7 +251,7 @@ class TextScorer:
             for choice, (prompt, answer) in zip(choices, pairs, strict=True)
         ]
 
-    def _request_answer(self, pairs: Sequence[tuple[str, str]]) -> Any:
+    def _request_scores(self, pairs: Sequence[tuple[str, str]]) -> Any:
         """Send a request once; return None if the server does not support it."""
         asked = {
             **self.settings,

@@ -92,7 +92,7 @@ def assert_equal(name, found):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_changes_of_bytes_never_give_a_traceback(seed):
+def test_random_byte_changes_never_give_a_traceback(seed):
     rng = np.random.default_rng(seed)
     lines = source().text().splitlines(keepends=True)[:80]
     for _ in range(12):
@@ -105,7 +105,7 @@ def test_random_changes_of_bytes_never_give_a_traceback(seed):
             import_transitions("log.csv", columns=columns, force=True)
 
 
-def test_the_installed_command_prints_one_line_for_a_binary_file(folder):
+def test_installed_command_prints_one_line_for_a_binary_file(folder):
     (folder / "log.csv").write_bytes(damaged("binary_junk", source()))
     answer = subprocess.run(
         [sys.executable, "-m", "cwm_cli", "data", "import", "log.csv", *ROLES],

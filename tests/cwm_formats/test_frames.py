@@ -61,7 +61,7 @@ def test_missing_objects_are_bad_cells():
     assert len(cwm.dataset(broken, actions=["valve"], drop_missing=True)) == 116
 
 
-def test_columns_of_different_lengths_are_refused():
+def test_columns_of_different_lengths_are_rejected():
     with pytest.raises(cwm.CwmError, match="equal length"):
         cwm.dataset({"level": [1, 2, 3], "valve": [0, 1]}, actions=["valve"])
     with pytest.raises(cwm.CwmError, match="a list is not a table"):

@@ -103,7 +103,7 @@ def test_actions_have_the_space_of_their_columns():
     assert (rows.action_space.low, rows.action_space.high) == ((2,), (4,))
 
 
-def test_a_long_recording_is_held_out_in_blocks():
+def test_long_recording_is_held_out_in_blocks():
     written(2000, level=level, valve=valve)
     rows, _, _ = inferred()
     assert len(rows) == 1999
@@ -130,7 +130,7 @@ def test_gaps_in_time_end_an_episode_and_the_step_is_described():
     assert "1 gap in time" in notes
 
 
-def test_a_marked_row_ends_the_episode_that_leads_into_it():
+def test_marked_row_ends_the_episode_that_leads_into_it():
     written(
         40,
         run=lambda row: row // 10,
@@ -155,7 +155,7 @@ def test_bad_cells_are_listed_and_can_be_left_out():
     assert "2 rows" in notes
 
 
-def test_the_command_imports_a_table_without_an_environment():
+def test_command_imports_a_table_without_an_environment():
     written(100, level=level, valve=valve)
     answer = CliRunner().invoke(app, ["data", "import", "log.csv", "--action", "valve", "--json"])
     assert answer.exit_code == 0, answer.output
@@ -191,7 +191,7 @@ def test_times_are_read_in_usual_notations(clock, step):
     assert "time = time" in notes
 
 
-def test_a_day_is_an_episode_or_the_time():
+def test_day_is_an_episode_or_the_time():
     written(200, day=lambda row: row // 40, minute=lambda row: row % 40, level=level, valve=valve)
     assert "episode = day, time = minute" in inferred()[2]
     written(200, day=lambda row: row, level=level, valve=valve)
@@ -212,7 +212,7 @@ def test_irregular_times_are_resampled_to_equal_steps():
     np.testing.assert_allclose(steps, 4.0, atol=1e-6)
 
 
-def test_a_mark_before_the_last_row_ends_the_next_step():
+def test_mark_before_the_last_row_ends_the_next_step():
     written(
         60, run=lambda row: row // 20, level=level, done=lambda row: row % 20 == 18, valve=valve
     )
@@ -222,7 +222,7 @@ def test_a_mark_before_the_last_row_ends_the_next_step():
     assert "the step from a marked row" in notes
 
 
-def test_a_number_far_outside_is_named_by_its_line():
+def test_number_far_outside_is_named_by_its_line():
     levels = [level(row) for row in range(100)]
     levels[40] = "9999"
     written(100, level=levels, valve=valve)
@@ -243,7 +243,7 @@ def test_roles_must_fit_their_columns():
             inferred(**{roles[0]: roles[1]}, observation=("level",))
 
 
-def test_a_time_is_recognised_without_a_usual_name():
+def test_time_is_recognised_without_a_usual_name():
     written(100, Zeit=lambda row: 7 + 0.5 * row, level=level, valve=valve)
     assert inferred()[1].step == "0.5 units of time"
     written(
@@ -255,7 +255,7 @@ def test_a_time_is_recognised_without_a_usual_name():
     assert inferred()[1].step == "1 hour"
 
 
-def test_a_row_number_is_no_observation():
+def test_row_number_is_no_observation():
     written(
         100,
         time=lambda row: f"12:{row // 2:02d}:{row % 2 * 30:02d}",
@@ -268,7 +268,7 @@ def test_a_row_number_is_no_observation():
     assert "id (row number)" in notes
 
 
-def test_spaces_separate_cells_if_no_other_mark_does():
+def test_spaces_separate_cells_if_no_other_separator_does():
     lines = ["level   valve", *(f"  {level(row)}   {valve(row)}" for row in range(80))]
     Path("spaced.txt").write_text("\n".join(lines) + "\n")
     dataset, table, _ = inferred("spaced.txt")

@@ -1,4 +1,4 @@
-"""Datasets of Minari, read and written: spaces of every kind, files of others, round trips."""
+"""Read and write Minari datasets: spaces of every kind, third-party files, round trips."""
 
 import json
 
@@ -27,7 +27,7 @@ class Notes(Observer):
         self.said = []
 
     def note(self, words, kind="Note"):
-        """Keep it."""
+        """Record a note."""
         self.said.append(words)
 
 
@@ -47,7 +47,7 @@ def recorded(env, **options):
 
 
 def stacked(space, values):
-    """Put values together as Minari's buffers have them."""
+    """Combine values in the form of Minari's buffers."""
     if isinstance(space, spaces.Dict):
         return {k: stacked(part, [v[k] for v in values]) for k, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -56,7 +56,7 @@ def stacked(space, values):
 
 
 def written(env, name, *, episodes=6, most=60, data_format="hdf5", act=None, **about):
-    """Play in an environment of Gymnasium, and let Minari itself write the episodes."""
+    """Record episodes of a Gymnasium environment with Minari itself."""
     buffers = []
     for seed in range(episodes):
         seen, _ = env.reset(seed=seed)
@@ -95,7 +95,7 @@ def everything():
 @pytest.mark.parametrize(
     "env", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "RTFM-v0", "Everything-v0", "Catch-v0"]
 )
-def test_what_is_exported_is_imported_as_it_was(everything, env, kind):
+def test_export_and_import_restore_the_dataset(everything, env, kind):
     rows = recorded(env)
     export_transitions(rows, "minari", out="minari:tried/it-v0", options={"format": kind})
     back = import_transitions("minari:tried/it-v0").dataset
@@ -104,7 +104,7 @@ def test_what_is_exported_is_imported_as_it_was(everything, env, kind):
     assert changed == {"source": "minari:tried/it-v0"}
 
 
-def test_minari_loads_what_is_exported_and_makes_its_environment(kept):
+def test_minari_loads_an_export_and_makes_its_environment(kept):
     rows = recorded("FrozenLake-v1", env_args={"is_slippery": False})
     made = export_transitions(rows, "minari", out="minari:lake/random-v3", observer=(n := Notes()))
     assert n.said == []
@@ -126,7 +126,7 @@ def test_minari_loads_what_is_exported_and_makes_its_environment(kept):
         )
 
 
-def test_a_folder_is_a_place_too_and_is_given_a_version(tmp_path, monkeypatch):
+def test_folder_without_version_gets_one(tmp_path, monkeypatch):
     rows = recorded("CartPole-v1")
     assert export_transitions(rows, "minari").path.name == "CartPole-v1"
     made = export_transitions(rows, "minari", out=tmp_path / "pole")
@@ -138,7 +138,7 @@ def test_a_folder_is_a_place_too_and_is_given_a_version(tmp_path, monkeypatch):
     assert minari.load_dataset("pole-v0").total_steps == len(rows)
 
 
-def test_rows_that_do_not_follow_each_other_become_episodes_of_their_own():
+def test_rows_that_do_not_follow_each_other_become_separate_episodes():
     rows = recorded("CartPole-v1")
     order = np.random.default_rng(0).permutation(len(rows))
     picked, notes = rows[order], Notes()
@@ -150,7 +150,7 @@ def test_rows_that_do_not_follow_each_other_become_episodes_of_their_own():
 
 @pytest.mark.parametrize("kind", ["hdf5", "arrow"])
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "Everything-v0"])
-def test_what_minari_wrote_is_imported_without_naming_the_environment(everything, name, kind):
+def test_minari_recording_is_imported_without_naming_the_environment(everything, name, kind):
     env = gymnasium.make(name)
     buffers = written(env, "others/random-v0", data_format=kind)
     result = import_transitions("minari:others/random-v0")
@@ -171,7 +171,7 @@ def test_what_minari_wrote_is_imported_without_naming_the_environment(everything
     assert Dataset.load(result.file).digest == rows.digest
 
 
-def test_arguments_of_the_environment_come_with_the_dataset():
+def test_environment_arguments_are_imported():
     env = gymnasium.make("FrozenLake-v1", is_slippery=False, render_mode="rgb_array")
     written(env, "lake-v0")
     metadata = import_transitions("minari:lake-v0").dataset.metadata
@@ -179,7 +179,7 @@ def test_arguments_of_the_environment_come_with_the_dataset():
     assert "render_mode" not in metadata["env_args"]
 
 
-def test_actions_that_are_allowed_come_from_the_infos():
+def test_valid_actions_are_imported_from_infos():
     rows = recorded("RTFM-v0")
     export_transitions(rows, "minari", out="minari:masked-v0")
     loaded = minari.load_dataset("masked-v0")
@@ -208,7 +208,7 @@ def refusal(file, env=None, **options):
     return str(refused.value)
 
 
-def test_a_space_that_is_not_served_is_named_with_those_that_are(kept):
+def test_unsupported_space_is_named_with_supported_ones(kept):
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
     graph = {"type": "Dict", "subspaces": {"a": {"type": "Graph"}}}
     spoilt(kept, observation_space=json.dumps(graph))
@@ -217,7 +217,7 @@ def test_a_space_that_is_not_served_is_named_with_those_that_are(kept):
     assert "Discrete, MultiDiscrete, MultiBinary, Box" in said
 
 
-def test_what_cannot_be_imported_is_refused_in_one_line(kept, tmp_path):
+def test_invalid_sources_are_rejected_in_one_line(kept, tmp_path):
     rows = recorded("CartPole-v1")
     export_transitions(rows, "minari", out="minari:it-v0")
     assert "did you mean minari:it-v0?" in refusal("minari:in-v0")
@@ -236,7 +236,7 @@ def test_what_cannot_be_imported_is_refused_in_one_line(kept, tmp_path):
     assert "metadata.json" in refusal("minari:it-v0", "CartPole-v1")
 
 
-def test_nothing_that_metadata_name_is_imported_or_made(kept, tmp_path, monkeypatch):
+def test_names_in_metadata_are_never_imported_or_created(kept, tmp_path, monkeypatch):
     marker = tmp_path / "marker"
     (tmp_path / "hostile.py").write_text(f"open({str(marker)!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -255,7 +255,7 @@ def test_nothing_that_metadata_name_is_imported_or_made(kept, tmp_path, monkeypa
     assert not marker.exists()
 
 
-def test_what_is_no_number_is_refused_and_what_is_out_of_bounds_is_told(tmp_path):
+def test_nan_is_rejected_and_out_of_bounds_values_are_noted(tmp_path):
     rows = recorded("Pendulum-v1")
     rows.columns["rewards"][3] = np.nan
     export_transitions(rows, "minari", out="minari:nan-v0")
@@ -268,7 +268,7 @@ def test_what_is_no_number_is_refused_and_what_is_out_of_bounds_is_told(tmp_path
 
 
 @pytest.mark.parametrize("value", ["Infinity", "NaN", "1e999"])
-def test_metadata_without_finite_numbers_are_refused(kept, value):
+def test_metadata_with_nan_or_infinity_are_rejected(kept, value):
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
     file = kept / "it-v0" / "data" / "metadata.json"
     about = json.loads(file.read_text())
@@ -286,7 +286,7 @@ def test_metadata_without_finite_numbers_are_refused(kept, value):
         ({"split": "dev"}, "'dev' is neither train nor test"),
     ],
 )
-def test_a_wrong_episode_number_or_split_is_refused(kept, changes, reason):
+def test_wrong_episode_number_or_split_is_rejected(kept, changes, reason):
     options = ["format=arrow"]
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
     found = minari.load_dataset("it-v0")
@@ -294,7 +294,7 @@ def test_a_wrong_episode_number_or_split_is_refused(kept, changes, reason):
     assert f"metadata of episode 1: {reason}" in refusal("minari:it-v0")
 
 
-def test_metadata_of_an_episode_are_an_object(kept):
+def test_metadata_of_an_episode_must_be_an_object(kept):
     options = ["format=arrow"]
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
     (kept / "it-v0" / "data" / "1" / "metadata.json").write_text('"dev"')
@@ -302,7 +302,7 @@ def test_metadata_of_an_episode_are_an_object(kept):
 
 
 @pytest.mark.parametrize("part", ["observations", "actions", "rewards", "terminations"])
-def test_a_number_in_the_place_of_rows_is_refused(kept, part):
+def test_number_in_place_of_rows_is_rejected(kept, part):
     h5py = pytest.importorskip("h5py")
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
     with h5py.File(kept / "it-v0" / "data" / "main_data.hdf5", "r+") as file:
@@ -311,7 +311,7 @@ def test_a_number_in_the_place_of_rows_is_refused(kept, part):
     assert "it-v0" in refusal("minari:it-v0")
 
 
-def test_marks_of_an_end_are_0_or_1(kept):
+def test_end_flags_must_be_0_or_1(kept):
     h5py = pytest.importorskip("h5py")
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
     with h5py.File(kept / "it-v0" / "data" / "main_data.hdf5", "r+") as file:
@@ -322,7 +322,7 @@ def test_marks_of_an_end_are_0_or_1(kept):
     assert "terminations: 2 is not from 0 to 1 (row 2)" in refusal("minari:it-v0")
 
 
-def test_the_commands_write_and_read_a_dataset(kept):
+def test_commands_write_and_read_a_dataset(kept):
     rows = recorded("CartPole-v1")
     rows.save(file := kept.parent / "work" / "pole.npz")
 
@@ -349,7 +349,7 @@ def test_the_commands_write_and_read_a_dataset(kept):
     "name, env_args, episodes",
     [("CartPole-v1", {}, 20), ("FrozenLake-v1", {"is_slippery": False}, 150)],
 )
-def test_programs_are_found_from_what_minari_recorded(tmp_path, name, env_args, episodes):
+def test_programs_are_found_from_minari_recordings(tmp_path, name, env_args, episodes):
     with gymnasium.make(name, **env_args) as env:
         written(env, "tried/random-v0", episodes=episodes, most=200)
     found = import_transitions("minari:tried/random-v0")

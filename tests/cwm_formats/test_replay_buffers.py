@@ -42,7 +42,7 @@ def vectorised(env, n_envs):
 
 
 def learnt(folder, algorithm, env, *, steps, n_envs=1, buffer_size=1000, **options):
-    """Let an algorithm act, and save its buffer; also return the actions of the environment."""
+    """Save the buffer of an algorithm; also return the actions of the environment."""
     made = vectorised(env, n_envs)
     taken = []
     step_async = made.step_async
@@ -66,16 +66,16 @@ def learnt(folder, algorithm, env, *, steps, n_envs=1, buffer_size=1000, **optio
 
 
 def right(dataset, env, near=1e-5):
-    """Whether the environment itself leads from each row to the next observation."""
+    """Return whether the environment leads from each row to its next observation."""
     truth = EnvironmentModel(environment(env), {}).predict(dataset)
     after = dataset.columns["next_observations"]
     return np.abs(truth.columns["next_observations"] - after).max() < near
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_a_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
+def test_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
     file, buffer, taken = learnt(folder, "DQN", "CartPole-v1", steps=300, n_envs=n_envs)
-    for module in ("torch", "stable_baselines3"):  # none of them is needed
+    for module in ("torch", "stable_baselines3"):  # neither is needed
         monkeypatch.setitem(sys.modules, module, None)
     rows = import_transitions(file, "CartPole-v1").dataset
     count = buffer.pos
@@ -95,7 +95,7 @@ def test_a_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
     assert Dataset.load(folder / "buffer.npz").digest == rows.digest
 
 
-def test_actions_are_those_that_the_environment_took(folder):
+def test_actions_have_the_scale_of_the_environment(folder):
     told = Said()
     file, buffer, taken = learnt(folder, "SAC", "Pendulum-v1", steps=450, n_envs=2)
     rows = import_transitions(file, "Pendulum-v1", observer=told).dataset
@@ -112,7 +112,7 @@ def test_actions_are_those_that_the_environment_took(folder):
     assert np.abs(left.columns["actions"]).max() <= 1
 
 
-def test_a_ring_that_was_filled_begins_with_its_oldest_row(folder):
+def test_full_ring_begins_with_its_oldest_row(folder):
     file, buffer, taken = learnt(folder, "DQN", "CartPole-v1", steps=250, buffer_size=100)
     assert buffer.full and 0 < buffer.pos < 100
     rows = import_transitions(file, "CartPole-v1").dataset
@@ -121,7 +121,7 @@ def test_a_ring_that_was_filled_begins_with_its_oldest_row(folder):
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_a_buffer_that_saves_memory_lacks_the_ends_of_episodes(folder, size):
+def test_memory_optimised_buffer_lacks_the_ends_of_episodes(folder, size):
     told = Said()
     file, buffer, taken = learnt(
         folder,
@@ -143,7 +143,7 @@ def test_a_buffer_that_saves_memory_lacks_the_ends_of_episodes(folder, size):
 
 
 class Rooms(gymnasium.Env):
-    """Shows a dict, and ends after nine steps by its limit."""
+    """An environment with dict observations and a limit of nine steps."""
 
     observation_space = spaces.Dict(
         {"at": spaces.Discrete(5), "seen": spaces.Box(-1, 1, (2, 3), np.float32)}
@@ -158,7 +158,7 @@ class Rooms(gymnasium.Env):
         return self.observation_space.sample(), float(action[1]), False, False, {}
 
 
-def test_a_buffer_of_dicts_is_imported(folder):
+def test_buffer_of_dicts_is_imported(folder):
     from stable_baselines3.common.buffers import DictReplayBuffer
 
     gymnasium.register("Rooms-v0", f"{__name__}:Rooms", max_episode_steps=9)
@@ -188,7 +188,7 @@ def test_a_buffer_of_dicts_is_imported(folder):
     assert rows.columns["truncations"].sum() == 6
 
 
-def test_what_cannot_be_imported_is_refused_in_one_line(folder):
+def test_invalid_buffers_are_rejected_in_one_line(folder):
     from stable_baselines3.common.buffers import RolloutBuffer
 
     file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
@@ -224,7 +224,7 @@ class Runs:
         return open, (str(self.file), "w")
 
 
-def test_nothing_that_a_buffer_names_is_run(folder):
+def test_code_in_a_buffer_never_runs(folder):
     file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
     spec, told = environment("CartPole-v1"), Said()
     for name in ("device", "observations", "pos", "extra"):
@@ -242,7 +242,7 @@ def test_nothing_that_a_buffer_names_is_run(folder):
     assert (folder / "marker").exists()
 
 
-def test_sizes_that_are_only_claimed_take_no_memory(folder):
+def test_false_sizes_take_no_memory(folder):
     file, _, _ = learnt(folder, "DQN", "CartPole-v1", steps=20, buffer_size=50)
     data = file.read_bytes()
     claimed = data.replace(b"K2K\x01\x86", b"J\xff\xff\xff\x7fK\x01\x86")  # 50 rows become 2**31-1

@@ -37,7 +37,7 @@ def recorded(env, **options):
     "env",
     ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "RTFM-v0", "Pendulum-v1", "HalfCheetah-v5"],
 )
-def test_what_is_exported_is_imported_as_it_was(env, name):
+def test_export_and_import_restore_the_dataset(env, name):
     rows = recorded(env)
     export_transitions(rows, name.split(".")[1], out=name)
     back = import_transitions(name, env, out="back.npz").dataset
@@ -54,7 +54,7 @@ def test_equal_rows_give_equal_bytes(folder):
     assert (folder / "one.csv.gz").read_bytes() == (folder / "two.csv.gz").read_bytes()
 
 
-def test_a_table_is_what_others_read(folder):
+def test_exported_table_has_the_documented_columns(folder):
     rows = recorded("CartPole-v1")
     export_transitions(rows, "parquet", out="it.parquet")
     table = parquet.read_table("it.parquet")
@@ -107,7 +107,7 @@ def write(file, heads, lines, mark=","):
 
 
 @pytest.mark.parametrize("how", ["json", "toml", "option", "shuffled"])
-def test_a_map_names_the_columns_of_any_table(folder, how):
+def test_map_names_the_columns_of_any_table(folder, how):
     lines, said = logged(), Said()
     if how == "shuffled":
         lines = [lines[n] for n in np.random.default_rng(0).permutation(len(lines))]
@@ -129,7 +129,7 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
 
 
 @pytest.mark.parametrize("text", ["reward = " + "9" * 5000, "reward = " + "[" * 5000, "a = 1 2"])
-def test_a_map_that_is_no_toml_is_refused_in_one_line(folder, text):
+def test_invalid_toml_map_is_rejected_in_one_line(folder, text):
     file = write(folder / "log.csv", HEADS, logged(episodes=1))
     (folder / "map.toml").write_text(text)
     with pytest.raises(CwmError, match=r"map\.toml is not valid TOML") as refused:
@@ -137,7 +137,7 @@ def test_a_map_that_is_no_toml_is_refused_in_one_line(folder, text):
     assert len(str(refused.value)) < 300
 
 
-def test_a_link_to_itself_is_refused_in_one_line(folder):
+def test_link_to_itself_is_rejected_in_one_line(folder):
     (folder / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(CwmError, match=r"loop\.csv cannot be read"):
         import_transitions("loop.csv", "CartPole-v1")
@@ -154,7 +154,7 @@ def test_a_link_to_itself_is_refused_in_one_line(folder):
         ["Cart Position", "cart_velocity", "Pole Angle", "Pole Angular Velocity", "action"],
     ],
 )
-def test_usual_names_of_columns_are_known(folder, heads):
+def test_usual_column_names_are_known(folder, heads):
     lines = [line[:5] + line[: len(heads) - 5] + line[5:] for line in logged()]
     file = write(folder / "log.csv", [*heads, "reward", "done", "episode", "step"], lines)
     rows = import_transitions(file, "CartPole-v1").dataset
@@ -165,7 +165,7 @@ def test_usual_names_of_columns_are_known(folder, heads):
     assert len(rows) == len(lines) - (0 if follows else 6)
 
 
-def test_episodes_are_told_apart_by_their_ends_where_nothing_numbers_them(folder):
+def test_ends_separate_episodes_without_numbers(folder):
     lines, said = [line[:7] for line in logged()], Said()
     heads = ["obs_0", "obs_1", "obs_2", "obs_3", "action", "reward", "done"]
     file = write(folder / "log.csv", heads, lines)
@@ -221,7 +221,7 @@ def cell(line, column, value):
         (5, "truncated", "", "the cell is empty"),
     ],
 )
-def test_a_bad_cell_is_named_by_line_and_column(folder, line, column, value, reason):
+def test_bad_cell_is_named_by_line_and_column(folder, line, column, value, reason):
     said = changed(folder, cell(line, column, value))
     assert said == f"bad.csv: {reason} (line {line}, column {column}); correct that cell"
 
@@ -234,7 +234,7 @@ def test_a_bad_cell_is_named_by_line_and_column(folder, line, column, value, rea
         ([0.5, 0.5, 1.2, 1.9], r"step 0.5 follows step 0.5 in line 2 \(line 3, column n\)"),
     ],
 )
-def test_repeated_and_missing_steps_are_refused(folder, steps, reason):
+def test_repeated_and_missing_steps_are_rejected(folder, steps, reason):
     lines = [[0.0, 0.0, 0.0, 0.0, 0, 1.0, False, 0, step] for step in steps]
     file = write(folder / "log.csv", HEADS, lines)
     with pytest.raises(CwmError, match=reason):
@@ -259,7 +259,7 @@ def test_unused_columns_are_noted(folder):
     assert """-o columns='{"step": "time"}'""" in " ".join(said.lines)
 
 
-def test_a_value_out_of_bounds_is_named_by_its_line(folder):
+def test_value_out_of_bounds_is_named_by_its_line(folder):
     lines, said = logged(episodes=1), Said()
     lines[3][0] = 99.0
     file = write(folder / "log.csv", HEADS, lines)
@@ -267,20 +267,22 @@ def test_a_value_out_of_bounds_is_named_by_its_line(folder):
     assert said.lines[-1].endswith("outside the bounds of their space (first: 99 in line 5)")
 
 
-def test_a_missing_component_has_its_documented_name(folder):
+def test_missing_component_has_its_documented_name(folder):
     said = changed(folder, lambda lines: "\n".join(lines).replace("observation_2", "angel"))
     assert "bad.csv has no column Pole Angle (observation_2) (its columns: " in said
 
 
-def test_an_end_in_the_middle_of_an_episode_is_noted(folder):
+def test_end_in_the_middle_of_an_episode_is_noted(folder):
     lines, said = logged(episodes=1), Said()
     lines[4][6] = True
     file = write(folder / "log.csv", HEADS, lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[0].startswith("1 rows end an episode, but more rows of it follow")
+    assert said.lines[0].startswith(
+        "1 rows end an episode, but more rows of the same episode follow"
+    )
 
 
-def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder):
+def test_ambiguous_column_names_are_rejected_unless_one_is_chosen(folder):
     export_transitions(recorded("CartPole-v1"), "csv", out="good.csv")
     text = (folder / "good.csv").read_text()
     (folder / "bad.csv").write_text("".join(f"{line},0\n" for line in text.splitlines()))
@@ -302,7 +304,7 @@ def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder
         ("split", "", "the cell is empty"),
     ],
 )
-def test_a_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason):
+def test_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason):
     export_transitions(recorded("CartPole-v1"), "parquet", out="good.parquet")
     columns = parquet.read_table("good.parquet").to_pydict()
     columns[column][3] = value
@@ -315,7 +317,7 @@ def test_a_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason
     assert str(refused.value) == f"bad.parquet: {reason} ({where}); correct that cell"
 
 
-def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder):
+def test_all_missing_columns_are_named_with_available_ones(folder):
     def change(lines):
         return "\n".join([lines[0].replace("reward", "rewrad").replace("action", "a"), *lines[1:]])
 
@@ -337,11 +339,11 @@ def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder
         (lambda lines: "PK\0\1", "is not a text file"),
     ],
 )
-def test_what_is_no_table_of_transitions_is_refused_in_one_line(folder, change, reason):
+def test_table_without_transitions_is_rejected_in_one_line(folder, change, reason):
     assert reason in changed(folder, change)
 
 
-def test_tables_are_read_as_spreadsheets_write_them(folder):
+def test_spreadsheet_formats_are_read(folder):
     rows = recorded("Pendulum-v1")
     export_transitions(rows, "csv", out="it.csv")
     text = (folder / "it.csv").read_text()
@@ -374,7 +376,7 @@ def test_lists_in_parquet_are_components(folder):
     np.testing.assert_array_equal(found.columns["episodes"], rows.columns["episodes"])
 
 
-def test_files_that_hold_no_table_are_refused(folder):
+def test_files_without_a_table_are_rejected(folder):
     (folder / "bad.parquet").write_bytes(b"PAR1 and nothing else PAR1")
     (folder / "bad.csv.gz").write_bytes(b"\x1f\x8b\x08\0")
     for name, reason in {
@@ -402,13 +404,13 @@ def test_files_that_hold_no_table_are_refused(folder):
         import_transitions("it.csv", "CartPole-v1", options={"columns": {"rewards": "r"}})
 
 
-def test_pictures_are_no_columns_of_a_table(folder):
+def test_pictures_cannot_be_columns_of_a_table(folder):
     with pytest.raises(CwmError, match="observations are pictures, which do not fit into a table"):
         export_transitions(recorded("Catch-v0", max_steps=3), "csv")
     assert list(folder.iterdir()) == []
 
 
-def test_the_commands_write_and_read_a_table(folder):
+def test_commands_write_and_read_a_table(folder):
     recorded("CartPole-v1").save(folder / "pole.npz")
 
     def run(*words, code=0):
