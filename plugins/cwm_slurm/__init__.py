@@ -1,4 +1,4 @@
-"""Jobs on a cluster that Slurm manages: the executor `slurm`, through submitit."""
+"""Jobs on a Slurm cluster: the executor `slurm`, through submitit."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,13 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_executors() -> Mapping[str, str]:
-    """Offer the executor `slurm`."""
+    """Add the executor `slurm`."""
     return {"slurm": "cwm_slurm.executor:SlurmExecutor"}
 
 
 @hookimpl
 def cwm_test_examples() -> Mapping[str, str]:
-    """Offer examples for the conformance tests."""
+    """Return examples for the conformance tests."""
     return {
         "executor slurm": "cwm_slurm.examples:executor",
     }

@@ -1,4 +1,4 @@
-"""The executor `slurm`: commands as arrays of jobs of Slurm, through submitit."""
+"""The executor `slurm`: commands as Slurm job arrays, through submitit."""
 
 import io
 import math
@@ -24,19 +24,19 @@ from cwm_cli.text import clean
 from cwm_slurm.job import JobOutcome, carry_out
 
 LONGEST_WAIT = 1.0
-"""Seconds after which `wait` returns though nothing has ended: Ctrl-C has to be heard."""
+"""Maximum seconds that `wait` blocks if no job ends, so that Ctrl-C takes effect."""
 
 LONGEST_REMOVAL = 3.0
-"""Seconds that files are removed again: jobs that were cancelled write until they have ended."""
+"""Seconds to retry the removal of files: cancelled jobs write until they end."""
 
 LOCAL_TICK, SLURM_TICK = 0.05, 1.0
-"""Every how many seconds results are looked for; a shared file system is not asked more often."""
+"""Seconds between checks for results; less often on Slurm, to spare the shared file system."""
 
 LONGEST_ARRAY = 1000
-"""Jobs of one array: Slurm allows 1001 unless it is told otherwise (`MaxArraySize`)."""
+"""Maximum number of jobs per array: Slurm's default limit is 1001 (`MaxArraySize`)."""
 
 SIGNAL_SECONDS = 30
-"""So long before its time is up a job is told: its command is ended at once."""
+"""Seconds between the signal to a job and its time limit. The signal ends the command."""
 
 LOST = {
     "BOOT_FAIL": "its node did not start",
@@ -48,20 +48,20 @@ LOST = {
     "REVOKED": "its job was taken to another cluster",
     "TIMEOUT": "its time limit was reached: raise -o executor.minutes=",
 }
-"""What the states of Slurm mean in which a job is over that is worth another try."""
+"""Slurm states of jobs that may succeed in another attempt, with their meaning."""
 
 BROKEN = {
     "FAILED": "its job failed before the command began",
     "OUT_OF_MEMORY": "its job had too little memory: raise -o executor.memory_gb=",
 }
-"""Those in which it would end again."""
+"""Slurm states of jobs that would fail again, with their meaning."""
 
 GONE = "GONE"
-"""The state of a job that neither the accounts nor the queue know."""
+"""The state of a job that is neither in Slurm's accounts nor in its queue."""
 
 
 class _Submitted(NamedTuple):
-    """A command, and the job of submitit that carries it out."""
+    """A command and the submitit job that runs it."""
 
     command: Command
     job: Any
@@ -69,11 +69,11 @@ class _Submitted(NamedTuple):
 
 @dataclass
 class SlurmExecutor(Executor):
-    """Runs commands as jobs of Slurm, many of them submitted at once as an array.
+    """Runs commands as Slurm jobs, submitted as arrays.
 
-    At most `workers` are submitted at a time. Every node needs the same file system, with this
-    Python and with the folders that the commands write. A job that Slurm ended is lost, and
-    Slurm never starts one again: that is left to who started the command.
+    At most `workers` jobs are submitted at a time. Every node needs the same file system, with this
+    Python and the folders that the commands write. A job that Slurm ended is lost. Slurm does not
+    restart it; the caller of the executor decides.
     """
 
     workers: int = 100
@@ -102,10 +102,10 @@ class SlurmExecutor(Executor):
     """Seconds between two queries of job states; new jobs wait up to this time for a free place."""
     _collected: list[Command] = field(default_factory=list, init=False, repr=False)
     _submitted: dict[str, _Submitted] = field(default_factory=dict, init=False, repr=False)
-    _over: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _finished: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _files: Path | None = field(default=None, init=False, repr=False)
     _due: float = field(default=0.0, init=False, repr=False)
-    _asked: float = field(default=0.0, init=False, repr=False)
+    _last_query: float = field(default=0.0, init=False, repr=False)
     _keeps_files: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class SlurmExecutor(Executor):
             raise CwmError(
                 f"the executor 'slurm' needs an extra: {install_command('cwm-cli[slurm]')}"
             ) from error
-        submitit.core.logger.get_logger().setLevel("CRITICAL")  # it would write into live views
+        submitit.core.logger.get_logger().setLevel("CRITICAL")  # its output would break live views
         missing = [
             name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None
         ]
@@ -127,34 +127,34 @@ class SlurmExecutor(Executor):
             )
 
     def has_room(self) -> bool:
-        """Whether fewer jobs than allowed are submitted, or about to be."""
+        """Return whether fewer jobs than allowed are submitted or collected."""
         return len(self._collected) + len(self._submitted) < self.workers
 
     def start(self, command: Command) -> None:
-        """Take a command into the next array."""
+        """Add a command to the next array."""
         if not self._collected:
             self._due = time.monotonic() + (self.poll_seconds if self._is_slurm else 0.0)
         self._collected.append(command)
 
     def wait(self) -> list[Ended]:
-        """Submit what was collected, and wait for jobs to end, for a second at most."""
+        """Submit the collected commands, and wait for jobs to end, for a second at most."""
         deadline = time.monotonic() + LONGEST_WAIT
         while True:
             if self._collected and (not self._submitted or time.monotonic() >= self._due):
                 self._submit()
-            if (ended := self._ended()) or time.monotonic() >= deadline:
+            if (ended := self._collect_ended()) or time.monotonic() >= deadline:
                 return ended
             time.sleep(min(SLURM_TICK, self.poll_seconds) if self._is_slurm else LOCAL_TICK)
 
     def close(self) -> None:
-        """Cancel all jobs; files of submitit are removed unless a job broke without a result."""
+        """Cancel all jobs. Remove submitit's files unless a job failed without a result."""
         jobs = [submitted.job for submitted in self._submitted.values()]
         if self._is_slurm and jobs:
             arrays = {job.job_id.partition("_")[0] for job in jobs}
-            _said("scancel", *sorted(arrays))
+            _run_slurm("scancel", *sorted(arrays))
         elif jobs:
             _end_local(jobs)
-        self._collected, self._submitted, self._over = [], {}, {}
+        self._collected, self._submitted, self._finished = [], {}, {}
         if self._files and not self._keeps_files:
             deadline = time.monotonic() + LONGEST_REMOVAL
             shutil.rmtree(self._files, ignore_errors=True)
@@ -168,10 +168,11 @@ class SlurmExecutor(Executor):
         return self.cluster == "slurm"
 
     def _submit(self) -> None:
-        """Submit what was collected, as one array for all that need as many cores.
+        """Submit the collected commands, as one array per number of cores.
 
-        All jobs of an array share its environment, and so the credentials in it. What Slurm does
-        not take now is left for later while other jobs run: users have limits.
+        All jobs of an array share its environment, so commands with different credentials are in
+        different arrays. If Slurm rejects an array while other jobs run, it is submitted again
+        later, because users have job limits.
         """
         alike: dict[tuple[int, frozenset[tuple[str, str]]], list[Command]] = {}
         for command in self._collected:
@@ -182,7 +183,7 @@ class SlurmExecutor(Executor):
             for first in range(0, len(commands), LONGEST_ARRAY):
                 array = commands[first : first + LONGEST_ARRAY]
                 try:
-                    with _exported(dict(private)):
+                    with _environment_set(dict(private)):
                         jobs = self._jobs(array, cores)
                 except CwmError:
                     if not self._submitted:
@@ -222,45 +223,45 @@ class SlurmExecutor(Executor):
             [command.log.absolute() for command in commands],
             [Path.cwd()] * len(commands),
         )
-        said = io.StringIO()  # submitit prints what sbatch says
+        said = io.StringIO()  # submitit prints the output of sbatch
         try:
-            with _deaf(), clean_env(), redirect_stderr(said):
+            with _sigint_blocked(), clean_env(), redirect_stderr(said):
                 return list(executor.map_array(carry_out, *columns))
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             lines = str(error).strip().splitlines() or ["sbatch failed"]
             words = clean(lines[-1], limit=LONGEST_REASON)
             raise CwmError(f"Slurm rejected the jobs: {words}") from error
 
-    def _ended(self) -> list[Ended]:
-        """Return what has ended: where there is a result, or where Slurm says twice that it is."""
+    def _collect_ended(self) -> list[Ended]:
+        """Return ended jobs: jobs with a result, and jobs that two queries reported as ended."""
         if self._files is None:
             return []
         over: set[str] = set()
-        if not self._is_slurm or time.monotonic() >= self._asked + self.poll_seconds:
+        if not self._is_slurm or time.monotonic() >= self._last_query + self.poll_seconds:
             states = self._states()
-            self._asked = time.monotonic()
-            over, before = set(), self._over
-            self._over = {
-                n: state for n, state in states.items() if state in {*LOST, *BROKEN, GONE}
-            }
-            over = self._over.keys() & before.keys()  # its result may not be seen here yet
-        with suppress(OSError):  # makes NFS look again
+            self._last_query = time.monotonic()
+            before = self._finished
+            final = {*LOST, *BROKEN, GONE}
+            self._finished = {n: state for n, state in states.items() if state in final}
+            # the result of a job that ended just now may not be visible yet
+            over = self._finished.keys() & before.keys()
+        with suppress(OSError):  # makes NFS refresh the folder
             self._files.chmod(self._files.stat().st_mode)
         files = {file.name for file in self._files.iterdir()} if self._submitted else set()
         found = []
         for number, (command, job) in list(self._submitted.items()):
             if job.paths.result_pickle.name in files:
-                found.append(self._told(command, job))
+                found.append(self._read_outcome(command, job))
             elif number in over:
-                found.append(self._broken(command, job, self._over[number]))
+                found.append(self._failed_outcome(command, job, self._finished[number]))
             else:
                 continue
             del self._submitted[number]
-            self._over.pop(number, None)
+            self._finished.pop(number, None)
         return found
 
-    def _told(self, command: Command, job: Any) -> Ended:
-        """Say how a command ended by what its job wrote, and remove its files."""
+    def _read_outcome(self, command: Command, job: Any) -> Ended:
+        """Return how a command ended from its job's result, and remove the job's files."""
         from submitit.core.utils import pickle_load
 
         success, outcome = pickle_load(job.paths.result_pickle)
@@ -272,8 +273,8 @@ class SlurmExecutor(Executor):
             file.unlink(missing_ok=True)
         return Ended(command.name, *JobOutcome(*outcome))
 
-    def _broken(self, command: Command, job: Any, state: str) -> Ended:
-        """Say how a job ended that wrote no result."""
+    def _failed_outcome(self, command: Command, job: Any, state: str) -> Ended:
+        """Return how a job without a result ended."""
         if state in BROKEN:
             self._keeps_files = True
             reason = BROKEN[state]
@@ -283,35 +284,35 @@ class SlurmExecutor(Executor):
         return Ended(command.name, LOST.get(state, LOST["COMPLETED"]), lost=True)
 
     def _states(self) -> dict[str, str]:
-        """Return the state of each job, as far as it is known."""
+        """Return the known states of the jobs."""
         if not self._is_slurm:
             return {
                 number: "RUNNING" if submitted.job.state == "RUNNING" else "COMPLETED"
                 for number, submitted in self._submitted.items()
             }
-        states = _accounted({number.partition("_")[0] for number in self._submitted})
+        states = _states_in_accounts({number.partition("_")[0] for number in self._submitted})
         unknown = self._submitted.keys() - states.keys()
-        if unknown and (queued := _queued()) is not None:
+        if unknown and (queued := _states_in_queue()) is not None:
             states |= {number: queued.get(number, GONE) for number in unknown}
         return states
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """Return the variables of a command that submitit writes to a file: none with credentials."""
+    """Return the variables of a command without credentials, which submitit writes to a file."""
     spending = {SPENDING: f"file:{command.spending.absolute()}"} if command.spending else {}
     private = _with_credentials(command)
     return {n: v for n, v in command.environment.items() if n not in private} | spending
 
 
 def _with_credentials(command: Command) -> dict[str, str]:
-    """Return the variables of a command that hold credentials."""
+    """Return the variables of a command that contain credentials."""
     given = command.environment.items()
     return {name: value for name, value in given if without_credentials(value) != value}
 
 
 @contextmanager
-def _exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process, which sbatch passes on to jobs without a file of ours."""
+def _environment_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, so that sbatch passes them on without a file."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -324,35 +325,35 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _accounted(arrays: set[str]) -> dict[str, str]:
-    """Return the states of jobs in the accounts of Slurm, which not every cluster keeps."""
+def _states_in_accounts(arrays: set[str]) -> dict[str, str]:
+    """Return the states of jobs in Slurm's accounts, which not every cluster keeps."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     if not arrays or shutil.which("sacct") is None:
         return {}
     words = ("-X", "-o", "JobID,State,NodeList", "--parsable2", "-j", ",".join(sorted(arrays)))
-    said = _said("sacct", *words) or ""
+    said = _run_slurm("sacct", *words) or ""
     found: Mapping[str, Mapping[str, str]] = SlurmInfoWatcher().read_info(said)
-    # such as "CANCELLED by 1000"
+    # a state may be "CANCELLED by 1000"
     return {n: facts["State"].split()[0] for n, facts in found.items() if facts.get("State")}
 
 
-def _queued() -> dict[str, str] | None:
-    """Return the states of jobs in the queue; None where Slurm does not answer."""
-    said = _said("squeue", "--me", "--noheader", "--array", "--format=%i %T")
+def _states_in_queue() -> dict[str, str] | None:
+    """Return the states of jobs in the queue, None if Slurm does not answer."""
+    said = _run_slurm("squeue", "--me", "--noheader", "--array", "--format=%i %T")
     if said is None:
         return None
     return dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line)
 
 
-def _said(*words: str) -> str | None:
-    """Return what a command of Slurm printed; None where it failed."""
+def _run_slurm(*words: str) -> str | None:
+    """Return the output of a Slurm command, None if it failed."""
     asked = subprocess.run(words, capture_output=True, text=True, check=False)
     return None if asked.returncode else asked.stdout
 
 
 def _end_local(jobs: list[Any]) -> None:
-    """End processes on this machine; asked once they may not be listening yet."""
+    """Terminate processes on this machine, repeatedly, as a new one may not handle signals yet."""
     left = list(jobs)
     while left := [job for job in left if job.state == "RUNNING"]:
         for job in left:
@@ -362,7 +363,7 @@ def _end_local(jobs: list[Any]) -> None:
 
 
 def _last_line(file: Path) -> str:
-    """Return the last line of what a job printed, if it came so far."""
+    """Return the last line of a job's output, empty if there is none."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -372,10 +373,10 @@ def _last_line(file: Path) -> str:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Keep Ctrl-C from what is started meanwhile: sbatch has to say which jobs there are.
+def _sigint_blocked() -> Iterator[None]:
+    """Block Ctrl-C for started processes: sbatch has to report which jobs it submitted.
 
-    Processes of a local cluster never hear it: whoever started them ends them.
+    Processes of a local cluster never receive it; the executor ends them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,4 +1,4 @@
-"""What a job does on its node: it has a command carried out, and returns what came of it."""
+"""Run a command on a Slurm node, and return how it ended."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ ENDED_BY_SLURM = "Slurm ended its job: another took its place, or its time was u
 
 
 class JobOutcome(NamedTuple):
-    """What came of a command: the fields of `Ended`, but for its name."""
+    """How a command ended: the fields of `Ended` without its name."""
 
     reason: str | None
     lost: bool
@@ -25,28 +25,28 @@ class JobOutcome(NamedTuple):
 def carry_out(
     words: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
 ) -> JobOutcome:
-    """Run a command in a fresh process, which ends when this one does, however it does.
+    """Run a command in a new process, which ends with this one in any case.
 
-    It prints to `log` and works in `folder`. Slurm tells this process by a signal that the job
-    will be ended; then the command is ended at once, since it may be repeated, and is lost.
+    It writes its output to `log` and works in `folder`. A signal from Slurm means that the job will
+    be ended. Then the command is killed immediately and counts as lost, because it can be repeated.
     """
     with fresh_log(log) as output:
-        # in the session of this process, since that may be how Slurm knows what belongs to a job
+        # in this session, because Slurm may use it to find the processes of a job
         process = JobProcess(
             words, output, {**os.environ, **environment}, folder=folder, in_session=True
         )
-    told: list[int] = []
+    received: list[int] = []
 
     def kill(number: int, _: Any) -> None:
-        told.append(number)
+        received.append(number)
         process.kill()
 
-    # SIGTERM is for jobs that are cancelled, SIGUSR2 for those whose time is nearly up. That of
-    # submitit has the job started again by Slurm, beside the one that the driver would start
+    # SIGTERM is sent to cancelled jobs, SIGUSR2 shortly before the time limit. They replace
+    # submitit's handler, which would make Slurm restart the job next to the driver's own restart
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, kill)
     end = process.wait()
-    # the signal may have reached the command first: all of a job is told
-    lost = end.code != 0 and (bool(told) or -end.code in (signal.SIGTERM, signal.SIGUSR2))
+    # the command may receive the signal first, because all processes of a job do
+    lost = end.code != 0 and (bool(received) or -end.code in (signal.SIGTERM, signal.SIGUSR2))
     reason = ENDED_BY_SLURM if lost else logged_reason(end.code, log)
     return JobOutcome(reason, lost, end.peak_memory, socket.gethostname(), end.cpu_seconds)

@@ -51,7 +51,7 @@ def is_gone(process: int) -> bool:
     return not Path(f"/proc/{process}").exists()
 
 
-def test_without_slurm_and_without_submitit_a_line_says_what_to_do(tmp_path, monkeypatch):
+def test_missing_slurm_or_submitit_gives_a_line_with_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         CwmError, match=r"Slurm is not installed on this machine.*executor.cluster=local"
@@ -66,7 +66,7 @@ def test_without_slurm_and_without_submitit_a_line_says_what_to_do(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_is_lost_and_what_is_left_ends_with_the_executor(tmp_path):
+def test_killed_job_is_lost_and_other_processes_end_with_the_executor(tmp_path):
     executor = find("executor", "slurm")(workers=3, cluster="local")
     asks = "import os; print(os.environ['ASKED'], os.environ['CWM_SPENDING'], os.getcwd())"
     given = {"environment": {"ASKED": "yes"}, "spending": tmp_path / "spent.json"}
@@ -94,7 +94,7 @@ def test_a_job_that_is_killed_is_lost_and_what_is_left_ends_with_the_executor(tm
 
 
 @pytest.mark.long
-def test_commands_are_arrays_of_slurm_and_its_states_are_told(tmp_path, monkeypatch):
+def test_commands_are_submitted_as_arrays_and_states_are_reported(tmp_path, monkeypatch):
     for name, value in slurm_cluster.install(tmp_path / "cluster").items():
         monkeypatch.setenv(name, value)
     jobs = tmp_path / "cluster" / "jobs"
@@ -139,7 +139,7 @@ def test_commands_are_arrays_of_slurm_and_its_states_are_told(tmp_path, monkeypa
 
 
 @pytest.mark.long
-def test_lost_jobs_go_on_in_others_also_where_slurm_keeps_no_accounts(tmp_path, monkeypatch):
+def test_lost_jobs_are_repeated_even_without_accounts(tmp_path, monkeypatch):
     for name, value in slurm_cluster.install(tmp_path / "cluster").items():
         monkeypatch.setenv(name, value)
     jobs = tmp_path / "cluster" / "jobs"
@@ -178,7 +178,7 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.long
-def test_a_benchmark_on_slurm_finds_what_it_finds_here(cwm):
+def test_benchmark_on_slurm_has_the_same_results_as_locally(cwm):
     asked = ("benchmark", "--env", "CliffWalking-v1", "--backend", "simulated", "--seeds", "1")
     found = []
     for executor in (("local",), ("slurm", "-o", "executor.cluster=local")):
