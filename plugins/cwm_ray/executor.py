@@ -1,4 +1,4 @@
-"""The executor `ray`: commands as tasks of a Ray cluster, or of one on this machine alone."""
+"""The executor `ray`: commands as tasks of a Ray cluster, or of Ray on this machine only."""
 
 import logging
 import math
@@ -42,13 +42,13 @@ PASSED_ON = (
     "FSSPEC_",
     "OTEL_",
 )
-"""What the environment variables begin with that jobs need wherever they are."""
+"""Prefixes of environment variables that jobs need on every machine."""
 
 ENDINGS = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION")
-"""What the names of variables end with by which providers of language models are asked."""
+"""Endings of environment variables for the providers of language models."""
 
 KEPT = (STARTER, SPENDING)
-"""Variables that mean something on this machine only."""
+"""Variables that are valid on this machine only."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -57,36 +57,36 @@ QUIET = {
     # by default Ray would upload the working folder of what `uv run` has started
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
-"""Variables for Ray, where the user has not set them."""
+"""Variables for Ray, if the user has not set them."""
 
 OF_OWN_CLUSTER = {
     "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
     "RAY_process_group_cleanup_enabled": "false",
 }
-"""Whatever a worker leaves behind is ended within ten seconds, in whatever session it is. Process
-groups, which Ray prefers, do not reach what has a session of its own, as sandboxes have."""
+"""End all processes that a worker leaves behind within ten seconds, in any session. Ray's default,
+process groups, does not include processes with their own session, such as sandboxes."""
 
 OBJECT_STORE_BYTES = 128 << 20
-"""Memory for results on a cluster of our own: each is the last of what a job printed."""
+"""Memory for results on the executor's own cluster: each result is the end of a job's output."""
 
 COUNTED_SECONDS = 5.0
-"""For how long the size of the cluster is remembered; machines may join it."""
+"""Seconds to cache the size of the cluster. Machines may join it."""
 
 KNOCKING_SECONDS = 5.0
-"""How long it is waited for the head of a cluster that was named."""
+"""Timeout in seconds for a connection to the head of a named cluster."""
 
 CLOSING_SECONDS = 10.0
-"""How long it is waited for tasks that were ended to be gone."""
+"""Timeout in seconds for the end of cancelled tasks."""
 
 
 @dataclass
 class RayExecutor(Executor):
-    """Runs commands as tasks of Ray (`cwm-cli[ray]`), each in a fresh process on some node.
+    """Runs commands as Ray tasks (`cwm-cli[ray]`), each in a new process on some node.
 
-    Run folders have to be where all nodes reach them. A job whose node or worker is lost has
-    lost nothing that it has written down: it is started again elsewhere, by whoever asked for it
-    and not by Ray. API keys and variables that begin with `CWM_` are passed on to the nodes. A
-    node takes the Python that its Ray runs with, which needs the same version of this package.
+    All nodes need access to the run folders. A job whose node or worker is lost keeps its saved
+    results. The caller of the executor starts it again elsewhere, not Ray. API keys and variables
+    that start with `CWM_` are passed on to the nodes. A node uses the Python of its Ray, which
+    needs the same version of this package.
     """
 
     workers: int = 0
@@ -102,7 +102,7 @@ class RayExecutor(Executor):
     _cluster: "RayCluster | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is not installed, and what Ray cannot do."""
+        """Check that Ray is installed and that the address is supported."""
         if find_spec("ray") is None:
             raise CwmError(f"the executor 'ray' needs an extra: {install_command('cwm-cli[ray]')}")
         if "://" in self.address:
@@ -112,12 +112,12 @@ class RayExecutor(Executor):
             )
 
     def has_room(self) -> bool:
-        """Whether another command may be started now."""
+        """Return whether another command can start now."""
         if self.workers:
             return len(self._pending) < self.workers
         taken = sum(self._reserved(command) for command in self._pending.values())
         reserved = self._reserved(next(iter(self._pending.values()), None))
-        return not self._pending or taken + reserved <= self._joined().cores()
+        return not self._pending or taken + reserved <= self._join_cluster().cores()
 
     def start(self, command: Command) -> None:
         """Send a command to the cluster."""
@@ -130,35 +130,35 @@ class RayExecutor(Executor):
             folder=str(Path.cwd()),
             spending=str(command.spending.absolute()) if command.spending else None,
         )
-        reference = self._joined().sent(job, cores=self._reserved(command), gpus=self.gpus)
+        reference = self._join_cluster().send(job, cores=self._reserved(command), gpus=self.gpus)
         self._pending[reference] = command
 
     def wait(self) -> list[Ended]:
         """Wait for tasks to end, for a second at most."""
         if not self._pending:
             return []
-        ended = self._joined().ended(list(self._pending), LONGEST_WAIT)
-        return [self._told(self._pending.pop(reference), reference) for reference in ended]
+        ended = self._join_cluster().wait_for_ended(list(self._pending), LONGEST_WAIT)
+        return [self._task_end(self._pending.pop(reference), reference) for reference in ended]
 
     def close(self) -> None:
-        """End all tasks with their processes, and leave the cluster, or end our own."""
+        """End all tasks with their processes, and leave the cluster or end an own one."""
         if self._cluster is not None:
             self._cluster.leave(list(self._pending))
         self._pending, self._cluster = {}, None
 
-    def _joined(self) -> "RayCluster":
-        """Return the cluster, which is joined when it is first needed."""
+    def _join_cluster(self) -> "RayCluster":
+        """Return the cluster; join it on first use."""
         if self._cluster is None:
             self._cluster = RayCluster.join(self.address, self.workers)
         return self._cluster
 
     def _reserved(self, command: Command | None) -> float:
-        """Return the cores to reserve; Ray takes parts of a core, or whole ones."""
+        """Return the cores to reserve. Ray accepts fractions below 1, and integers."""
         cores = self.cores if self.cores is not None else command.cores if command else 1.0
         return cores if cores <= 1 else math.ceil(cores)
 
-    def _told(self, command: Command, reference: Any) -> Ended:
-        """Say how a task ended, and keep what it printed."""
+    def _task_end(self, command: Command, reference: Any) -> Ended:
+        """Return how a task ended, and save its output."""
         from ray.exceptions import (
             RayError,
             RayTaskError,
@@ -167,7 +167,7 @@ class RayExecutor(Executor):
         )
 
         try:
-            outcome = self._joined().result(reference)
+            outcome = self._join_cluster().result(reference)
         except RayTaskError as error:
             cause = getattr(error, "cause", None) or error
             return Ended(command.name, _line(f"{type(cause).__name__}: {cause}"))
@@ -198,7 +198,7 @@ def passed_on() -> dict[str, str]:
 
 @dataclass
 class RayCluster:
-    """A Ray cluster that this process has joined; `is_ours` if joining it was our doing."""
+    """A Ray cluster that this process has joined; `is_ours` if this object joined it."""
 
     is_ours: bool
     _task: Any = field(init=False, repr=False)
@@ -207,14 +207,14 @@ class RayCluster:
     _counted: float = field(default=-math.inf, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make a task of what is done on nodes; Ray tries nothing again, it would go unseen."""
+        """Create the remote function. Ray does not retry, as the executor reports lost jobs."""
         import ray
 
         self._task = ray.remote(max_retries=0, scheduling_strategy="SPREAD")(carry_out)
 
     @classmethod
     def join(cls, address: str, workers: int) -> Self:
-        """Join a cluster, or start one for at least so many jobs; one that was joined is kept."""
+        """Join a cluster, or start one for `workers` jobs or more. Keep an already joined one."""
         os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
         import ray
 
@@ -223,16 +223,16 @@ class RayCluster:
         if ray.is_initialized():
             return cls(is_ours=False)
         _connect(address, workers)
-        # On a cluster that ends what workers leave behind, Ray has this process do so as well: it
-        # would adopt orphans, and a worker would not see that its raylet is gone
+        # On a cluster with a subreaper, Ray makes this process one as well: it would adopt
+        # orphans, and a worker would not notice the end of its raylet
         adopt_orphans(adopts=False)
         if threading.current_thread() is threading.main_thread():
-            # and it would not hear of the end of what it starts, which then has no exit code
+            # Ray's handler would hide the exit codes of child processes
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return cls(is_ours=True)
 
     def cores(self) -> float:
-        """Return how many cores all nodes have, or had a moment ago."""
+        """Return the number of cores of all nodes, cached for a few seconds."""
         import ray
 
         if time.monotonic() > self._counted + COUNTED_SECONDS:
@@ -241,15 +241,15 @@ class RayCluster:
             self._counted = time.monotonic()
         return sum(self._nodes)
 
-    def sent(self, job: RemoteJob, *, cores: float, gpus: float) -> Any:
-        """Send a job; one that asks for more cores than any node has gets all of one."""
+    def send(self, job: RemoteJob, *, cores: float, gpus: float) -> Any:
+        """Send a job. A job that needs more cores than any node has gets all cores of one node."""
         self.cores()
         cores = min(cores, max(self._nodes, default=0.0) or cores)
-        answers = self._answering() if job.spending else None
+        answers = self._spending_actor() if job.spending else None
         return self._task.options(num_cpus=cores, num_gpus=gpus).remote(job, answers)
 
-    def ended(self, references: list[Any], seconds: float) -> list[Any]:
-        """Wait for some of what was sent, and return all that has ended; none after a while."""
+    def wait_for_ended(self, references: list[Any], seconds: float) -> list[Any]:
+        """Wait up to `seconds` for a task to end, and return all ended tasks."""
         import ray
 
         ended, _ = ray.wait(references, timeout=seconds)
@@ -258,14 +258,14 @@ class RayCluster:
         return list(ended)
 
     def result(self, reference: Any) -> RemoteOutcome:
-        """Return what came of a job; raises an error of Ray's."""
+        """Return the outcome of a job, or raise an error of Ray."""
         import ray
 
         outcome: RemoteOutcome = ray.get(reference)
         return outcome
 
     def leave(self, references: list[Any]) -> None:
-        """End what was sent and has not ended, and leave."""
+        """Cancel all unfinished tasks, and leave the cluster."""
         import ray
 
         with suppress(ray.exceptions.RayError, ConnectionError):
@@ -278,8 +278,8 @@ class RayCluster:
         if self.is_ours:
             ray.shutdown()
 
-    def _answering(self) -> Any:
-        """Return the actor that answers from files of this machine; it takes no core."""
+    def _spending_actor(self) -> Any:
+        """Return the actor that answers from files of this machine; it reserves no core."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -291,7 +291,7 @@ class RayCluster:
 
 
 def _silence() -> None:
-    """Keep messages of Ray about its nodes off standard output; `log_to_driver` does not."""
+    """Keep Ray's messages about its nodes off standard output; `log_to_driver` does not."""
     try:
         worker: Any = import_module("ray._private.worker")
         private_part(worker, "_worker_logs_enabled")
@@ -309,7 +309,7 @@ def _connect(address: str, workers: int) -> None:
     if address != "local":
         try:
             if address != "auto":
-                _knock(address)
+                _check_reachable(address)
             ray.init(address=address, **how)
             return
         except ConnectionError as error:
@@ -327,8 +327,8 @@ def _connect(address: str, workers: int) -> None:
     )
 
 
-def _knock(address: str) -> None:
-    """Find out whether anything listens at HOST:PORT; Ray itself would try it for minutes."""
+def _check_reachable(address: str) -> None:
+    """Check that a server listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("it is not HOST:PORT")
@@ -336,14 +336,14 @@ def _knock(address: str) -> None:
 
 
 def _unreachable(address: str, error: Exception) -> CwmError:
-    """Say that a cluster cannot be joined."""
+    """Return the error of a cluster that cannot be joined."""
     return CwmError(
-        f"no cluster of Ray can be joined at {address!r} ({_line(str(error))}): start one there "
-        "by `ray start --head`, or leave out executor.address"
+        f"cannot join a Ray cluster at {address!r} ({_line(str(error))}): start one there with "
+        "`ray start --head`, or leave out executor.address"
     )
 
 
 def _line(text: str) -> str:
-    """Say in a line what Ray says in many."""
+    """Return the first line of a message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return clean(lines[0] if lines else "unknown", limit=LONGEST_REASON)

@@ -1,7 +1,7 @@
-"""What is done on a machine of the cluster: a job as a process of its own, and what it asks.
+"""Run a job on a machine of the cluster in its own process, and relay its spending requests.
 
-The worker of Ray is used again for other jobs. So nothing of a job happens in it: what a job
-forbids itself, by seccomp and Landlock, would stay forbidden.
+Ray reuses its workers for other jobs. So no job runs inside a worker: restrictions that a job sets
+for itself, by seccomp and Landlock, would remain in force.
 """
 
 import os
@@ -19,18 +19,21 @@ from cwm_cli.bench.executor import JobProcess, ProcessEnd
 from cwm_cli.search.spending import SPENDING, answer_request
 
 LONGEST_PRINTED = 256 << 10
-"""Bytes of what a job prints that are kept, the last ones: they travel through Ray's memory."""
+"""Maximum number of last bytes of a job's output to keep. They pass through Ray's memory."""
 
 OF_RAY = "RAY_"
-"""What the variables begin with that Ray gives its workers, its keys among them."""
+"""Prefix of the variables that Ray sets for its workers, including its keys."""
 
 
 class RemoteJob(NamedTuple):
-    """A command as it is sent to another machine.
+    """A command in the form that is sent to another machine.
 
-    `python` is the interpreter that the command means, in whose place a machine takes its own;
-    `folder` is where it is started, if the machine has such a folder; `spending` is the file
-    about which it may ask, on the machine that sent it.
+    Attributes:
+        words: The command line.
+        environment: Environment variables to set.
+        python: The sender's interpreter. If the command starts with it, a machine uses its own.
+        folder: Working folder, if the machine has it.
+        spending: The file for spending requests, on the sender's machine.
     """
 
     words: Sequence[str]
@@ -41,7 +44,7 @@ class RemoteJob(NamedTuple):
 
 
 class RemoteOutcome(NamedTuple):
-    """How a process ended, the end of what it printed, and where it ran."""
+    """How a process ended, the end of its output, and the machine that it ran on."""
 
     end: ProcessEnd
     printed: bytes
@@ -49,17 +52,17 @@ class RemoteOutcome(NamedTuple):
 
 
 class SpendingAnswers:
-    """Answers what jobs ask about spending; it runs on the machine that has the file."""
+    """Answers spending requests of jobs, on the machine that has the file."""
 
     def answer(self, place: str, request: bytes) -> bytes:
-        """Answer a line with a line."""
+        """Answer a request line with a reply line."""
         return answer_request(Path(place), request)
 
 
 def carry_out(job: RemoteJob, answers: Any = None) -> RemoteOutcome:
-    """Do a job in a fresh process, and wait for it; `answers` is an actor `SpendingAnswers`.
+    """Run a job in a new process and wait for it; `answers` is an actor of `SpendingAnswers`.
 
-    The process ends when this worker does: it watches a pipe that is then closed.
+    The process ends with this worker, because it watches a pipe that closes then.
     """
     import ray
 
@@ -75,7 +78,7 @@ def carry_out(job: RemoteJob, answers: Any = None) -> RemoteOutcome:
 
 
 def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> ProcessEnd:
-    """Carry a job out, and return how it ended."""
+    """Run a job, and return how it ended."""
     python = job.words[0] == job.python
     words = [sys.executable if python else job.words[0], *job.words[1:]]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(OF_RAY)}
@@ -84,7 +87,7 @@ def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> P
     if spending:
         environment[SPENDING] = f"fd:{spending.fileno()}"
     folder = Path(job.folder) if Path(job.folder).is_dir() else None
-    # Ray ignores this signal: nobody would get exit codes, nor would the job, which inherits that
+    # Ray ignores this signal, and the job would inherit that: neither could get exit codes
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with JobProcess(words, output, environment, folder=folder, held=held) as process:
         if spending:
@@ -94,7 +97,7 @@ def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> P
 
 @contextmanager
 def _asking(ask: Callable[[bytes], bytes] | None) -> Iterator[socket.socket | None]:
-    """Give a socket to ask on, if there is something to ask."""
+    """Yield a socket for spending requests, or None without a function that answers them."""
     if ask is None:
         yield None
         return
@@ -112,14 +115,14 @@ def _asking(ask: Callable[[bytes], bytes] | None) -> Iterator[socket.socket | No
 
 
 def _relay(ours: socket.socket, ask: Callable[[bytes], bytes]) -> None:
-    """Pass on each line that a job asks, and its answer, until one of them hangs up."""
+    """Forward each request line and its answer until one side closes."""
     with suppress(OSError), ours.makefile("rb") as requests:
         for request in requests:
             ours.sendall(ask(request).rstrip(b"\n") + b"\n")
 
 
 def _place() -> str:
-    """Name the node of the cluster that this is."""
+    """Return the name of this cluster node."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()

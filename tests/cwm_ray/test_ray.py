@@ -84,9 +84,7 @@ print(spending.ask(SpendingRequest(ask="settle", job="a", reservation="r", amoun
 
 
 @pytest.mark.long
-def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend(
-    cluster, tmp_path, monkeypatch
-):
+def test_commands_run_in_new_processes_and_can_request_spending(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("WAREHOUSE_API_KEY", "open sesame")
     spending = tmp_path / "spending.json"
     open_spending(spending, 1.0, lambda: 0.0)
@@ -145,9 +143,7 @@ def pids(name: str, folder: Path) -> list[int]:
 
 
 @pytest.mark.long
-def test_what_was_lost_with_a_worker_or_a_node_is_started_again_and_leaves_nothing_behind(
-    cluster, tmp_path, capfd
-):
+def test_lost_jobs_are_started_again_and_leave_no_process(cluster, tmp_path, capfd):
     """If a node is lost together with Ray, the processes of its jobs must end by themselves."""
     names = ("first", "second")
     events, left = [], set[int]()
@@ -174,7 +170,7 @@ def test_what_was_lost_with_a_worker_or_a_node_is_started_again_and_leaves_nothi
 
 
 @pytest.mark.long
-def test_a_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_path):
+def test_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_path):
     """Ray ends, too, so the processes of a job must end by themselves."""
     jobs, _ = chosen_executor("ray", None, ["executor.address=local", "executor.cores=0.5"])
     with closing(jobs):
@@ -200,12 +196,12 @@ def test_a_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_pa
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("127.0.0.1:1", "no cluster of Ray can be joined at '127.0.0.1:1' .*refused.*"),
+        ("127.0.0.1:1", "cannot join a Ray cluster at '127.0.0.1:1' .*refused.*"),
         ("nowhere", "it is not HOST:PORT"),
         ("ray://127.0.0.1:10001", "run the same command on one of its nodes"),
     ],
 )
-def test_a_cluster_that_cannot_be_joined_is_told_in_a_line(address, words, tmp_path):
+def test_unreachable_cluster_is_reported_in_one_line(address, words, tmp_path):
     with pytest.raises(CwmError, match=words) as raised:
         executor(address).start(Command("any", ("true",), tmp_path / "log"))
     assert len(str(raised.value).splitlines()) == 1
