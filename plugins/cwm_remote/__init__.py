@@ -14,7 +14,7 @@ class EveryScheme(dict[str, str]):
     fsspec refuses unknown schemes. It is imported only when a URL is used.
     """
 
-    gives_way = True  # to plugins with an own storage for a scheme
+    gives_way = True  # to plugins with their own storage for a scheme
 
     def __contains__(self, scheme: object) -> bool:
         return True
@@ -25,11 +25,11 @@ class EveryScheme(dict[str, str]):
 
 @hookimpl
 def cwm_storages() -> Mapping[str, str]:
-    """Offer object stores for every URL scheme that fsspec knows."""
+    """Add object stores for every URL scheme that fsspec knows."""
     return EveryScheme.fromkeys(SCHEMES, "cwm_remote.storage:ObjectStorage")
 
 
 @hookimpl
 def cwm_test_examples() -> Mapping[str, str]:
-    """Offer examples for the conformance tests: the same class serves every scheme."""
+    """Return examples for the conformance tests; the same class handles every scheme."""
     return {f"storage {scheme}": "cwm_remote.examples:storage" for scheme in SCHEMES}

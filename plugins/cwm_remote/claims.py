@@ -1,8 +1,9 @@
-"""Who may write to a run on an object store: one process at a time claims it, and renews that.
+"""A renewable lease on a run in an object store, for one writing process at a time.
 
-A run is claimed by making the next number in `lock.claims`, which one process alone can do. Who
-holds it renews it until it is released; one that was not renewed for its lease may be taken over.
-How old it is, is told by the clock of the storage: that of another machine may be wrong.
+A process claims a run by creating the next number in `lock.claims`, which only one process can do.
+It renews the claim until it releases it. A claim that was not renewed for the duration of its lease
+may be taken over. The age of a claim is measured by the clock of the storage, because clocks of
+machines may be wrong.
 """
 
 import os
@@ -25,17 +26,17 @@ from cwm_cli.sandbox.linux import process_stat
 from cwm_remote.objects import ObjectInfo, Objects, modified
 
 LEASE = "CWM_LEASE"
-"""The environment variable with the seconds for which a claim holds that is not renewed."""
+"""The environment variable with the duration of a lease in seconds."""
 
 LEASE_SECONDS = 90.0
-"""For how long a claim holds without it: longer than networks usually fail, and short enough to
-wait for when a machine was lost."""
+"""Default duration of a lease: longer than usual network failures, and short enough to wait for
+after a machine was lost."""
 
 RENEWALS = 4
-"""Renewals within a lease: some may fail."""
+"""Renewals per lease, so that some may fail."""
 
-LOOK_SECONDS = 2.0
-"""How often a process that waits looks at the claim."""
+POLL_SECONDS = 2.0
+"""Seconds between two checks of a claim by a waiting process."""
 
 CLAIMS = "lock.claims"
 """The folder of the claims of a run."""
@@ -48,7 +49,11 @@ class LostClaimError(StorageError):
 
 
 class Claim(BaseModel):
-    """Who holds a run: `machine` tells processes apart that see each other, `begun` when it was."""
+    """The holder of a run.
+
+    `machine` is equal for processes that can see each other, and `begun` is the start time of the
+    process.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -62,7 +67,7 @@ class Claim(BaseModel):
 
     @classmethod
     def own(cls, lease: float) -> "Claim":
-        """Return a new one of this process."""
+        """Return a new claim of this process."""
         return cls(
             id=uuid4().hex,
             host=socket.gethostname(),
@@ -80,9 +85,9 @@ class Claim(BaseModel):
 
 @dataclass(eq=False)
 class RunClaim:
-    """The claim of a run for this process, among `objects`, those of the run.
+    """The claim of this process on a run, whose objects are `objects`.
 
-    A life: `take`, `check` before anything is written, `release`; then it may be taken again.
+    Usage: `take`, `check` before each write, `release`; then it may be taken again.
     """
 
     objects: Objects
@@ -91,13 +96,17 @@ class RunClaim:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has claimed the run, as far as it knows."""
+        """Whether this process has claimed the run and has not noticed a loss."""
         return self._holding is not None
 
     def take(self, patience: float = 0.0) -> None:
-        """Claim the run; wait for up to `patience` seconds.
+        """Claim the run.
 
-        Raises `BusyError`, which says who holds it.
+        Args:
+            patience: Maximum seconds to wait for another process.
+
+        Raises:
+            BusyError: If another process holds the run; the message names it.
         """
         deadline, offset, mine = time.monotonic() + patience, None, Claim.own(self.lease)
         while True:
@@ -107,42 +116,42 @@ class RunClaim:
                 offset = self._clock_offset() if offset is None else offset
                 left = held.until - (time.time() + offset)
                 if left > 0:
-                    if time.monotonic() + min(LOOK_SECONDS, left) >= deadline:
-                        raise BusyError(self._told(held, offset))
-                    time.sleep(min(LOOK_SECONDS, left))
+                    if time.monotonic() + min(POLL_SECONDS, left) >= deadline:
+                        raise BusyError(self._busy_message(held, offset))
+                    time.sleep(min(POLL_SECONDS, left))
                     continue
             number = max(claims, default=0) + 1
-            if self._made(number, mine):
+            if self._create(number, mine):
                 break
         self._holding = _Holding(self.objects, number, mine)
         self.objects.discard([_name(each) for each in claims])
 
     def check(self) -> None:
-        """Refuse to write what another process may write as well."""
+        """Raise if another process has taken the run over."""
         if self._holding is not None and not self._holding.is_valid():
             raise self.lost()
 
     def lost(self) -> LostClaimError:
-        """Return what is raised once another process holds the run."""
+        """Return the error for a run that another process has taken over."""
         words = f"another process has taken {self.objects.url} over"
         return LostClaimError(f"{words}: this process stops; everything it wrote is kept")
 
     def release(self) -> None:
-        """Let others claim the run."""
+        """Release the run for other processes."""
         holding, self._holding = self._holding, None
         if holding is not None:
             holding.end()
 
     def check_free(self, claims: Mapping[int, ObjectInfo]) -> None:
-        """Refuse what another process holds; `claims` are those of the run, as they were listed."""
+        """Raise if another process holds the run, according to its listed claims."""
         held = None if self.is_held else self._held(claims)
         if held is not None:
             offset = self._clock_offset()
             if held.until > time.time() + offset:
-                raise BusyError(self._told(held, offset))
+                raise BusyError(self._busy_message(held, offset))
 
     def _held(self, claims: Mapping[int, ObjectInfo]) -> "_Held | None":
-        """Return who holds the run, by the newest claim, None if nobody does for sure."""
+        """Return the holder according to the newest claim, None if there is certainly no holder."""
         if not claims:
             return None
         top = max(claims)
@@ -154,25 +163,25 @@ class RunClaim:
             return None
         return _Held(claim, (modified(claims[top]) or time.time()) + claim.lease)
 
-    def _made(self, number: int, claim: Claim) -> bool:
-        """Make a claim of a number; whether it is the newest then."""
+    def _create(self, number: int, claim: Claim) -> bool:
+        """Create a claim with a number; return whether it is the newest one."""
         if not self.objects.create(_name(number), claim.model_dump_json().encode()):
             return False
         if max(_listed(self.objects), default=0) == number:
             return True
-        self.objects.discard([_name(number)])  # an old number was free again
+        self.objects.discard([_name(number)])  # the number of an old, removed claim
         return False
 
     def _clock_offset(self) -> float:
-        """Return by how many seconds the clock of the storage is ahead of that of this machine."""
+        """Return the difference of the clocks of the storage and of this machine, in seconds."""
         name, before = f"{CLAIMS}/now-{uuid4().hex}", time.time()
         self.objects.write({name: b""})
         there = self.objects.modified(name)
         self.objects.discard([name])
         return 0.0 if there is None else there - before
 
-    def _told(self, held: "_Held", offset: float) -> str:
-        """Say who holds the run, and for how long."""
+    def _busy_message(self, held: "_Held", offset: float) -> str:
+        """Return an error message with the holder of the run and the end of its lease."""
         until = time.strftime("%H:%M:%S", time.localtime(held.until - offset))
         who = f"process {held.claim.process} on {held.claim.host}"
         url = self.objects.url
@@ -183,12 +192,12 @@ class RunClaim:
 
 
 def is_claim(name: str) -> bool:
-    """Whether an object says who holds the run that it belongs to."""
+    """Return whether an object is a claim."""
     return name.startswith(f"{CLAIMS}/")
 
 
 def claims_by_run(found: Mapping[str, ObjectInfo]) -> dict[str, dict[int, ObjectInfo]]:
-    """Return the claims among objects, by their numbers, of each run by the name of its folder."""
+    """Return the claims among objects by number, for each run by the name of its folder."""
     runs: dict[str, dict[int, ObjectInfo]] = {}
     for name, info in found.items():
         place, _, number = name.rpartition("/")
@@ -198,7 +207,7 @@ def claims_by_run(found: Mapping[str, ObjectInfo]) -> dict[str, dict[int, Object
 
 
 class _Held(NamedTuple):
-    """A claim of another process, and until when it holds by the clock of the storage."""
+    """A claim of another process, and the end of its lease by the clock of the storage."""
 
     claim: Claim
     until: float
@@ -206,7 +215,7 @@ class _Held(NamedTuple):
 
 @dataclass(eq=False)
 class _Holding:
-    """A claim that this process has, renewed in a thread."""
+    """A claim of this process, renewed in a thread."""
 
     objects: Objects
     number: int
@@ -218,34 +227,33 @@ class _Holding:
         self._thread.start()
 
     def is_valid(self) -> bool:
-        """Whether the run is still this process's; asked there if the lease has run out."""
+        """Return whether the run still belongs to this process; check if the lease has expired."""
         if not self._is_lost and _clock() - self._renewed > self.claim.lease:
-            self._try()
+            self._renew_once()
         return not self._is_lost
 
     def end(self) -> None:
-        """Renew no more, and say that others may claim the run."""
+        """Stop renewals, and release the run."""
         self._over.set()
         self._thread.join()
         if not self._is_lost:
-            self._written(self.claim.model_copy(update={"released": True}))
+            self._write_claim(self.claim.model_copy(update={"released": True}))
 
     def _renew(self) -> None:
-        """Renew the claim again and again; a failure is for the next time, or who writes."""
+        """Renew the claim periodically. Errors are left to the next renewal or the next write."""
         while not self._over.wait(self.claim.lease / RENEWALS) and not self._is_lost:
             with suppress(CwmError, OSError):
-                self._try()
+                self._renew_once()
 
-    def _try(self) -> None:
-        """Renew the claim."""
+    def _renew_once(self) -> None:
         began = _clock()
-        if self._written(self.claim):
+        if self._write_claim(self.claim):
             self._renewed = began
         else:
             self._is_lost = True
 
-    def _written(self, claim: Claim) -> bool:
-        """Write the claim anew; whether it was still the newest."""
+    def _write_claim(self, claim: Claim) -> bool:
+        """Write the claim; return False if it is no longer the newest one."""
         if max(_listed(self.objects), default=0) != self.number:
             return False
         self.objects.write({_name(self.number): claim.model_dump_json().encode()})
@@ -253,23 +261,23 @@ class _Holding:
 
 
 def _name(number: int) -> str:
-    """Return the name of the object that holds a claim."""
+    """Return the name of the object with a claim."""
     return f"{CLAIMS}/{number:08}"
 
 
 def _listed(objects: Objects) -> dict[int, ObjectInfo]:
-    """List the claims, by their numbers."""
+    """Return the claims by number."""
     found = objects.listed_in(CLAIMS)
     return {int(name): info for name, info in found.items() if _NUMBER.fullmatch(name)}
 
 
 def _clock() -> float:
-    """Return seconds that go on while the machine sleeps."""
+    """Return monotonic seconds that include sleep of the machine."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _machine() -> str:
-    """Return what processes have in common that see each other's numbers, empty if unknown."""
+    """Return an id shared by processes that can see each other, unique if it is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -278,13 +286,13 @@ def _machine() -> str:
 
 
 def _begun(process: int) -> str:
-    """Return when a process on this machine began, empty if there is none."""
+    """Return the start time of a process on this machine, empty if it does not run."""
     stat = process_stat(process)
     return "" if stat is None or stat.state in "ZX" else stat.begun
 
 
 def _lease() -> float:
-    """Read for how long claims hold."""
+    """Return the duration of leases in seconds."""
     text = os.environ.get(LEASE, "")
     try:
         seconds = float(text) if text else LEASE_SECONDS

@@ -1,7 +1,7 @@
-"""What lies at a URL, as fsspec reaches it: objects that have names below it.
+"""The objects below a URL, accessed through fsspec.
 
-Whatever a storage refuses is a `StorageError`. A missing object is a `FileNotFoundError`: who asks
-knows whether it should be there.
+Errors of a storage are raised as `StorageError`. A missing object raises `FileNotFoundError`,
+because only the caller knows whether it has to exist.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,24 +17,24 @@ from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.storage import StorageError
 
 BATCH = 400
-"""Objects that are read at a time."""
+"""Number of objects to read at a time."""
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""The extra of each kind of storage, where it is not `storage`."""
+"""The extra for each scheme, if it is not `storage`."""
 
 ObjectInfo = Mapping[str, Any]
-"""What a storage tells of an object: each kind of storage has words of its own."""
+"""The facts that a storage returns for an object; their keys differ between storages."""
 
 
 @dataclass(eq=False)
 class Objects:
-    """The objects below a URL, by their names from there on."""
+    """The objects below a URL, by their relative names."""
 
     url: str
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        """The file system of fsspec, and the folder in its words."""
+        """The fsspec file system, and the folder in its notation."""
         scheme = self.url.partition(":")[0]
         command = install_command(f"cwm-cli[{EXTRAS.get(scheme, 'storage')}]")
         try:
@@ -47,13 +47,13 @@ class Objects:
             ) from error
         except ValueError as error:
             raise CwmError(f"{self.url} cannot be used ({error}): choose another place") from error
-        except Exception as error:  # whatever a stranger's file system asks for, such as an account
+        except Exception as error:  # a third-party file system may raise any type
             raise self._failed(error) from error
         return system, str(path).rstrip("/")
 
     def listed(self) -> dict[str, ObjectInfo]:
-        """List all that is there."""
-        with self._reaching():
+        """Return all objects."""
+        with self._storage_errors():
             system, base = self._place
             system.invalidate_cache()
             try:
@@ -63,8 +63,8 @@ class Objects:
         return {path[len(base) + 1 :]: info for path, info in found.items() if path != base}
 
     def listed_in(self, folder: str) -> dict[str, ObjectInfo]:
-        """List what is directly in a folder, by the last words of the names."""
-        with self._reaching():
+        """Return the objects directly in a folder, by the last part of their names."""
+        with self._storage_errors():
             system = self._place[0]
             system.invalidate_cache()
             try:
@@ -74,18 +74,18 @@ class Objects:
         return {info["name"].rpartition("/")[2]: info for info in found}
 
     def modified(self, name: str) -> float | None:
-        """Return when an object was written, as `modified` does."""
-        with self._reaching():
+        """Return the time when an object was written, see `modified`."""
+        with self._storage_errors():
             system = self._place[0]
             system.invalidate_cache()
             return modified(system.info(self._path(name)))
 
     def read(self, names: Sequence[str], *, missing: bool = False) -> dict[str, bytes]:
-        """Read objects; some may be `missing`, which are left out then."""
+        """Read objects. With `missing`, objects that do not exist are left out."""
         found: dict[str, bytes] = {}
         for start in range(0, len(names), BATCH):
             some = {self._path(name): name for name in names[start : start + BATCH]}
-            with self._reaching():
+            with self._storage_errors():
                 read = self._place[0].cat([*some], on_error="return")
             for path, name in some.items():
                 content = read.get(path, FileNotFoundError(path))
@@ -99,29 +99,29 @@ class Objects:
         return found
 
     def read_file(self, name: str, file: Path) -> None:
-        """Read an object into a file, without all of it in memory."""
-        with self._reaching():
+        """Read an object into a file without loading the whole object into memory."""
+        with self._storage_errors():
             self._place[0].get_file(self._path(name), str(file))
 
     def write(self, contents: Mapping[str, bytes | Path]) -> None:
-        """Write objects, of which each is some bytes or the file of that path."""
+        """Write objects, each from bytes or from a file."""
         small: dict[str, bytes] = {}
         for name, content in contents.items():
             there = self._path(name)
             if isinstance(content, Path):
-                self._written(methodcaller("put_file", str(content), there), there)
+                self._write_objects(methodcaller("put_file", str(content), there), there)
             else:
                 small[there] = content
         if small:
-            self._written(methodcaller("pipe", small), *small)
+            self._write_objects(methodcaller("pipe", small), *small)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make an object if there is none; whether there is now one with this content."""
+        """Create an object if it does not exist; return whether it now has this content."""
         path = self._path(name)
         try:
-            self._written(methodcaller("pipe_file", path, content, mode="create"), path)
-        except FileExistsError:  # perhaps by an attempt of ours whose answer was lost
-            with self._reaching():
+            self._write_objects(methodcaller("pipe_file", path, content, mode="create"), path)
+        except FileExistsError:  # perhaps an earlier attempt whose answer was lost
+            with self._storage_errors():
                 return bool(self._place[0].cat_file(path) == content)
         except (TypeError, NotImplementedError) as error:
             scheme = self.url.partition(":")[0]
@@ -132,20 +132,20 @@ class Objects:
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects."""
         if names:
-            with self._reaching():
+            with self._storage_errors():
                 self._place[0].rm([self._path(name) for name in names])
 
     def discard(self, names: Sequence[str]) -> None:
-        """Remove objects that do no harm where they are, if that can be."""
+        """Remove objects that do no harm; ignore errors."""
         with suppress(CwmError, FileNotFoundError):
             self.remove(names)
 
     def _path(self, name: str) -> str:
         return f"{self._place[1]}/{name}"
 
-    def _written(self, write: Callable[[Any], object], *paths: str) -> None:
-        """Write objects; where there are real folders, they are made first."""
-        with self._reaching():
+    def _write_objects(self, write: Callable[[Any], object], *paths: str) -> None:
+        """Write objects. Create missing folders on file systems with real folders."""
+        with self._storage_errors():
             system = self._place[0]
             try:
                 write(system)
@@ -157,14 +157,14 @@ class Objects:
                 write(system)
 
     def _failed(self, error: Exception) -> StorageError:
-        """Say what a storage has refused."""
+        """Return the error for a failure of the storage."""
         reason = " ".join(str(error).split()) or type(error).__name__
         hint = "check its address, credentials and connection, then repeat the same command"
         return StorageError(f"{self.url} cannot be used ({reason[:300]}): {hint}")
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Say what a storage refuses; what is or is not there is for those who ask to judge."""
+    def _storage_errors(self) -> Iterator[None]:
+        """Convert errors of the storage; leave errors about existing or missing objects."""
         try:
             yield
         except (CwmError, FileNotFoundError, FileExistsError, TypeError, NotImplementedError):
@@ -174,7 +174,7 @@ class Objects:
 
 
 def modified(info: ObjectInfo) -> float | None:
-    """Return when an object was written, in seconds by the clock of the storage, None if unsaid."""
+    """Return when an object was written, in seconds of the storage's clock, None if unknown."""
     for name in ("LastModified", "last_modified", "updated", "modified", "mtime", "created"):
         value = info.get(name)
         if isinstance(value, str):
@@ -188,7 +188,7 @@ def modified(info: ObjectInfo) -> float | None:
 
 
 def token(info: ObjectInfo) -> str:
-    """Return what tells one state of an object from another."""
+    """Return the version of an object as text."""
     for name in ("ETag", "etag", "generation", "md5Hash"):
         if info.get(name):
             return str(info[name])

@@ -34,8 +34,8 @@ LAZY = ("log.txt", "clock.json", "logs")
 LARGE = 1 << 23
 """Bytes above which a file is streamed, and not transferred with others through memory."""
 
-MOST_PARTS = 8
-"""Parts of a file after a run is released. More are merged, since reading each is a request."""
+MAX_PARTS = 8
+"""Maximum parts of a file after a run is released. More are merged: reading each is a request."""
 
 PARTS, WHOLE = ".parts", "-whole"
 
@@ -92,7 +92,7 @@ class ObjectStorage(Storage):
         for attempt in range(5):
             try:
                 self._bring(self.objects.listed(), light=light)
-            except FileNotFoundError:  # parts became one since they were listed
+            except FileNotFoundError:  # parts were merged after they were listed
                 if attempt == 4:
                     raise StorageError(f"{self.url} is changing too fast: try again") from None
             else:
@@ -113,9 +113,9 @@ class ObjectStorage(Storage):
             self._at(run)._apply_unless_held(some, light=True)
 
     def _at(self, run: str) -> "ObjectStorage":
-        """Return the storage of a run inside this one, or of this one, by its relative path."""
+        """Return the storage of a run inside this one, or this one for an empty relative path."""
         storage = storage_of(self.folder / run) if run else self
-        assert isinstance(storage, ObjectStorage)  # the same scheme is served by the same class
+        assert isinstance(storage, ObjectStorage)  # the same class handles the same scheme
         return storage
 
     def _apply_unless_held(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
@@ -123,8 +123,8 @@ class ObjectStorage(Storage):
             if not self._claim.is_held:
                 self._apply(found, light=light)
 
-    def _begin(self, *, fresh: bool) -> None:
-        """Bring this run once it is claimed; with `fresh` none may have begun there."""
+    def _download_claimed(self, *, fresh: bool) -> None:
+        """Download this run after it was claimed; with `fresh` it must not exist yet."""
         listed = self.objects.listed()
         inner = tuple(n[: -len(HEADER)] for n in listed if n.endswith(f"/{HEADER}"))
         own = {name: info for name, info in listed.items() if not name.startswith(inner)}
@@ -132,7 +132,7 @@ class ObjectStorage(Storage):
             self._apply(own, light=False)
             return
         if HEADER in own:
-            words = "was begun by another process meanwhile"
+            words = "was created by another process in the meantime"
             raise BusyError(f"{self.url} {words}: the same command continues it")
         if {*own, *inner} - {name for name, _ in self._here()} - {n for n in own if is_claim(n)}:
             raise CwmError(f"{self.url} contains other files: choose another --run")
@@ -158,7 +158,7 @@ class ObjectStorage(Storage):
         self._send(last, lazily=False)
         with self._lock:
             for name, kept in list(self._known.items()):
-                if len(kept.parts) > MOST_PARTS and (self.folder / name).exists():
+                if len(kept.parts) > MAX_PARTS and (self.folder / name).exists():
                     self._send_part(name, _Stat.of(self.folder / name), whole=True)
 
     def _send(self, last: Sequence[str], *, lazily: bool) -> None:
@@ -183,14 +183,19 @@ class ObjectStorage(Storage):
                 self._remove_there(gone)
 
     def claim(self, patience: float = 0.0, *, fresh: bool = False) -> None:
-        """Claim the run for this process and bring it; with `fresh` none may be there yet.
+        """Claim the run for this process, and download it.
 
-        Waits for up to `patience` seconds. Raises `BusyError`, which says who holds it.
+        Args:
+            patience: Maximum seconds to wait.
+            fresh: Whether the run must not exist yet.
+
+        Raises:
+            BusyError: If another process holds the run; the message names it.
         """
         self._claim.take(patience)
         try:
             self._forget()
-            self._begin(fresh=fresh)
+            self._download_claimed(fresh=fresh)
         except BaseException:
             self.release()
             raise
@@ -225,7 +230,7 @@ class ObjectStorage(Storage):
                     yield path.relative_to(self.folder).as_posix(), _Stat.of(path)
 
     def _apply(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
-        """Make the files of this run like the objects that were listed."""
+        """Make the files of this run equal to the listed objects."""
         grown: dict[str, dict[str, ObjectInfo]] = {}
         plain: dict[str, ObjectInfo] = {}
         for name, info in found.items():
@@ -255,7 +260,7 @@ class ObjectStorage(Storage):
                 del self._known[name]
 
     def _apply_parts(self, grown: Mapping[str, ObjectInfo]) -> None:
-        """Add to files that grow the parts that are new."""
+        """Append new parts to growing files."""
         wanted: dict[str, tuple[int, list[str]]] = {}
         for name, parts in grown.items():
             order, kept, file = _in_order(parts), self._known.get(name), self.folder / name
@@ -286,26 +291,26 @@ class ObjectStorage(Storage):
             self._known[name] = _Kept(_Stat.of(file), "", tuple(order))
 
     def _differs(self, name: str, token: str) -> bool:
-        """Whether an object is to be brought: not what this process wrote, or brought before."""
+        """Return whether the object has changed since this process wrote or downloaded it."""
         kept = self._known.get(name)
         if kept is None or not (self.folder / name).exists():
             return True
         return kept.token is not None and kept.token != token
 
     def _forget(self) -> None:
-        """Take nothing for granted of what this process wrote: another one may have, since."""
+        """Mark files that this process wrote as unverified, as others may have changed them."""
         for name, kept in self._known.items():
             if kept.token is None and not kept.parts:
                 self._known[name] = kept._replace(token="")
 
     def _partial(self, name: str) -> Path:
-        """Return where a file of the copy is written until it is whole."""
+        """Return the temporary path of a file of the copy while it is incomplete."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.with_name(f".{path.name}.part")
 
     def _write_here(self, name: str, content: bytes | None) -> None:
-        """Write a file of the copy as a whole; without a content it is its partial file."""
+        """Write a whole file of the copy. Without content, its temporary file is complete."""
         partial = self._partial(name)
         if content is not None:
             partial.write_bytes(content)
@@ -348,7 +353,7 @@ class ObjectStorage(Storage):
             self.objects.discard(gone)  # no reader needs them
 
     def _remove_there(self, names: Sequence[str]) -> None:
-        """Remove the objects of files that are no longer here."""
+        """Remove the objects of files that were deleted here."""
         objects = []
         for name in names:
             kept = self._known.pop(name)
@@ -359,12 +364,12 @@ class ObjectStorage(Storage):
 
 
 def _grows(name: str) -> bool:
-    """Whether lines are added to a file, and it is kept in parts."""
+    """Return whether a file grows by lines and is stored in parts."""
     return name.endswith(".jsonl") or name == "log.txt"
 
 
 def _is_heavy(name: str) -> bool:
-    """Whether a light copy leaves a file out."""
+    """Return whether a light copy leaves a file out."""
     return name.endswith((".npz", ".html")) or PurePosixPath(name).name in (
         "prompts.jsonl",
         "log.txt",
@@ -372,12 +377,12 @@ def _is_heavy(name: str) -> bool:
 
 
 def _object(name: str, part: str) -> str:
-    """Return the name of the object that holds a part."""
+    """Return the name of the object with a part."""
     return f"{name}{PARTS}/{part}" if part else name
 
 
 def _in_order(parts: Iterable[str]) -> list[str]:
-    """Return the parts that count, in order; one that is missing is `?` and its number."""
+    """Return the valid parts in order; a missing part is `?` and its number."""
     order = sorted(parts)
     wholes = [place for place, part in enumerate(order) if part.endswith(WHOLE)]
     order = order[wholes[-1] :] if wholes else order

@@ -102,7 +102,7 @@ print(len(done))
 """
 
 
-def test_a_run_is_begun_and_continued_by_processes_that_share_nothing_else(store: Store) -> None:
+def test_run_is_started_and_continued_by_processes_that_share_only_the_store(store: Store) -> None:
     command = [sys.executable, "-c", COUNTING, str(SUPPORT), "s3://bucket/count"]
     for wanted in ("0\n", "10\n"):
         before = store.requests()
@@ -123,7 +123,7 @@ def nodes(text: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.long
-def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
+def test_killed_search_continues_elsewhere_with_the_same_nodes(
     store: Store, tmp_path: Path
 ) -> None:
     program = tmp_path / "right"
@@ -168,7 +168,7 @@ def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
 
 
 @pytest.mark.long
-def test_a_benchmark_is_done_by_workers_that_have_copies_of_their_own(store: Store) -> None:
+def test_benchmark_workers_use_their_own_copies(store: Store) -> None:
     place = "s3://bucket/bench"
     words = ["--env", "CartPole-v1", "--seeds", "2", "--budget", "2", "--workers", "2", "--json"]
     told = json.loads(store.done("benchmark", *words, "--run", place))

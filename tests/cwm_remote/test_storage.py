@@ -55,7 +55,7 @@ def waited_for(parts: Path, count: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def test_a_url_is_a_place_and_a_path_is_what_it_is(tmp_path: Path) -> None:
+def test_urls_and_paths_are_distinguished(tmp_path: Path) -> None:
     folder = located("memory://bucket//place/./run")
     assert named(folder / "best.py") == "memory://bucket/place/run/best.py"
     assert located(Path("memory://bucket/place/run")) == folder, "a path has one slash less"
@@ -70,7 +70,7 @@ def test_a_url_is_a_place_and_a_path_is_what_it_is(tmp_path: Path) -> None:
         placed("nowhere://place/run")
 
 
-def test_a_run_elsewhere_is_kept_as_it_is_here(tmp_path: Path) -> None:
+def test_remote_run_has_the_same_files_as_a_local_run(tmp_path: Path) -> None:
     import fsspec
 
     system, url = fsspec.filesystem("memory"), "memory://kept/run"
@@ -104,7 +104,7 @@ def test_a_run_elsewhere_is_kept_as_it_is_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_and_doubles_nothing(
+def test_killed_process_loses_and_duplicates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_a_killed_process_loses_and_doubles_nothing(
         assert len(done) > written and done == list(range(len(done)))
 
 
-def test_a_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
+def test_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +160,7 @@ def test_a_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
         assert counted(run) == kept
 
 
-def test_a_large_file_travels_on_its_own_and_a_run_that_is_held_stays(
+def test_large_file_is_streamed_and_held_run_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -183,7 +183,7 @@ def test_a_large_file_travels_on_its_own_and_a_run_that_is_held_stays(
     assert not list(folder.rglob("*.npz"))
 
 
-def test_a_missing_part_is_told_and_left_out(
+def test_missing_part_is_reported_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -203,7 +203,7 @@ def test_a_missing_part_is_told_and_left_out(
     assert "part 00000003 of journal.jsonl is missing" in kept
 
 
-def test_a_url_that_no_plugin_serves_is_refused_in_one_line(
+def test_url_without_plugin_is_rejected_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cwm_remote.EveryScheme.__contains__", lambda *_: False)
@@ -221,7 +221,7 @@ def cwm_storages():
 """
 
 
-def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
+def test_third_party_plugin_stores_runs_at_its_own_urls(
     cwm: "Shell", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = ROOT / "docs" / "reference" / "plugins.md"
