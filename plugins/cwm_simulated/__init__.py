@@ -1,4 +1,4 @@
-"""Simulated proposals: programs with known errors, to compare strategies without a model."""
+"""Simulated completions: programs with known errors, to compare strategies without a model."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer the `simulated` backend."""
+    """Add the backend `simulated`."""
     return {"simulated": "cwm_simulated.backend:Simulated"}

@@ -1,4 +1,4 @@
-"""The backend `simulated`: a stochastic proposer of known properties, and no language model."""
+"""The backend `simulated`: a random proposer with known properties instead of a language model."""
 
 import re
 from copy import copy
@@ -23,17 +23,17 @@ from cwm_cli.search.contracts import (
     Usage,
 )
 from cwm_cli.search.reading import extract_program
-from cwm_simulated.measured import BELOW_ONE, BLIND, IMPROVED, WITH_DATA, Graded, drawn, grade
+from cwm_simulated.measured import BELOW_ONE, BLIND, IMPROVED, WITH_DATA, Graded, draw_grade, grade
 from cwm_simulated.original import CRASHES, Edit, Errors, Original
 
 CHARACTERS_PER_TOKEN = 4
-"""Tokens are estimated: English and Python have about four characters in each."""
+"""For estimates of tokens: English and Python have about four characters per token."""
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 
 
 class Proposal(NamedTuple):
-    """The errors of a program to propose, and a sentence on what was done."""
+    """The errors of a program to propose, and a sentence about it."""
 
     errors: Errors
     sentence: str
@@ -41,20 +41,18 @@ class Proposal(NamedTuple):
 
 @dataclass
 class Simulated(Backend):
-    """A simulation: proposes a correct program with errors in it, to compare search strategies.
+    """A simulation: proposes a correct program with errors, to compare search strategies.
 
-    A program that is generated has in proportion fewer errors where its first
-    lines are given, which are kept with the errors in them. Those that make it
-    raise are misspelt names and bad syntax; the others change what is computed.
-    A fix repairs what raised, an improvement any error. What was got wrong in a
-    program that is sent back is found by comparing it with the correct one, so
-    nothing is remembered between questions. Prompts are not read, tokens are
-    estimated from the length of the texts, and nothing costs anything.
+    A generated program keeps given first lines with their errors, and has proportionally fewer new
+    errors then. Errors that raise an exception are misspelt names and syntax errors; other errors
+    change the computed values. A fix repairs the cause of an exception, an improvement any error.
+    The errors of a given program are found by comparison with the correct program, so no state is
+    kept between requests. Prompts are not read, tokens are estimated from the length of texts, and
+    the cost is 0.
 
-    With `chances=measured` programs are as good, by their score, as those that one strong
-    language model wrote in some sixty prompts, or wrote without data in the first one
-    (`measured-blind`). Errors are drawn until the score is about that. It is a fit to one small
-    measurement.
+    With `chances=measured` the scores of programs follow the scores that one strong language model
+    reached in some sixty prompts; with `measured-blind`, its scores without data in the first
+    prompt. Errors are drawn until the score is close. This is a fit to one small measurement.
     """
 
     starts_from = "program"
@@ -95,13 +93,13 @@ class Simulated(Backend):
         self._original = _read(self.program)
 
     def of_system(self, number: int) -> Self:
-        """Return the same proposer for another system; programs that were judged are shared."""
+        """Return the same proposer for another system. Judged programs are shared."""
         other = copy(self)
         other.system = number
         return other
 
     def complete(self, request: Request) -> Completion:
-        """Propose a program; the same question of the same search gets the same answer."""
+        """Propose a program. Equal requests of a search get equal answers."""
         rng = np.random.default_rng([request.seed, request.step])
         move = request.move
         if self.chances != "errors" and move.action != FIX:
@@ -116,20 +114,20 @@ class Simulated(Backend):
         )
 
     def worst_cost(self, request: Request) -> float:
-        """Return 0: nothing is paid for."""
+        """Return 0."""
         return 0.0
 
     def _generate(self, move: Move, rng: np.random.Generator) -> Proposal:
-        """Keep the given lines with their errors, and make new errors below them."""
+        """Keep the given lines with their errors, and add new errors below them."""
         given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
         errors = _known(self._original.read(given), self.program)
         length = len(self._original.lines)
         for _ in range(rng.poisson(self.errors * (length - len(given)) / length)):
-            errors |= self._mistake(errors, rng, first=len(given))
+            errors |= self._new_error(errors, rng, first=len(given))
         return Proposal(errors, "This is a simulated proposal.")
 
     def _measured(self, request: Request, rng: np.random.Generator) -> Proposal:
-        """Propose a program as good as was measured, with the given lines and their errors."""
+        """Propose a program with a measured score, with the given lines and their errors."""
         if not isinstance(request.problem, Problem):
             raise CwmError("chances=measured needs a problem with recorded transitions")
         request.tell("judging programs to draw from")
@@ -137,20 +135,24 @@ class Simulated(Backend):
         if move.action != GENERATE:
             score = move.verdict.normalised if move.verdict else 0.0
             before = grade(min(score, BELOW_ONE))
-            after = drawn(IMPROVED[before], rng)
-            errors = graded.near(score, rng) if before == after else graded.wanted(after, rng)
+            after = draw_grade(IMPROVED[before], rng)
+            errors = (
+                graded.draw_near(score, rng)
+                if before == after
+                else graded.draw_of_grade(after, rng)
+            )
             return Proposal(errors, "This is a simulated revision.")
         chances, of_system = BLIND, rng
         if self.chances == "measured":
             chances, of_system = WITH_DATA, np.random.default_rng([self.system])
-        errors = graded.wanted(drawn(chances, of_system), rng)
+        errors = graded.draw_of_grade(draw_grade(chances, of_system), rng)
         given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
         kept = _known(self._original.read(given), self.program)
         below = {edit for edit in errors if edit.line >= len(given)}
         return Proposal(kept | below, "This is a simulated proposal.")
 
     def _grades(self, problem: Problem) -> Graded:
-        """Return programs with errors by their scores, judged once for the same data."""
+        """Return programs with errors by score, judged once per dataset."""
         data = getattr(problem, "dataset", problem)
         with self._grading:
             if id(data) not in self._graded:
@@ -158,17 +160,17 @@ class Simulated(Backend):
             return self._graded[id(data)][1]
 
     def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
-        """Repair an error, make a new one, both or neither."""
+        """Repair an error, add a new one, do both or neither."""
         errors = _known(self._original.read_all(move.program), self.program)
         fixing = move.action == FIX
         repairs, breaks = rng.random(2) < (self.fixes if fixing else self.improves, self.breaks)
         suspects = _raised(errors, move) if fixing else sorted(errors)
         repaired = {suspects[rng.integers(len(suspects))]} if repairs and suspects else set()
-        made = self._mistake(errors, rng) if breaks else frozenset()
+        made = self._new_error(errors, rng) if breaks else frozenset()
         return Proposal(errors - repaired | made, "This is a simulated revision.")
 
-    def _mistake(self, errors: Errors, rng: np.random.Generator, *, first: int = 0) -> Errors:
-        """Make an error where there is none yet: draw whether it crashes, its kind, its place."""
+    def _new_error(self, errors: Errors, rng: np.random.Generator, *, first: int = 0) -> Errors:
+        """Return a new error in a free place: draw whether it crashes, its kind and its place."""
         free = [
             edit
             for edit in self._original.edits
@@ -185,10 +187,10 @@ class Simulated(Backend):
 
 
 def _raised(errors: Errors, move: Move) -> list[Edit]:
-    """Return which errors may have raised.
+    """Return the errors that may have raised the exception.
 
-    Bad syntax comes first, then a misspelt name in the line that raised, which
-    is where those raise, then what else is in that line, then any other error.
+    Syntax errors have priority, then misspelt names in the line of the exception, then other errors
+    in this line, then all other errors except misspelt names.
     """
     failure = move.verdict.failure if move.verdict else None
     there = [edit for edit in errors if failure and failure.line == edit.line + 1]
@@ -204,7 +206,6 @@ def _raised(errors: Errors, move: Move) -> list[Edit]:
 
 
 def _read(file: str) -> Original:
-    """Read the correct program."""
     if not file:
         raise CwmError(
             "the simulated backend needs a correct program: give -o backend.program=FILE"
@@ -224,7 +225,7 @@ def _read(file: str) -> Original:
 
 
 def _known(errors: Errors | None, file: str) -> Errors:
-    """Return errors, or say that there is no telling them."""
+    """Return errors, or raise if the program is not derived from the file."""
     if errors is None:
         raise CwmError(
             f"the current program was not made from {file}: start a separate run with --new"
@@ -233,7 +234,7 @@ def _known(errors: Errors | None, file: str) -> Errors:
 
 
 def _fenced(program: str) -> str:
-    """Put a program into a Markdown block whose fence is longer than any within it."""
+    """Return a program in a Markdown block with a fence longer than any fence in the program."""
     longest = max(map(len, re.findall("`{3,}", program)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}python\n{program.rstrip()}\n{fence}\n"

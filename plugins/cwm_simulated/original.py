@@ -1,7 +1,7 @@
-"""A correct program, what can be got wrong in it, and what was got wrong in a given text.
+"""A correct program, the errors that it may get, and the errors found in a given text.
 
-A program is read as a text and as a syntax tree at once; edits are small changes of the text,
-found in the tree.
+A program is read both as text and as a syntax tree. Edits are small changes of the text, found with
+the tree.
 """
 
 import ast
@@ -12,14 +12,14 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 Span = tuple[int, int, int]
-"""A line, counted from 0, and where in it something starts and ends."""
+"""A line, counted from 0, and the start and end columns of a part."""
 
 SKIPPED = (ast.While, ast.JoinedStr)
-"""Loops that might never end, and texts whose parts have no place of their own."""
+"""Loops that might never end, and formatted strings, whose parts have no own position."""
 
 
 class ParsedProgram:
-    """A program, its lines and the names in it."""
+    """A program with its lines and the names in it."""
 
     def __init__(self, program: str) -> None:
         self.tree = ast.parse(program)
@@ -29,18 +29,18 @@ class ParsedProgram:
         self.stores = Counter(target for node in self.nodes for target in targets(node))
 
     def column(self, row: int, offset: int) -> int:
-        """Turn an offset in bytes into one in characters; rows count from 1."""
+        """Convert an offset in bytes to an offset in characters; rows count from 1."""
         return len(self.lines[row - 1].encode()[:offset].decode())
 
     def span(self, node: Any) -> Span | None:
-        """Return line, start and end of what stands in one line."""
+        """Return line, start and end of a node, None if it has several lines."""
         if node.lineno != node.end_lineno:
             return None
         ends = (self.column(node.lineno, o) for o in (node.col_offset, node.end_col_offset))
         return (node.lineno - 1, *ends)
 
     def between(self, left: Any, right: Any, sign: str) -> Span | None:
-        """Return where a sign stands between two nodes of one line."""
+        """Return the span of a sign between two nodes in one line."""
         if left.end_lineno != right.lineno:
             return None
         start = self.column(right.lineno, left.end_col_offset)
@@ -50,14 +50,14 @@ class ParsedProgram:
 
 
 def targets(node: ast.AST) -> Iterator[str]:
-    """Yield what an assignment gives a value to."""
+    """Yield the targets of an assignment."""
     for target in getattr(node, "targets", ()):
         for part in getattr(target, "elts", (target,)):
             yield ast.unparse(part)
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and what is below it, but for what is skipped."""
+    """Yield a node and all nodes below it, without skipped ones."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, SKIPPED):
@@ -65,7 +65,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the name that a node uses."""
+    """Yield the names that a node uses."""
     for field in ("id", "attr", "name", "arg"):
         if isinstance(name := getattr(node, field, None), str):
             yield name
@@ -75,7 +75,7 @@ Kind = Literal[
     "constant", "operator", "comparison", "function", "branch", "deletion", "name", "syntax"
 ]
 CRASHES: frozenset[Kind] = frozenset(("name", "syntax"))
-"""The kinds that are made to raise; some of the others raise, too, as it happens."""
+"""The kinds intended to raise an exception; other kinds may raise one too."""
 
 OPERATORS = {
     ast.Add: ("+", "-"),
@@ -102,7 +102,7 @@ FUNCTIONS = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
 
 
 class Edit(NamedTuple):
-    """One error: in this line, counted from 0, `text` stands from `start` to `end`."""
+    """An error: line `line` (from 0) has `text` in place of columns `start` to `end`."""
 
     line: int
     start: int
@@ -111,12 +111,12 @@ class Edit(NamedTuple):
     kind: Kind
 
     def overlaps(self, other: "Edit") -> bool:
-        """Whether two errors are in the same place, so that a program has at most one of them."""
+        """Return whether two errors overlap, so that a program can have only one."""
         return self.line == other.line and self.start < other.end and other.start < self.end
 
 
 def edits(program: str) -> list[Edit]:
-    """Return every error that this program may be given, in the order of its text."""
+    """Return all errors that this program may get, in text order."""
     source = ParsedProgram(program)
     found = {
         edit
@@ -130,14 +130,14 @@ def edits(program: str) -> list[Edit]:
 
 
 def _constants(source: ParsedProgram, node: ast.Constant) -> Iterator[Edit]:
-    """Change a number, or turn a truth value round."""
+    """Change a number, or negate a boolean."""
     if span := source.span(node):
         for other in _others(node.value):
             yield Edit(*span, repr(other), "constant")
 
 
 def _others(value: object) -> Sequence[float]:
-    """Return what might be written instead of a constant."""
+    """Return the wrong values for a constant."""
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):
@@ -148,18 +148,18 @@ def _others(value: object) -> Sequence[float]:
 
 
 def _operators(source: ParsedProgram, node: ast.BinOp) -> Iterator[Edit]:
-    """Take another operator between two operands."""
+    """Replace the operator between two operands."""
     yield from _swapped(source, node.op, node.left, node.right)
 
 
 def _connectives(source: ParsedProgram, node: ast.BoolOp) -> Iterator[Edit]:
-    """Take `or` instead of `and`, or the other way round."""
+    """Replace `and` by `or`, or `or` by `and`."""
     for left, right in pairwise(node.values):
         yield from _swapped(source, node.op, left, right)
 
 
 def _increments(source: ParsedProgram, node: ast.AugAssign) -> Iterator[Edit]:
-    """Take another operator to change a value in place."""
+    """Replace the operator of an augmented assignment."""
     yield from _swapped(source, node.op, node.target, node.value)
 
 
@@ -173,13 +173,13 @@ def _swapped(
 
 
 def _signs(source: ParsedProgram, node: ast.UnaryOp) -> Iterator[Edit]:
-    """Turn a sign round."""
+    """Replace a minus sign by a plus sign."""
     if isinstance(node.op, ast.USub) and (span := source.span(node)):
         yield Edit(span[0], span[1], span[1] + 1, "+", "operator")
 
 
 def _comparisons(source: ParsedProgram, node: ast.Compare) -> Iterator[Edit]:
-    """Compare otherwise."""
+    """Replace a comparison operator."""
     for operator, (left, right) in zip(
         node.ops, pairwise([node.left, *node.comparators]), strict=True
     ):
@@ -189,7 +189,7 @@ def _comparisons(source: ParsedProgram, node: ast.Compare) -> Iterator[Edit]:
 
 
 def _functions(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
-    """Take the function that is mistaken for this one."""
+    """Replace a function by a similar one."""
     if place := _identifier(source, node):
         line, start, end, name = place
         if name in FUNCTIONS:
@@ -197,7 +197,7 @@ def _functions(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iterato
 
 
 def _misspellings(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
-    """Write the last letter of a name twice."""
+    """Repeat the last letter of a name."""
     if isinstance(node.ctx, ast.Load) and (place := _identifier(source, node)):
         line, start, end, name = place
         if name + name[-1] not in source.names:
@@ -207,7 +207,7 @@ def _misspellings(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iter
 def _identifier(
     source: ParsedProgram, node: ast.Name | ast.Attribute
 ) -> tuple[int, int, int, str] | None:
-    """Return where the last part of a name stands, and that part."""
+    """Return the span of the last part of a name, and that part."""
     name = node.id if isinstance(node, ast.Name) else node.attr
     span = source.span(node)
     if span is None or source.lines[span[0]][span[2] - len(name) : span[2]] != name:
@@ -216,7 +216,7 @@ def _identifier(
 
 
 def _branches(source: ParsedProgram, node: ast.If | ast.IfExp) -> Iterator[Edit]:
-    """Negate the condition of a branch, or never take it."""
+    """Negate the condition of a branch, or replace it by False."""
     if span := source.span(node.test):
         line, start, end = span
         yield Edit(*span, f"not ({source.lines[line][start:end]})", "branch")
@@ -226,7 +226,7 @@ def _branches(source: ParsedProgram, node: ast.If | ast.IfExp) -> Iterator[Edit]
 def _deletions(
     source: ParsedProgram, node: ast.Assign | ast.AugAssign | ast.Expr
 ) -> Iterator[Edit]:
-    """Leave a statement out, unless a name would have no value at all."""
+    """Remove a statement, unless a name would have no value."""
     text = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call)
     lost = any(source.stores[target] < 2 for target in targets(node))
     if not text and not lost and (span := source.span(node)):
@@ -234,21 +234,21 @@ def _deletions(
 
 
 def _unclosed(source: ParsedProgram, node: ast.Assign | ast.Expr | ast.Return) -> Iterator[Edit]:
-    """Leave a bracket open at the end of a statement."""
+    """Remove the closing bracket at the end of a statement."""
     span = source.span(node)
     if span and source.lines[span[0]][: span[2]].endswith(")"):
         yield _dropped(source, span[0], span[2])
 
 
 def _headers(source: ParsedProgram, node: ast.If | ast.For | ast.FunctionDef) -> Iterator[Edit]:
-    """Forget the colon at the end of a header."""
+    """Remove the colon at the end of a header."""
     line = source.lines[node.lineno - 1].rstrip()
     if line.endswith(":"):
         yield _dropped(source, node.lineno - 1, len(line))
 
 
 def _dropped(source: ParsedProgram, line: int, end: int) -> Edit:
-    """Drop the character before `end`, and the blanks before it."""
+    """Remove the character before `end`, and the blanks before it."""
     return Edit(line, len(source.lines[line][: end - 1].rstrip()), end, "", "syntax")
 
 
@@ -267,17 +267,17 @@ MAKERS: Mapping[
     (ast.Assign, ast.Expr, ast.Return): (_unclosed,),
     (ast.If, ast.For, ast.FunctionDef): (_headers,),
 }
-"""What can be got wrong at each kind of node."""
+"""The errors for each kind of node."""
 
 
 Errors = frozenset[Edit]
-"""Errors in different places, all of which a program has at once."""
+"""Errors in different places of one program."""
 
 
 class Original:
-    """A correct program that writes programs with errors, and reads the errors of a program.
+    """A correct program that writes programs with errors, and finds the errors of a program.
 
-    Every error stays within a line, so that the lines of both correspond.
+    Every error is within one line, so the lines of both programs correspond.
     """
 
     def __init__(self, program: str) -> None:
@@ -296,7 +296,7 @@ class Original:
         return "\n".join(lines)
 
     def read(self, lines: Sequence[str]) -> Errors | None:
-        """Return the fewest errors that these first lines have; None for another program."""
+        """Return the fewest errors that explain these first lines, None for another program."""
         found: set[Edit] = set()
         for number, text in enumerate(lines):
             errors = self._read_line(number, text)
@@ -306,12 +306,12 @@ class Original:
         return frozenset(found)
 
     def read_all(self, program: str) -> Errors | None:
-        """Return the errors of a whole program; None if it is of another one."""
+        """Return the errors of a whole program, None for another program."""
         lines = program.split("\n")
         return self.read(lines) if len(lines) == len(self.lines) else None
 
     def _read_line(self, number: int, text: str) -> tuple[Edit, ...] | None:
-        """Go through a line and what became of it, side by side, with one error more each round."""
+        """Return the fewest errors that explain a line, by breadth-first search over both texts."""
         if number >= len(self.lines):
             return None
         line = self.lines[number]
@@ -322,7 +322,7 @@ class Original:
             for (here, there), errors in reached.items():
                 if line[here:] == text[there:]:
                     return errors
-                alike = _alike(line[here:], text[there:])
+                alike = _common_prefix(line[here:], text[there:])
                 for edit in self._of_line[number]:
                     skipped = edit.start - here
                     if 0 <= skipped <= alike and text.startswith(edit.text, there + skipped):
@@ -333,7 +333,7 @@ class Original:
         return None
 
 
-def _alike(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+def _common_prefix(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

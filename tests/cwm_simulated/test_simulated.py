@@ -86,7 +86,7 @@ def assert_share(count, asked, chance):
 
 
 @pytest.mark.parametrize("name", ["cartpole_helpers", "taxi_walls", "pendulum_math", "lake_table"])
-def test_every_error_can_be_told_from_the_text_and_is_taken_back_exactly(name):
+def test_every_error_is_found_in_the_text_and_reverted_exactly(name):
     original = Original((WORLD_MODELS / f"{name}.py").read_text())
     correct = original.write([])
     for edit in original.edits:
@@ -98,7 +98,7 @@ def test_every_error_can_be_told_from_the_text_and_is_taken_back_exactly(name):
 
 
 @pytest.mark.parametrize("name", ["cartpole_helpers", "taxi_walls", "pendulum_math", "lake_table"])
-def test_only_bad_syntax_does_not_parse(name):
+def test_only_syntax_errors_do_not_parse(name):
     original = Original((WORLD_MODELS / f"{name}.py").read_text())
     for edit in original.edits:
         try:
@@ -110,25 +110,25 @@ def test_only_bad_syntax_does_not_parse(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_improvement_repairs_an_error_of_every_kind(kind):
+def test_improvement_repairs_errors_of_every_kind(kind):
     wrong = ORIGINAL.write([some(kind)])
     assert answer(proposer(improves=1), improve(wrong)) == CORRECT
 
 
-def test_there_are_errors_of_every_kind():
+def test_errors_of_every_kind_exist():
     everywhere = {e.kind for e in Original((WORLD_MODELS / "taxi_map.py").read_text()).edits}
     kinds = ["branch", "comparison", "constant", "deletion", "function", "name", "operator"]
     assert sorted(everywhere) == KINDS == [*kinds, "syntax"]
 
 
-def test_errors_are_found_where_texts_hold_more_than_ascii():
+def test_errors_are_found_in_texts_beyond_ascii():
     original = Original('name = "é" * 3 + str(1)  # ü\n')
     for edit in original.edits:
         assert original.read_all(original.write([edit])) == {edit}
     assert {"constant", "operator", "syntax", "name"} <= {edit.kind for edit in original.edits}
 
 
-def test_many_errors_at_once_are_told_apart():
+def test_many_errors_are_distinguished():
     for seed in range(40):
         program = answer(proposer(errors=20), Move(GENERATE), seed)
         errors = errors_of(program)
@@ -136,7 +136,7 @@ def test_many_errors_at_once_are_told_apart():
         assert ORIGINAL.write(errors) == program
 
 
-def test_nothing_is_changed_in_loops_that_might_not_end():
+def test_loops_that_might_not_end_are_not_changed():
     original = Original("x = 1\nwhile x < 9:\n    x += 1\n")
     assert {edit.line for edit in original.edits} == {0}
 
@@ -153,7 +153,7 @@ def test_most_single_errors_change_the_score(poles, sandbox):
     assert len({round(verdict.score, 2) for verdict in verdicts}) > 4
 
 
-def test_the_same_question_gets_the_same_answer_and_another_seed_or_step_another():
+def test_equal_requests_get_equal_answers_and_other_seeds_or_steps_different_ones():
     backend = Simulated(program=str(POLES))
     first = ask(backend, Move(GENERATE), seed=3, step=7)
     assert ask(Simulated(program=str(POLES)), Move(GENERATE), seed=3, step=7) == first
@@ -161,7 +161,7 @@ def test_the_same_question_gets_the_same_answer_and_another_seed_or_step_another
     assert ask(backend, Move(GENERATE), seed=3, step=8) != first
 
 
-def test_answers_say_that_they_are_simulated_and_cost_nothing():
+def test_answers_are_labelled_as_simulated_and_cost_nothing():
     completion = ask(proposer(), Move(GENERATE))
     assert completion.text.startswith("This is a simulated proposal.\n\n```python\n")
     assert completion.usage.cost == 0
@@ -170,7 +170,7 @@ def test_answers_say_that_they_are_simulated_and_cost_nothing():
     assert proposer().worst_cost(None) == 0
 
 
-def test_fresh_programs_have_as_many_errors_as_asked_for_and_as_many_of_them_crash():
+def test_new_programs_have_the_expected_numbers_of_errors_and_crashes():
     asked, mean, crashes = 400, 3.0, 0.3
     backend = proposer(errors=mean, crashes=crashes)
     found = [errors_of(answer(backend, Move(GENERATE), seed)) for seed in range(asked)]
@@ -182,7 +182,7 @@ def test_fresh_programs_have_as_many_errors_as_asked_for_and_as_many_of_them_cra
     assert min(kinds.values()) > max(kinds.values()) / 2
 
 
-def test_a_fix_repairs_what_raised_with_its_chance():
+def test_fix_repairs_the_exception_with_its_probability():
     raising, silent = some("name"), some("constant", but=[some("name")])
     wrong, asked = ORIGINAL.write([raising, silent]), 600
     backend, move = proposer(fixes=0.6, improves=1), fix(wrong, raising.line + 1)
@@ -191,13 +191,13 @@ def test_a_fix_repairs_what_raised_with_its_chance():
     assert_share(answers.count(frozenset([silent])), asked, 0.6)
 
 
-def test_a_fix_repairs_bad_syntax_wherever_it_was_noticed():
+def test_fix_repairs_syntax_errors_in_any_line():
     syntax, name = some("syntax"), some("name", but=[some("syntax")])
     wrong = ORIGINAL.write([syntax, name])
     assert errors_of(answer(proposer(fixes=1), fix(wrong, name.line + 1))) == {name}
 
 
-def test_a_fix_takes_a_misspelt_name_for_the_error_only_in_the_line_that_raised():
+def test_fix_repairs_a_misspelt_name_only_in_the_line_that_raised():
     name, silent = some("name"), some("constant", but=[some("name")])
     wrong = ORIGINAL.write([name, silent])
     assert name.line != silent.line
@@ -205,7 +205,7 @@ def test_a_fix_takes_a_misspelt_name_for_the_error_only_in_the_line_that_raised(
         assert errors_of(answer(proposer(fixes=1), fix(wrong, line))) == {name}
 
 
-def test_an_improvement_repairs_one_error_with_its_chance_and_any_of_them():
+def test_improvement_repairs_any_error_with_its_probability():
     present = [some("constant"), some("branch", but=[some("constant")])]
     wrong, asked = ORIGINAL.write(present), 600
     backend = proposer(improves=0.4, fixes=1)
@@ -217,7 +217,7 @@ def test_an_improvement_repairs_one_error_with_its_chance_and_any_of_them():
 
 
 @pytest.mark.parametrize("move", [improve, lambda program: fix(program, None)])
-def test_a_revision_breaks_something_else_with_its_chance(move):
+def test_revision_adds_an_error_with_its_probability(move):
     present, asked = some("constant"), 600
     wrong, broken = ORIGINAL.write([present]), 0
     backend = proposer(breaks=0.3, improves=1, fixes=1)
@@ -229,13 +229,13 @@ def test_a_revision_breaks_something_else_with_its_chance(move):
     assert_share(broken, asked, 0.3)
 
 
-def test_a_correct_program_stays_correct_unless_something_is_broken():
+def test_correct_program_stays_correct_without_new_errors():
     for seed in range(20):
         assert answer(proposer(improves=1), improve(CORRECT), seed) == CORRECT
         assert len(errors_of(answer(proposer(breaks=1), improve(CORRECT), seed))) == 1
 
 
-def test_a_prefix_is_kept_with_its_errors_and_what_follows_is_drawn_anew():
+def test_prefix_keeps_its_errors_and_following_lines_are_drawn_again():
     lines = 30
     parent = ORIGINAL.write(errors_around(lines))
     prefix = "".join(f"{line}\n" for line in parent.split("\n")[:lines])
@@ -259,7 +259,7 @@ def errors_around(line):
     ]
 
 
-def test_a_program_may_hold_fences_and_begin_with_blank_lines(tmp_path):
+def test_program_may_contain_fences_and_begin_with_blank_lines(tmp_path):
     text = '\n\n"""\n```python\nx = 1\n```\n"""\nclass Environment:\n    LIMIT = 1\n\n\n'
     file = tmp_path / "fences.py"
     file.write_text(text)
@@ -277,7 +277,7 @@ def test_a_program_may_hold_fences_and_begin_with_blank_lines(tmp_path):
         (b"x = 1", {"model": "openai/gpt-5"}, "uses no model: leave out --model"),
     ],
 )
-def test_what_cannot_be_worked_from_is_refused_in_one_line(tmp_path, content, options, message):
+def test_unusable_programs_are_rejected_in_one_line(tmp_path, content, options, message):
     file = tmp_path / "program.py"
     if content is not None:
         file.write_bytes(content)
@@ -286,7 +286,7 @@ def test_what_cannot_be_worked_from_is_refused_in_one_line(tmp_path, content, op
     assert "\n" not in str(refused.value)
 
 
-def test_a_program_of_another_origin_is_refused():
+def test_program_from_another_source_is_rejected():
     for move in (
         improve("class Environment:\n    pass\n"),
         improve(CORRECT.replace("9.8", "7.7")),
@@ -317,14 +317,14 @@ def measured(backend, move, *, seed=0):
     return GRADED.judge(answer[answer.index("```python\n") + 10 : -4]).normalised
 
 
-def test_measured_first_programs_are_right_as_often_as_was_counted():
+def test_measured_first_programs_are_right_with_the_measured_frequency():
     asked, backend = 400, proposer(chances="measured")
     scores = [measured(backend.of_system(n), Move(GENERATE), seed=n) for n in range(asked)]
     assert_share(sum(score == 1 for score in scores), asked, 18 / 20)
     assert min(scores) > 0.8
 
 
-def test_a_system_that_was_hard_once_is_hard_again():
+def test_hard_system_stays_hard():
     backend = proposer(chances="measured")
     hard = [measured(backend.of_system(n), Move(GENERATE)) < 1 for n in range(60)]
     again = [measured(backend.of_system(n), Move(GENERATE), seed=5) < 1 for n in range(60)]
@@ -340,7 +340,7 @@ def test_measured_blind_programs_are_guesses():
 
 
 @pytest.mark.parametrize(("errors", "exact"), [(9, 6 / 10), (4, 3 / 4), (1, 1 / 9)])
-def test_measured_improvements_help_as_often_as_was_counted(errors, exact):
+def test_measured_improvements_help_with_the_measured_frequency(errors, exact):
     backend, asked, present = proposer(chances="measured"), 300, set()
     for edit in ORIGINAL.edits[::5]:
         if len(present) < errors and not any(map(edit.overlaps, present)):
@@ -351,7 +351,7 @@ def test_measured_improvements_help_as_often_as_was_counted(errors, exact):
     assert_share(sum(score == 1 for score in scores), asked, exact)
 
 
-def test_measured_proposals_keep_the_lines_that_are_given():
+def test_measured_completions_keep_given_lines():
     parent = ORIGINAL.write(errors_around(30))
     prefix = "".join(f"{line}\n" for line in parent.split("\n")[:30])
     request = Request((), 0, Move(GENERATE, 0, parent, WRONG, prefix), GRADED)
@@ -359,7 +359,7 @@ def test_measured_proposals_keep_the_lines_that_are_given():
     assert program.startswith(prefix)
 
 
-def test_a_search_with_sure_repairs_ends_with_a_correct_program(tmp_path, sandbox):
+def test_search_with_certain_repairs_ends_with_a_correct_program(tmp_path, sandbox):
     file = tmp_path / "lake.py"
     file.write_text(LAKE)
     recorded = recordings.record("FrozenLake-v1", episodes=30, is_slippery=False)
@@ -376,7 +376,7 @@ def test_a_search_with_sure_repairs_ends_with_a_correct_program(tmp_path, sandbo
     assert other.nodes == one.nodes
 
 
-def test_a_curve_lies_within_its_band_and_what_is_sure_has_none():
+def test_curve_is_within_its_band_and_certain_results_have_none():
     rng = np.random.default_rng(0)
     scores = np.maximum.accumulate(rng.random((400, 5)), axis=1)
     mean, low, high = curve("a", scores, np.zeros(400)).scores
@@ -390,7 +390,7 @@ def test_a_curve_lies_within_its_band_and_what_is_sure_has_none():
     assert [float(band[-1]) for band in flat.solved] == pytest.approx([0.5, 0.5, 0.5])
 
 
-def test_an_interquartile_mean_is_moved_by_no_few_and_drawn_again_within_each_task() -> None:
+def test_interquartile_mean_resists_outliers_and_is_resampled_within_each_task() -> None:
     rng = np.random.default_rng(0)
     scores, strata = rng.normal(size=(80, 3)), np.arange(80) % 2
     scores[0] = 1e6
@@ -401,7 +401,7 @@ def test_an_interquartile_mean_is_moved_by_no_few_and_drawn_again_within_each_ta
     assert [float(each[0]) for each in flat] == pytest.approx([0.5] * 3)
 
 
-def test_returns_of_training_lie_between_random_play_and_an_oracle() -> None:
+def test_training_returns_are_between_random_play_and_an_oracle() -> None:
     runs = []
     for seed in range(4):
         random, *tests = (
@@ -415,7 +415,7 @@ def test_returns_of_training_lie_between_random_play_and_an_oracle() -> None:
     assert found.lines()[1] == "| dreamer | 200 | 1 | 1 to 1 | 4 |"
 
 
-def test_a_chart_is_a_picture_with_every_strategy_in_it():
+def test_chart_is_a_picture_with_every_strategy():
     lines = [curve(name, np.linspace(0.3, 0.9, 30)[None], np.zeros(1)) for name in ("a<b", "c")]
     root = ElementTree.fromstring(chart(lines, "simulated & not real"))
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
@@ -441,7 +441,7 @@ class Counted:
         return [0.5, number]
 
 
-def test_runs_that_were_kept_are_not_run_again(tmp_path):
+def test_stored_runs_are_not_repeated(tmp_path):
     file = tmp_path / "runs" / "laboratory.jsonl"
     first, second = Counted(), Counted()
     kept = Kept(file)
