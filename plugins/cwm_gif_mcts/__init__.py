@@ -7,11 +7,11 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_strategies() -> Mapping[str, str]:
-    """Offer the `gif-mcts` strategy."""
+    """Add the strategy `gif-mcts`."""
     return {"gif-mcts": "cwm_gif_mcts.strategy:GifMcts"}
 
 
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
-    """Search with it where no strategy is named."""
+    """Make it the default strategy."""
     return {"strategy": "gif-mcts"}

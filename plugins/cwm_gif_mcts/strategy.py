@@ -1,4 +1,4 @@
-"""GIF-MCTS as a strategy: where to descend, and what a completion teaches."""
+"""The strategy GIF-MCTS: the selection of nodes, and the updates after completions."""
 
 from array import array
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from pydantic import Field
 from cwm_cli.presets import FROM_PRESET, PUBLISHED_ASKING
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy, Verdict
 from cwm_gif_mcts.tree import (
-    SMALLEST,
+    MIN_WEIGHT,
     ActionEstimate,
     Branch,
     RunningMean,
@@ -39,10 +39,10 @@ WORSE, REPEATED, IMPROVED = "worse", "repeated", "improved"
 
 
 Option = tuple[float, str | None, int, int]
-"""What selection may do at a node, by its upper confidence bound.
+"""An option of selection at a node, with its upper confidence bound.
 
-Either an action, or one of the open children from a start to an end, which are worth the same.
-A plain tuple, since millions are made.
+Either an action, or one of the open children from a start to an end, which have the same value. It
+is a plain tuple, because millions are created.
 """
 
 
@@ -50,15 +50,18 @@ A plain tuple, since millions are made.
 class GifMcts(Strategy):
     """Searches by generate, improve and fix (Dainese et al., 2024), in whole programs or prefixes.
 
-    By default programs stay whole, and what is chosen is what may bring most (`WholePrograms`).
+    By default programs stay whole, and the next node is chosen by expected gain (`WholePrograms`).
     As published (`preset=paper`, or `selection=mean` alone) it is a tree of program prefixes.
-    What the paper leaves open of that is settled as follows. Fix is the only action
-    where it is offered, so its value is not estimated. A program that raised
-    is fixed however short it is; only one that runs ends its branch when it
-    has too few new lines. Such an end is worth 0 itself and gives its score to
-    the nodes above it, but a chain of fixes that it solves takes the score. A
-    program without new nodes below it is closed: selection passes it by. Where
-    nothing is left to find, the root offers generate again.
+    Choices that the paper leaves open:
+
+    - Fix is the only action where it is offered, so its value is not estimated.
+    - A program that raised an exception is fixed even if it is short. Only a running program ends
+        its
+      branch when it has too few new lines. The end of a branch has value 0 itself and passes its
+          score
+      to the nodes above, but a chain of fixes that it solves takes the score.
+    - A program without new nodes below it is closed, and selection skips it.
+    - If the tree is exhausted, the root offers generate again.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -122,7 +125,7 @@ class GifMcts(Strategy):
     _estimates: dict[str, ActionEstimate] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Start with a root that was visited once."""
+        """Create the root with one visit."""
         super().__post_init__()
         switches = {GENERATE: self.generate, IMPROVE: self.improve}
         self._actions = tuple(action for action, allowed in switches.items() if allowed)
@@ -144,11 +147,11 @@ class GifMcts(Strategy):
 
     @property
     def repeats(self) -> bool:
-        """Whether the same prompt is sent again, as published."""
+        """Whether the same prompt may be sent again, as published."""
         return self.preset == "paper"
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Descend to the action with the highest bounds on the way; ties are drawn."""
+        """Follow the highest upper confidence bounds down to an action; draw among ties."""
         if self._programs is not None:
             return self._programs.select(rng, pending)
         tree = self._anticipated(pending)
@@ -160,7 +163,7 @@ class GifMcts(Strategy):
             branch = tree[branch.open[child][2]]
 
     def update(self, node: Node) -> None:
-        """Learn from an evaluated node."""
+        """Update the tree with an evaluated node."""
         if self._programs is not None:
             self._programs.update(node)
             return
@@ -179,7 +182,7 @@ class GifMcts(Strategy):
         self._offer_at_root(self._tree[ROOT])
 
     def state(self, node: int) -> str:
-        """Say whether a program awaits its fix, or is not continued."""
+        """Return the node's status label, e.g. "fix pending", or why it is not continued."""
         if self._programs is not None:
             return self._programs.state(node)
         branch = self._tree[node]
@@ -188,9 +191,9 @@ class GifMcts(Strategy):
         return "fix pending" if FIX in branch.offers else ""
 
     def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
-        """Make a branch of a node, visited once, by the step that wrote it."""
+        """Create the branch of a node with one visit, by the action of its move."""
         length, known, action = _line_count(node.program), parent.lines, node.action
-        if not node.asked:  # where it stands says what it is most like
+        if not node.asked:  # a node without a completion counts as the action of its place
             action = GENERATE if node.parent == ROOT else IMPROVE
         if self.empty_line:
             known = max(1, known) + 1  # the root counts as a line, too
@@ -208,7 +211,7 @@ class GifMcts(Strategy):
         return branch
 
     def _settle(self, branch: Branch, parent: Branch, score: float, *, solved: bool) -> None:
-        """Value the programs that a fix came from by how the fix fared.
+        """Set the values of the programs before a fix by its result.
 
         From now on selection passes through them to the fix, if it is open.
         """
@@ -220,7 +223,7 @@ class GifMcts(Strategy):
             revalue(self._tree, above, visits=above.visits, value=value)
 
     def _back_up(self, branch: Branch, parent: Branch, score: float, *, solved: bool) -> None:
-        """Count the step in the branches above; one that raised leaves their values alone."""
+        """Add a visit to the branches above; a program that raised does not change their values."""
         value = score if branch.terminal else self.discount * score
         for above in path(self._tree, parent):
             mean = above.value + (value - above.value) / (above.visits + 1)
@@ -229,11 +232,11 @@ class GifMcts(Strategy):
             value *= self.discount
 
     def _offer_at_root(self, root: Branch) -> None:
-        """Let the root offer what it may: without `generate` only where nothing else is left."""
+        """Set the offers of the root; without `generate`, only if the tree is exhausted."""
         root.offers = (GENERATE,) if self.generate or not root.open else ()
 
     def _anticipated(self, pending: Sequence[Move]) -> Tree:
-        """Return the tree in which every move in flight counts as a visit of value 0."""
+        """Return the tree with an additional visit of value 0 for each move in flight."""
         if not pending:
             return self._tree
         parents = [self._tree[move.parent] for move in pending]
@@ -251,7 +254,7 @@ class GifMcts(Strategy):
         return tree
 
     def _draw(self, branch: Branch, rng: np.random.Generator) -> tuple[str | None, int]:
-        """Return an action or an open child of the highest bound, any of them with equal chance."""
+        """Draw an action or an open child with the highest bound; ties have equal probability."""
         best, ties = -inf, list[Option]()
         for option in self._options(branch):
             if option[0] > best:
@@ -278,7 +281,7 @@ class GifMcts(Strategy):
             yield value + explore * sqrt(spread / (visits + epsilon)), None, start, end
 
     def _move(self, branch: Branch, action: str) -> Move:
-        """Say what is asked of the language model."""
+        """Return the move of an action at a node."""
         if branch.id == ROOT:
             return Move(action)
         node = self._nodes[branch.id]
@@ -289,16 +292,16 @@ class GifMcts(Strategy):
 
     @property
     def _max_fixes(self) -> int:
-        """How many fixes a program that raised is given."""
+        """The number of fixes for a program that raised an exception."""
         return self.fixes if self.fix else 0
 
     def _bug_value(self, fixes: int) -> float:
-        """Value a program that raised by the fixes it has left."""
+        """Return the value of a program that raised, by its remaining fixes."""
         return HIGHEST_BUG_VALUE * fixes / self._max_fixes if self._max_fixes else 0.0
 
 
 def _line_count(program: str) -> int:
-    """Return the number of lines of a program that ends with a line end, or with none."""
+    """Return the number of lines of a program, with or without a final line end."""
     return program.rstrip("\n").count("\n") + 1 if program else 0
 
 
@@ -306,15 +309,15 @@ def _line_count(program: str) -> int:
 class WholePrograms:
     """Whole programs, and the choice of the next one to improve (`selection=gain`).
 
-    A tree of prefixes discards lines of a program that is right except for one term. Here a
-    program is improved as a whole or left alone. The value of a completion is the share of the
-    missing score that it gained. Guesses at the level of the baseline thus gain nothing, and an
-    improvement is never expected to score less than its program.
+    A tree of prefixes discards lines of a program that is right except for one term. Here a program
+    is improved as a whole or not at all. The value of a completion is the share of the missing
+    score that it gained. So guesses at the level of the baseline gain 0, and an improvement is
+    never expected to score less than its program.
 
     The bound of a program of value v is v + (1 - v) (h + bonus), where h is the share of the
     missing score that improvements gained, of this program and of all. The bound of a new program
     has the best value as v, and as h the share that programs from scratch gained after the first. A
-    program that is worse than its parent is left alone, and so is one that a refiner improved.
+    program that is worse than its parent is not improved, nor is one that a refiner has improved.
     """
 
     improved: RunningMean
@@ -338,15 +341,17 @@ class WholePrograms:
     _open: "array[int]" = field(default_factory=lambda: array("b"))
 
     def __post_init__(self) -> None:
-        """Set the weight of the gains of all programs to that of the prior, and at least 1."""
+        """Give the gains of all programs the weight of the prior, at least 1."""
         self._prior = max(self.improved.number, 1)
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Return the move of the highest bound; near ties go to the smallest error."""
+        """Return the move with the highest bound; among near ties, the smallest error wins."""
         spread = log(1 + self._asked + len(pending))
         bounds = self._bounds(pending, spread)
         highest = float(bounds.max(initial=-inf))
-        if highest == -inf or (self.generate and self._anew(pending, spread) > highest):
+        if highest == -inf or (
+            self.generate and self._bound_from_scratch(pending, spread) > highest
+        ):
             return Move(GENERATE)
         near = np.flatnonzero(bounds >= highest - NEAR)
         order = np.stack([np.array(self._errors)[near], -bounds[near]])
@@ -361,7 +366,7 @@ class WholePrograms:
         value = 0.0 if verdict.is_bug else verdict.normalised
         if node.asked:
             self._learn(node, value)
-        state = self._standing(node, origin)
+        state = self._status(node, origin)
         if origin is not None and not (node.asked or state):
             self._close(origin.id, IMPROVED)
         if node.parent != ROOT and self._nodes[node.parent].verdict.is_bug:
@@ -400,7 +405,7 @@ class WholePrograms:
         bounds[runs] += (1 - values[runs]) * (shares + bonus)[runs]
         return np.where(is_open & (self.improve | ~runs), bounds, -inf)
 
-    def _anew(self, pending: Sequence[Move], spread: float) -> float:
+    def _bound_from_scratch(self, pending: Sequence[Move], spread: float) -> float:
         """Return the bound of another program from scratch."""
         share = self.generated
         for move in pending:
@@ -414,28 +419,28 @@ class WholePrograms:
         self._asked += 1
         if node.action == IMPROVE:
             before = self._nodes[node.parent].verdict.normalised
-            gain = max(0.0, value - before) / max(1 - before, SMALLEST)
+            gain = max(0.0, value - before) / max(1 - before, MIN_WEIGHT)
             self.improved = self.improved.plus(gain)
             self._tries[node.parent] += 1
             self._gains[node.parent] += gain
         elif node.action == GENERATE and self.best is not None:
-            gain = max(0.0, value - self.best) / max(1 - self.best, SMALLEST)
+            gain = max(0.0, value - self.best) / max(1 - self.best, MIN_WEIGHT)
             self.generated = self.generated.plus(gain)
 
-    def _standing(self, node: Node, origin: Node | None) -> str:
-        """Return why a program that runs is not improved further, if it is not."""
+    def _status(self, node: Node, origin: Node | None) -> str:
+        """Return why a running program is not improved further, "" if it is."""
         if node.program in self._texts:
             return REPEATED
         return WORSE if origin is not None and is_worse(node.verdict, origin.verdict) else ""
 
     def _origin(self, number: int) -> Node | None:
-        """Return the program that a node was meant to improve, None without one that runs."""
+        """Return the running program that a node was meant to improve, None if there is none."""
         while number != ROOT and self._nodes[number].verdict.is_bug:
             number = self._nodes[number].parent
         return None if number == ROOT else self._nodes[number]
 
     def _fixes_left(self, node: Node) -> int:
-        """Return how often a program that raised may still be fixed."""
+        """Return the number of fixes left for a program that raised an exception."""
         return self._fixes[node.parent] - 1 if node.action == FIX else self.fixes
 
     def _bug_value(self, fixes: int) -> float:
@@ -443,13 +448,13 @@ class WholePrograms:
         return inf if fixes == self.fixes else HIGHEST_BUG_VALUE * fixes / self.fixes
 
     def _close(self, number: int, state: str) -> None:
-        """Leave a program alone from now on."""
+        """Exclude a program from selection."""
         self._open[number] = 0
         self._states[number] = state
 
 
 def is_worse(one: Verdict, other: Verdict) -> bool:
-    """Whether a program is worse than another: by its error where the scores are nearly equal."""
+    """Return whether a program is worse, by its error if the scores are almost equal."""
     less = other.normalised - one.normalised
     if abs(less) <= NEAR and one.error is not None and other.error is not None:
         return one.error > other.error
@@ -457,5 +462,5 @@ def is_worse(one: Verdict, other: Verdict) -> bool:
 
 
 def _error(verdict: Verdict) -> float:
-    """Return the error of a verdict, the largest where there is none."""
+    """Return the error of a verdict, infinity if there is none."""
     return inf if verdict.error is None else verdict.error

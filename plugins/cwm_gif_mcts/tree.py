@@ -1,4 +1,4 @@
-"""The tree of GIF-MCTS: what each node is worth, what it still offers, and what that may bring."""
+"""The tree of GIF-MCTS: values, untried actions, and estimates of their values."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 from cwm_cli.search.contracts import FIX, GENERATE
 
-SMALLEST = 1e-9
-"""Weights that add up to less cannot be divided by."""
+MIN_WEIGHT = 1e-9
+"""Smaller sums of weights are treated as zero, to avoid division by them."""
 
 
 class RunningMean(NamedTuple):
@@ -18,12 +18,12 @@ class RunningMean(NamedTuple):
     mean: float = 0.0
 
     def plus(self, value: float) -> "RunningMean":
-        """Return the mean with another value taken in."""
+        """Return the mean with an additional value."""
         number = self.number + 1
         return RunningMean(number, self.mean + (value - self.mean) / number)
 
     def changed(self, old: float, new: float) -> "RunningMean":
-        """Return the mean with one of its values changed."""
+        """Return the mean after one of its values has changed."""
         return RunningMean(self.number, self.mean + (new - old) / self.number)
 
 
@@ -32,10 +32,10 @@ NOTHING = RunningMean()
 
 @dataclass(slots=True)
 class ActionEstimate:
-    """The expected value of one action: what it was worth everywhere, mixed with here.
+    """The expected value of one action: a mix of its means in the whole tree and at a node.
 
-    The weights of the mix are learned by gradient descent on the squared error
-    of each estimate. They may leave [0, 1]; whoever uses an estimate clips it.
+    The weights of the mix are learned by gradient descent on the squared error of each estimate.
+    They may leave [0, 1]; the caller clips an estimate.
     """
 
     everywhere: RunningMean
@@ -45,19 +45,19 @@ class ActionEstimate:
     def mix(self, here: RunningMean) -> float:
         """Return the estimate at a node whose children by this action have the mean `here`."""
         total = self.weight_everywhere + self.weight_here
-        if not here.number or abs(total) < SMALLEST:
+        if not here.number or abs(total) < MIN_WEIGHT:
             return self.everywhere.mean
         return (
             self.weight_everywhere * self.everywhere.mean + self.weight_here * here.mean
         ) / total
 
     def learn(self, here: RunningMean, value: float) -> None:
-        """Learn that the action was worth `value` at that node, before it counts in the means.
+        """Learn from a new value of the action at a node, before the value counts in the means.
 
         Without children the estimate does not depend on the weights.
         """
         total = self.weight_everywhere + self.weight_here
-        if here.number and abs(total) >= SMALLEST:
+        if here.number and abs(total) >= MIN_WEIGHT:
             estimate = self.mix(here)
             step = 2 * (estimate - value) / total / (1 + self.everywhere.number)
             self.weight_everywhere -= step * (self.everywhere.mean - estimate)
@@ -66,21 +66,21 @@ class ActionEstimate:
 
 
 Entry = tuple[int, float, int]
-"""A child that can be selected: visits, value, id. Sorted, the best of equally visited ones
-comes last. Plain tuples, here and below, since millions are made."""
+"""A selectable child: visits, value, id. In sorted order, the best of equally visited children is
+last. Plain tuples, here and below, because millions are created."""
 
 Group = tuple[int, float, int, int]
-"""The best of the equally visited children: visits, value, and their positions in `Branch.open`
-from a start to an end."""
+"""The best of equally visited children: visits, value, and their start and end positions in
+`Branch.open`."""
 
 
 @dataclass(slots=True)
 class Branch:
     """A node of the tree: `lines` of its program are fixed, `value` is a mean over `visits`.
 
-    `offers` are the actions not tried yet, `fixes` the fixes left for a program
-    that raised. A branch is closed when it offers nothing and no child is open.
-    For each action there is the mean value of the children that it led to.
+    `offers` are the untried actions, `fixes` the remaining fixes of a program that raised an
+    exception. A branch is closed if it offers nothing and has no open child. Each action has the
+    mean value of the children that it led to.
     """
 
     id: int
@@ -99,12 +99,12 @@ class Branch:
 
     @property
     def closed(self) -> bool:
-        """Whether selection has nothing to find here."""
+        """Whether selection has no option here."""
         return not self.offers and not self.open
 
     @property
     def entry(self) -> Entry:
-        """How the parent lists this branch."""
+        """The entry of this branch in its parent."""
         return self.visits, self.value, self.id
 
     def mean(self, action: str) -> RunningMean:
@@ -115,8 +115,8 @@ class Branch:
     def groups(self) -> Iterator[Group]:
         """Yield the best children of every number of visits.
 
-        Children visited equally often have the same exploration bonus, so only
-        the best of them matter: there are at most sqrt(2 * visits) groups.
+        Equally visited children have the same exploration bonus, so only the best ones matter:
+        there are at most sqrt(2 * visits) groups.
         """
         children = self.open
         end = len(children)
@@ -127,7 +127,7 @@ class Branch:
             end = bisect_left(children, (visits,), 0, start)
 
     def copy(self) -> Self:
-        """Return a branch that can be changed without changing this one."""
+        """Return an independent copy."""
         return replace(self, open=list(self.open))
 
 
@@ -135,7 +135,7 @@ Tree = Mapping[int, Branch]
 
 
 def path(tree: Tree, branch: Branch) -> Iterator[Branch]:
-    """Yield a branch and those above it, up to the root."""
+    """Yield a branch and its ancestors up to the root."""
     yield branch
     while branch.parent is not None:
         branch = tree[branch.parent]
@@ -143,7 +143,7 @@ def path(tree: Tree, branch: Branch) -> Iterator[Branch]:
 
 
 def chain(tree: Tree, branch: Branch) -> Iterator[Branch]:
-    """Yield a program that raised and those it was fixed from, up to one that is no fix."""
+    """Yield a program that raised and its predecessors, up to the first that is not a fix."""
     for above in path(tree, branch):
         yield above
         if above.action != FIX:
@@ -159,7 +159,7 @@ def attach(tree: Tree, branch: Branch) -> None:
 
 
 def revalue(tree: Tree, branch: Branch, *, visits: int, value: float) -> None:
-    """Change what a branch is worth, and what its parent knows of that."""
+    """Change the value of a branch, and update its parent."""
     if branch.parent is not None:
         parent = tree[branch.parent]
         _unlist(parent, branch)
@@ -171,7 +171,7 @@ def revalue(tree: Tree, branch: Branch, *, visits: int, value: float) -> None:
 
 
 def withdraw(tree: Tree, branch: Branch) -> None:
-    """Let selection no longer reach branches that are closed, from this one upwards."""
+    """Remove closed branches from selection, from this one upwards."""
     for above in path(tree, branch):
         if not above.closed or above.parent is None:
             return
@@ -179,7 +179,7 @@ def withdraw(tree: Tree, branch: Branch) -> None:
 
 
 def _unlist(parent: Branch, child: Branch) -> None:
-    """Take a child out of the open ones, if it is there."""
+    """Remove a child from the open children, if it is there."""
     entry = child.entry
     position = bisect_left(parent.open, entry)
     if position < len(parent.open) and parent.open[position] == entry:

@@ -21,18 +21,18 @@ def grown(**options):
     return Grown(GifMcts(**options))
 
 
-def test_a_search_begins_with_a_whole_program():
+def test_search_begins_with_a_whole_program():
     assert grown().move() == Move(GENERATE)
 
 
-def test_a_guess_at_the_floor_is_improved_and_not_guessed_again():
+def test_guess_at_the_floor_is_improved_instead_of_another_guess():
     tree = grown()
     tree.add(GENERATE, FLOOR, floor=FLOOR)
     assert tree.moves() == {(IMPROVE, 0)}
 
 
 @pytest.mark.parametrize("score", [0.3, 0.7, 0.978, 0.9996])
-def test_a_program_that_runs_is_never_begun_anew_from_its_first_lines(score):
+def test_running_program_is_never_restarted_from_its_first_lines(score):
     tree = grown()
     tree.add(GENERATE, score)
     for _ in range(12):
@@ -42,14 +42,14 @@ def test_a_program_that_runs_is_never_begun_anew_from_its_first_lines(score):
         tree.add(move.action, score, move.parent)
 
 
-def test_a_nearly_right_program_is_improved_whatever_worse_ones_there_are():
+def test_almost_right_program_is_improved_despite_worse_ones():
     tree = grown()
     for score in (0.4, 0.978, 0.6, 0.97):
         tree.add(GENERATE, score, floor=FLOOR)
     assert tree.moves() == {(IMPROVE, 1)}
 
 
-def test_improving_is_expected_to_bring_at_least_what_the_program_has():
+def test_improvement_is_expected_to_score_at_least_as_its_program():
     tree = grown()
     tree.add(GENERATE, 0.9)
     for _ in range(8):
@@ -57,7 +57,7 @@ def test_improving_is_expected_to_bring_at_least_what_the_program_has():
         assert tree.strategy._programs._bounds([], 1.0)[0] >= 0.9
 
 
-def test_the_bounds_are_those_of_the_formula():
+def test_bounds_follow_the_formula():
     # Improvements closed shares of 0.5 and 0 of the missing score, so h = (2 * 0.55 + 0.5) / 4.
     tree = grown(exploration=0.3, epsilon=0.5)
     tree.add(GENERATE, 0.6)
@@ -72,7 +72,7 @@ def test_the_bounds_are_those_of_the_formula():
     assert tree.strategy.state(2) == "worse"
 
 
-def test_where_improving_brings_nothing_another_program_is_begun():
+def test_new_program_is_generated_if_improvements_gain_nothing():
     tree, actions = grown(), []
     tree.add(GENERATE, 0.5)
     for _ in range(8):
@@ -83,7 +83,7 @@ def test_where_improving_brings_nothing_another_program_is_begun():
     assert GENERATE in actions
 
 
-def test_programs_of_nearly_the_same_score_are_ranked_by_how_far_their_numbers_are_off():
+def test_programs_of_almost_equal_score_are_ranked_by_error():
     tree = grown()
     for score, error in ((0.340, 0.2), (0.335, -3.0), (0.345, None)):
         tree.add(GENERATE, score, error=error)
@@ -94,14 +94,14 @@ def test_programs_of_nearly_the_same_score_are_ranked_by_how_far_their_numbers_a
     assert far.moves() == {(IMPROVE, 0)}
 
 
-def test_equal_programs_are_drawn():
+def test_ties_of_programs_are_drawn():
     tree = grown()
     for _ in range(3):
         tree.add(GENERATE, 0.5, error=-1.0)
     assert tree.moves() == {(IMPROVE, 0), (IMPROVE, 1), (IMPROVE, 2)}
 
 
-def test_the_same_program_again_is_not_gone_on_with():
+def test_repeated_program_is_not_improved_again():
     tree = grown()
     tree.add(GENERATE, 0.5, name="x")
     tree.add(IMPROVE, 0.5, parent=0, name="x")
@@ -110,7 +110,7 @@ def test_the_same_program_again_is_not_gone_on_with():
 
 
 @pytest.mark.parametrize("action", ["calibrate", "patch", "join"])
-def test_what_was_bettered_without_a_question_is_not_asked_about_any_more(action):
+def test_program_improved_by_a_refiner_is_not_improved_again(action):
     tree = grown()
     tree.add(GENERATE, 0.5)
     estimates = tree.strategy._programs.improved, tree.strategy._programs.generated
@@ -120,7 +120,7 @@ def test_what_was_bettered_without_a_question_is_not_asked_about_any_more(action
     assert (tree.strategy._programs.improved, tree.strategy._programs.generated) == estimates
 
 
-def test_a_search_that_begins_with_a_program_improves_it():
+def test_search_with_initial_program_improves_it():
     tree = grown()
     tree.add(START, 0.852, asked=False, floor=FLOOR)
     assert tree.moves() == {(IMPROVE, 0)}
@@ -129,7 +129,7 @@ def test_a_search_that_begins_with_a_program_improves_it():
     assert raised.moves() == {(FIX, 0)}
 
 
-def test_a_tree_of_prefixes_takes_nodes_that_nobody_was_asked_for():
+def test_prefix_tree_accepts_nodes_without_completion():
     tree = Grown(GifMcts(preset="paper"))
     tree.add(START, 0.6, asked=False)
     tree.add("calibrate", 0.9, parent=0, asked=False)
@@ -138,7 +138,7 @@ def test_a_tree_of_prefixes_takes_nodes_that_nobody_was_asked_for():
 
 
 @pytest.mark.parametrize("score", [0.0, 0.7, 0.9996])
-def test_a_program_that_raised_is_fixed_first_and_given_up_in_the_end(score):
+def test_program_that_raised_is_fixed_first_and_finally_given_up(score):
     tree = grown()
     tree.add(GENERATE, score, error=-4.0)
     tree.add(IMPROVE, None, parent=0)
@@ -150,7 +150,7 @@ def test_a_program_that_raised_is_fixed_first_and_given_up_in_the_end(score):
     assert tree.moves() == {(IMPROVE, 0)}
 
 
-def test_a_fix_that_runs_is_compared_with_what_was_to_be_bettered():
+def test_fix_that_runs_is_compared_with_the_improved_program():
     tree = grown()
     tree.add(GENERATE, 0.7)
     tree.add(IMPROVE, None, parent=0)
@@ -159,7 +159,7 @@ def test_a_fix_that_runs_is_compared_with_what_was_to_be_bettered():
     assert tree.moves() == {(IMPROVE, 0)}
 
 
-def test_moves_in_flight_spread_over_what_there_is():
+def test_moves_in_flight_spread_over_programs():
     tree, flights = grown(), []
     for score in (0.70, 0.71, 0.72):
         tree.add(GENERATE, score)
@@ -170,7 +170,7 @@ def test_moves_in_flight_spread_over_what_there_is():
     assert {flight.parent for flight in flights[1:4]} == {0, 1, 2}
 
 
-def test_the_ablations_leave_out_what_they_say():
+def test_ablations_leave_out_what_they_say():
     once = grown(generate=False)
     assert once.moves() == {(GENERATE, ROOT)}
     once.add(GENERATE, 0.1)
@@ -185,12 +185,12 @@ def test_the_ablations_leave_out_what_they_say():
     assert given_up.moves() == {(GENERATE, ROOT)}
 
 
-def test_only_what_is_published_asks_the_same_again():
+def test_only_published_preset_repeats_a_prompt():
     assert GifMcts(preset="paper").repeats
     assert not GifMcts().repeats
 
 
-def test_a_verdict_that_raised_in_part_counts_as_nothing():
+def test_verdict_that_raised_in_part_counts_as_zero():
     tree, partly = grown(), grown()
     for one in (tree, partly):
         one.add(GENERATE, 0.2)

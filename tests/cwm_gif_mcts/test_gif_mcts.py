@@ -14,11 +14,11 @@ from gif_mcts_reference import Reference
 from gif_mcts_trees import BUG, Grown, published
 
 
-def test_a_search_begins_by_generating_a_whole_program():
+def test_search_begins_by_generating_a_whole_program():
     assert Grown().move() == Move(GENERATE)
 
 
-def test_a_good_program_is_improved_first():
+def test_good_program_is_improved_first():
     # At the root ln N = ln 2, and both bonuses are 0.1 * sqrt(ln 2 / 2) = 0.059.
     # U(node 0) = 0.6 + 0.059; U(generate) = (v_G + v_L) / 2 + 0.059 with v_G = (2 * 0.5 + 0.6) / 3
     # = 0.533 and v_L = 0.6: 0.567 + 0.059. At node 0, ln 1 = 0: generate 0.533, improve 0.55.
@@ -27,14 +27,14 @@ def test_a_good_program_is_improved_first():
     assert tree.moves() == {(IMPROVE, 0)}
 
 
-def test_a_program_of_which_more_is_known_than_of_improve_is_continued():
+def test_child_with_higher_bound_than_improve_is_continued():
     # v_G(generate) = (2 * 0.5 + 0.9) / 3 = 0.633 at node 0, against 0.55 for improve.
     tree = Grown()
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(GENERATE, 0)}
 
 
-def test_after_a_poor_program_another_is_generated():
+def test_another_program_is_generated_after_a_poor_one():
     # U(node 0) = 0.4 + 0.059; v_G = (1 + 0.4) / 3 = 0.467, U(generate) = (0.467 + 0.4) / 2 + 0.059.
     tree = Grown()
     tree.add(GENERATE, 0.4)
@@ -59,7 +59,7 @@ def test_equal_generators_choose_equally():
     assert all(tree.move() == tree.move() for _ in range(20))
 
 
-def test_exploration_prefers_what_was_tried_less():
+def test_exploration_prefers_options_with_fewer_visits():
     # Node 0 has V = (0.8 + 0.8 + 0.8) / 3 = 0.8 at N = 3, node 1 has V = 0.76 at N = 1, root N = 5.
     # c = 0.1: U(0) = 0.8 + 0.1 * sqrt(1.609 / 4) = 0.863, U(1) = 0.76 + 0.090 = 0.850.
     # c = 1.0: U(0) = 0.8 + 0.634 = 1.434, U(1) = 0.76 + 0.897 = 1.657; U(generate) is about
@@ -84,7 +84,7 @@ def test_values_are_discounted_on_the_way_up():
     assert {parent for _, parent in tree.moves()} == {1}
 
 
-def test_every_node_that_runs_offers_both_actions_again():
+def test_every_running_node_offers_both_actions_again():
     tree = Grown()
     tree.add(GENERATE, 0.9)
     for _ in range(4):
@@ -110,14 +110,14 @@ def test_weights_follow_the_gradient_of_the_squared_error():
     assert estimate.weight_here == pytest.approx(0.515 - 1.264667 / 4 * (0.6 - 0.632333))
 
 
-def test_weights_stay_while_nothing_is_known_of_the_node():
+def test_weights_do_not_change_without_values_at_the_node():
     estimate = ActionEstimate(RunningMean(2, 0.5))
     estimate.learn(RunningMean(), 1.0)
     assert (estimate.weight_everywhere, estimate.weight_here) == (0.5, 0.5)
     assert estimate.mix(RunningMean()) == pytest.approx(2 / 3)
 
 
-def test_a_program_that_raised_is_fixed_next():
+def test_program_that_raised_is_fixed_next():
     # V(node 0) = 0.99 for all fixes left, U(generate) = ((1 + 0) / 3 + 0.99) / 2 + 0.059.
     tree = Grown()
     tree.add(GENERATE, None)
@@ -126,7 +126,7 @@ def test_a_program_that_raised_is_fixed_next():
     assert move == Move(FIX, 0, tree.nodes[0].program, BUG, prefix="")
 
 
-def test_each_failed_fix_lowers_what_the_chain_is_worth():
+def test_each_failed_fix_lowers_the_value_of_the_chain():
     # 2 left: U(0) = 0.66 + 0.1 * sqrt(ln 3 / 3) = 0.721, U(generate) = (0.333 + 0.66) / 2 + 0.074.
     tree = Grown()
     tree.add(GENERATE, None)
@@ -139,7 +139,7 @@ def test_each_failed_fix_lowers_what_the_chain_is_worth():
 
 
 @pytest.mark.parametrize("fixes", [1, 3, 7])
-def test_a_chain_whose_fixes_are_spent_is_given_up(fixes):
+def test_chain_without_fixes_left_is_given_up(fixes):
     tree = Grown(published(fixes=fixes, exploration=10.0))
     tree.add(GENERATE, None)
     for parent in range(fixes):
@@ -149,7 +149,7 @@ def test_a_chain_whose_fixes_are_spent_is_given_up(fixes):
     assert tree.moves() == {(GENERATE, ROOT)}
 
 
-def test_a_chain_that_was_given_up_is_worth_nothing():
+def test_given_up_chain_has_value_zero():
     # v_G = (2 * 0.5 + 0 + 0.3) / 4 = 0.325, v_L = (0 + 0.3) / 2: U(generate) at the root is about
     # 0.24 + 0.1 * sqrt(ln 6 / 3) = 0.31 and U(node 4) = 0.3 + 0.1 * sqrt(ln 6 / 2) = 0.39; were the
     # chain still worth 0.33 or more, v_L would be too, and U(generate) at least 0.39.
@@ -162,7 +162,7 @@ def test_a_chain_that_was_given_up_is_worth_nothing():
 
 
 @pytest.mark.parametrize("failed", [0, 1, 2])
-def test_a_chain_that_a_fix_solves_takes_the_value_of_the_solution(failed):
+def test_solved_chain_takes_the_value_of_the_solution(failed):
     # The chain is worth 0.8, as its solution; at the solution generate has v_G = 1 / 3 and
     # improve 0.55. Lines are fixed along the chain, two per node.
     tree = Grown()
@@ -178,7 +178,7 @@ def test_a_chain_that_a_fix_solves_takes_the_value_of_the_solution(failed):
     assert {parent for _, parent in tree.moves()} == {solution}
 
 
-def test_a_bug_below_a_solved_chain_begins_a_chain_of_its_own():
+def test_bug_below_a_solved_chain_begins_a_new_chain():
     tree = Grown(published(fixes=1))
     tree.add(GENERATE, None)
     tree.add(FIX, 0.9, parent=0)
@@ -189,7 +189,7 @@ def test_a_bug_below_a_solved_chain_begins_a_chain_of_its_own():
     assert {parent for _, parent in tree.moves()} == {1}
 
 
-def test_a_bug_leaves_the_means_above_it_alone():
+def test_bug_does_not_change_the_means_above_it():
     # Node 0 keeps V = 0.6 at N = 2: U(0) = 0.6 + 0.1 * sqrt(ln 3 / 3) = 0.660 and
     # U(generate) = (0.533 + 0.6) / 2 + 0.1 * sqrt(ln 3 / 2) = 0.641. With 0.6 / 2 it would lose.
     tree = Grown()
@@ -198,7 +198,7 @@ def test_a_bug_leaves_the_means_above_it_alone():
     assert tree.moves() == {(FIX, 1)}
 
 
-def test_two_more_lines_are_fixed_at_every_level():
+def test_every_level_fixes_two_more_lines():
     tree = Grown(published(improve=False))
     parent = ROOT
     for level in range(3):
@@ -208,7 +208,7 @@ def test_two_more_lines_are_fixed_at_every_level():
         assert move == Move(GENERATE, parent, tree.nodes[-1].program, move.verdict, move.prefix)
 
 
-def test_as_published_an_empty_line_counts_at_every_level():
+def test_published_preset_counts_an_empty_line_at_every_level():
     tree, parent, kept = Grown(published(preset="paper", improve=False)), ROOT, []
     for _ in range(4):
         parent = tree.add(GENERATE, 0.9, parent=parent, lines=20)
@@ -220,7 +220,7 @@ def test_as_published_an_empty_line_counts_at_every_level():
     assert [tree.strategy.state(end) for end in at_root] == ["terminal", ""]
 
 
-def test_improve_and_fix_are_not_bound_to_the_prefix():
+def test_improve_and_fix_may_change_the_prefix():
     tree = Grown(published(lines=5))
     tree.add(GENERATE, 0.6)
     assert tree.move().prefix == ""
@@ -230,7 +230,7 @@ def test_improve_and_fix_are_not_bound_to_the_prefix():
 
 
 @pytest.mark.parametrize(("lines", "state"), [(1, "terminal"), (3, "terminal"), (4, "")])
-def test_a_program_with_too_few_new_lines_ends_its_branch(lines, state):
+def test_program_with_too_few_new_lines_ends_its_branch(lines, state):
     tree = Grown()
     tree.add(GENERATE, 0.9)
     child = tree.add(IMPROVE, 0.9, parent=0, lines=lines)
@@ -238,7 +238,7 @@ def test_a_program_with_too_few_new_lines_ends_its_branch(lines, state):
     assert any(parent == child for _, parent in tree.moves()) == (state == "")
 
 
-def test_the_end_of_a_branch_gives_its_score_to_those_above():
+def test_end_of_a_branch_passes_its_score_to_its_ancestors():
     # Node 0: (0.6 + 0.9) / 2 = 0.75 at N = 2. Node 2: 0.72 at N = 1. Root N = 4.
     # U(0) = 0.75 + 0.1 * sqrt(ln 4 / 3) = 0.818; U(2) = 0.72 + 0.1 * sqrt(ln 4 / 2) = 0.803.
     tree = Grown()
@@ -248,7 +248,7 @@ def test_the_end_of_a_branch_gives_its_score_to_those_above():
     assert {parent for _, parent in tree.moves()} == {0}
 
 
-def test_a_short_program_that_raised_is_fixed_all_the_same():
+def test_short_program_that_raised_is_still_fixed():
     tree = Grown()
     tree.add(GENERATE, None, lines=0)
     assert tree.moves() == {(FIX, 0)}
@@ -257,7 +257,7 @@ def test_a_short_program_that_raised_is_fixed_all_the_same():
     assert tree.strategy.state(1) == ""
 
 
-def test_where_all_branches_are_closed_the_root_generates():
+def test_root_generates_if_all_branches_are_closed():
     tree = Grown(published(exploration=5.0))
     for _ in range(4):
         tree.add(GENERATE, 1e-9, lines=1)
@@ -266,7 +266,7 @@ def test_where_all_branches_are_closed_the_root_generates():
     assert tree.moves() == {(GENERATE, ROOT)}
 
 
-def test_a_move_in_flight_counts_as_a_visit_of_value_zero():
+def test_move_in_flight_counts_as_a_visit_of_value_zero():
     # With improve of node 0 in flight: V(0) = 0.9 / 2, U(0) = 0.45 + 0.1 * sqrt(ln 3 / 3) = 0.511,
     # and U(generate) = (0.633 + 0.45) / 2 + 0.1 * sqrt(ln 3 / 2) = 0.616.
     tree = Grown()
@@ -287,7 +287,7 @@ def test_moves_in_flight_spread_over_the_tree():
     assert {flight.parent for flight in flights} == {ROOT, 0, 1, 2}
 
 
-def test_a_fix_in_flight_is_not_asked_for_twice():
+def test_fix_in_flight_is_not_requested_twice():
     tree = Grown()
     tree.add(GENERATE, None)
     tree.add(FIX, None, parent=0)
@@ -297,20 +297,20 @@ def test_a_fix_in_flight_is_not_asked_for_twice():
     assert tree.move() == flight
 
 
-def test_without_improve_programs_are_only_continued():
+def test_programs_are_only_continued_without_improve():
     tree = Grown(published(improve=False))
     tree.add(GENERATE, 0.6)
     assert tree.moves() == {(GENERATE, 0)}
 
 
-def test_without_generate_programs_are_only_improved():
+def test_programs_are_only_improved_without_generate():
     tree = Grown(published(generate=False))
     assert tree.moves() == {(GENERATE, ROOT)}
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(IMPROVE, 0)}
 
 
-def test_without_generate_the_root_generates_once_and_again_where_nothing_else_is_left():
+def test_root_without_generate_generates_once_and_if_exhausted():
     tree = Grown(published(generate=False))
     tree.add(GENERATE, 0.01)
     for parent in range(6):
@@ -325,14 +325,14 @@ def test_without_generate_the_root_generates_once_and_again_where_nothing_else_i
     assert bugs.moves() == {(GENERATE, ROOT)}
 
 
-def test_without_fix_a_program_that_raised_is_given_up():
+def test_program_that_raised_is_given_up_without_fix():
     tree = Grown(published(fix=False))
     tree.add(GENERATE, None)
     assert tree.states() == ["terminal"]
     assert tree.moves() == {(GENERATE, ROOT)}
 
 
-def test_with_neither_generate_nor_improve_only_the_root_goes_on():
+def test_only_root_continues_without_generate_and_improve():
     tree = Grown(published(generate=False, improve=False))
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(GENERATE, ROOT)}
@@ -354,7 +354,7 @@ def test_every_choice_agrees_with_the_formulas(seed, parallel, bugs):
         reference.update(tree.nodes[-1])
 
 
-def test_choosing_changes_nothing():
+def test_selection_does_not_change_the_tree():
     world = np.random.default_rng(3)
     asked, quiet = Grown(), Grown()
     for _ in range(200):

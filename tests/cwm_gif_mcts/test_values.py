@@ -50,7 +50,7 @@ class TestSelection:
         tree = four_nodes()
         assert tree.values() == exactly({0: (3, V_0), 1: (1, 0.3), 2: (2, V_2), 3: (1, 0.2)})
 
-    def test_the_bounds_are_those_of_the_formulas(self):
+    def test_bounds_follow_the_formulas(self):
         assert exactly(1.0) == W_G + W_L
         tree = four_nodes()
         assert tree.bounds() == exactly(
@@ -89,9 +89,7 @@ class TestSelection:
             (2.0, {GENERATE: 1.891, 0: 1.835, 1: 2.094}, (2.516, 2.091, 1.760), (IMPROVE, 1)),
         ],
     )
-    def test_the_descent_takes_the_highest_bound_of_each_node(
-        self, exploration, at_root, below, move
-    ):
+    def test_descent_takes_the_highest_bound_of_each_node(self, exploration, at_root, below, move):
         # `below` are the bounds of generate, improve and node 2 at node 0; at node 1, visited
         # once, nothing explores: generate 0.420, improve 0.667.
         tree = four_nodes(exploration=exploration)
@@ -101,7 +99,7 @@ class TestSelection:
         assert tree.bounds(1) == exactly({GENERATE: GENERATED, IMPROVE: IMPROVED})
         assert tree.moves() == {move}
 
-    def test_the_descent_goes_on_below_a_child(self):
+    def test_descent_continues_below_a_child(self):
         # Without exploration the means are followed: 0.833 at node 0, 0.95 at node 1 and 2, where
         # improve has v_G = (1.1 + 0.95 + 0.95) / 4 = 0.75 and generate v_G = 1.6 / 3.
         tree = Grown(published(exploration=0.0))
@@ -113,7 +111,7 @@ class TestSelection:
             assert max(bounds, key=bounds.get) == step
         assert tree.moves() == {(IMPROVE, 2)}
 
-    def test_three_equal_children_are_each_chosen_as_often(self):
+    def test_three_equal_children_are_chosen_equally_often(self):
         tree = Grown()
         for _ in range(3):
             tree.add(GENERATE, 0.8)
@@ -125,7 +123,7 @@ class TestSelection:
 
 class TestEstimates:
     @pytest.mark.parametrize(("w_l", "clipped"), [(1.5, 1.0), (0.5, 0.0)])
-    def test_what_leaves_the_range_of_scores_is_clipped(self, w_l, clipped):
+    def test_estimates_outside_the_range_of_scores_are_clipped(self, w_l, clipped):
         # (-0.4 * 0.3 + 1.5 * 0.9) / 1.1 = 1.12; (-0.4 * 0.3 + 0.5 * 0.1) / 0.1 = -0.7.
         tree = Grown()
         tree.add(GENERATE, 0.9 if clipped else 0.1)
@@ -133,14 +131,14 @@ class TestEstimates:
         assert tree.bounds()[GENERATE] == exactly(clipped + bonus(2, 1))
 
     @pytest.mark.parametrize(("count", "mean"), [(0, 0.9), (2, 1.7 / 3), (8, 4.1 / 9)])
-    def test_the_prior_counts_as_so_many_values(self, count, mean):
+    def test_prior_counts_as_a_number_of_values(self, count, mean):
         tree = Grown(published(prior_generate=0.4, prior_improve=0.2, prior_count=count))
         assert tree.bounds() == {GENERATE: 0.4}
         tree.add(GENERATE, 0.9)
         assert tree.bounds(0) == exactly({GENERATE: mean, IMPROVE: 0.2})
 
     @pytest.mark.parametrize("count", [0, 2, 8])
-    def test_the_first_step_has_a_rate_of_one_over_one_and_the_prior_count(self, count):
+    def test_first_step_has_a_rate_of_one_over_one_and_the_prior_count(self, count):
         # Q = (0.4 + 0.6) / 2 = 0.5 and the value is 1: each weight moves by 2 * 0.5 * 0.1 / n.
         estimate = ActionEstimate(RunningMean(count, 0.4))
         estimate.learn(RunningMean(1, 0.6), 1.0)
@@ -148,14 +146,14 @@ class TestEstimates:
         assert estimate.weight_everywhere == exactly(0.5 - moved)
         assert estimate.weight_here == exactly(0.5 + moved)
 
-    def test_steps_that_leave_the_weights_alone_still_lower_the_rate(self):
+    def test_steps_without_change_of_weights_still_lower_the_rate(self):
         estimate = ActionEstimate(RunningMean(2, 0.4))
         for _ in range(3):
             estimate.learn(RunningMean(), 0.4)
         estimate.learn(RunningMean(1, 0.6), 1.0)
         assert estimate.weight_here == exactly(0.5 + 0.1 / 6)
 
-    def test_as_published_the_new_child_counts_as_zero_when_weights_are_learned(self):
+    def test_published_preset_counts_new_child_as_zero_in_updates_of_weights(self):
         tree = four_nodes(preset="paper")
         first = ActionEstimate(RunningMean(2, 0.5))
         for here, score in ((0.0, 0.6), (0.6 / 2, 0.3), (0.0, 0.2)):
@@ -170,7 +168,7 @@ class TestEstimates:
         assert learned.weight_here == exactly(first.weight_here)
         assert learned.everywhere.mean == exactly(GENERATED)
 
-    def test_each_action_has_weights_and_a_mean_of_its_own(self):
+    def test_each_action_has_its_own_weights_and_mean(self):
         # Improving node 0 a second time moves the weights of improve; generate knows one score.
         tree = Grown()
         tree.add(GENERATE, 0.6)
@@ -181,7 +179,7 @@ class TestEstimates:
         assert estimates[GENERATE].weight_here == 0.5
         assert tree.bounds(0)[GENERATE] == exactly(1.6 / 3 + bonus(3, 0))
 
-    def test_a_program_that_raises_teaches_zero_but_counts_here_by_its_provisional_value(self):
+    def test_raising_program_teaches_zero_but_counts_here_by_its_provisional_value(self):
         # v_G = (2 * 0.55 + 0) / 3, v_L = 0.99; the first improvement finds no child to learn from.
         tree = Grown()
         tree.add(GENERATE, 0.6)
@@ -189,7 +187,7 @@ class TestEstimates:
         expected = (1.1 / 3 + 0.99) / 2 + bonus(2, 1)
         assert tree.bounds(0)[IMPROVE] == exactly(expected)
 
-    def test_the_score_of_a_program_that_raised_in_part_counts_as_zero(self):
+    def test_score_of_a_program_that_raised_in_part_counts_as_zero(self):
         tree, partly = Grown(), Grown()
         tree.add(GENERATE, None)
         verdict = replace(BUG, score=0.4)
@@ -198,7 +196,7 @@ class TestEstimates:
 
 
 class TestWidening:
-    def test_a_node_offers_each_action_anew_whatever_was_tried(self):
+    def test_node_offers_each_action_again(self):
         tree = Grown()
         tree.add(GENERATE, 0.9)
         for tried in range(4):
@@ -209,7 +207,7 @@ class TestWidening:
                 assert here.number == tried
                 tree.add(action, 0.5, parent=0)
 
-    def test_the_bonus_of_an_action_shrinks_with_the_children_it_has_here(self):
+    def test_bonus_of_an_action_shrinks_with_its_children(self):
         tree = Grown()
         tree.add(GENERATE, 0.5)
         for tried in range(1, 4):
@@ -219,7 +217,7 @@ class TestWidening:
             assert tree.bounds(0)[GENERATE] == exactly(0.5 + bonus(visits, tried))
             assert tree.bounds(0)[IMPROVE] == exactly(0.55 + bonus(visits, 0))
 
-    def test_the_root_offers_generate_only_and_a_program_that_raised_its_fix_only(self):
+    def test_root_offers_only_generate_and_raising_program_only_fix(self):
         tree = Grown()
         assert tree.bounds().keys() == {GENERATE}
         tree.add(GENERATE, None)
@@ -229,7 +227,7 @@ class TestWidening:
 
 
 class TestBackup:
-    def test_a_value_is_discounted_once_per_level(self):
+    def test_value_is_discounted_once_per_level(self):
         # Node 0: 0.4 + 0.5 * 0.6 + 0.25 * 0.8; node 1: 0.6 + 0.5 * 0.8.
         tree = Grown(published(discount=0.5))
         tree.add(GENERATE, 0.4)
@@ -237,7 +235,7 @@ class TestBackup:
         tree.add(IMPROVE, 0.8, parent=1)
         assert tree.values() == exactly({0: (3, 0.9 / 3), 1: (2, 1.0 / 2), 2: (1, 0.8)})
 
-    def test_the_reward_of_an_end_is_discounted_from_the_node_above_its_parent(self):
+    def test_reward_of_an_end_is_discounted_from_the_node_above_its_parent(self):
         # Node 2 ends its branch: worth 0 itself, 0.8 to node 1 and 0.5 * 0.8 to node 0.
         tree = Grown(published(discount=0.5))
         tree.add(GENERATE, 0.4)
@@ -246,7 +244,7 @@ class TestBackup:
         assert tree.strategy.state(2) == "terminal"
         assert tree.values() == exactly({0: (3, 1.1 / 3), 1: (2, 1.4 / 2), 2: (1, 0.0)})
 
-    def test_an_end_counts_as_nothing_among_the_children(self):
+    def test_end_counts_as_zero_among_the_children(self):
         # v_L = 0 beside v_G = (1.1 + 0.8) / 3; an end is no option itself.
         tree = Grown()
         tree.add(GENERATE, 0.4)
@@ -255,14 +253,14 @@ class TestBackup:
             {GENERATE: 1.4 / 3 + bonus(2, 0), IMPROVE: 1.9 / 3 / 2 + bonus(2, 1)}
         )
 
-    def test_a_program_that_raised_counts_as_a_visit_and_leaves_the_means(self):
+    def test_raising_program_counts_as_a_visit_without_changing_means(self):
         tree = four_nodes()
         tree.add(IMPROVE, None, parent=2)
         values = {0: (4, V_0), 1: (1, 0.3), 2: (3, V_2), 3: (1, 0.2), 4: (1, 0.99)}
         assert tree.values() == exactly(values)
         assert tree.bounds()[1] == exactly(0.3 + bonus(6, 1))
 
-    def test_a_move_in_flight_is_a_visit_of_value_zero_all_the_way_up(self):
+    def test_move_in_flight_is_a_visit_of_value_zero_up_to_the_root(self):
         # V(0) = 3 V_0 / 4 and V(2) = 2 V_2 / 3; at node 2 improve has one child of value 0.
         tree = four_nodes()
         known = tree.values()
@@ -290,7 +288,7 @@ def chain(fixes, failed, solved, **options):
 
 class TestBugs:
     @pytest.mark.parametrize("fixes", [1, 2, 3, 5])
-    def test_a_chain_is_worth_what_its_fixes_left_say(self, fixes):
+    def test_value_of_a_chain_follows_from_its_remaining_fixes(self, fixes):
         schedule = np.linspace(0, 0.99, fixes + 1)
         for failed in range(fixes):
             tree = chain(fixes, failed, None)
@@ -299,26 +297,26 @@ class TestBugs:
             assert tree.values() == exactly(expected)
 
     @pytest.mark.parametrize(("fixes", "failed"), [(1, 0), (3, 0), (3, 1), (3, 2), (5, 4)])
-    def test_a_chain_that_is_solved_takes_the_score(self, fixes, failed):
+    def test_solved_chain_takes_the_score(self, fixes, failed):
         tree = chain(fixes, failed, 0.8)
         expected = {n: (2 + failed - n, 0.8) for n in range(failed + 2)}
         assert tree.values() == exactly(expected)
         assert tree.bounds(failed).keys() == {failed + 1}
 
     @pytest.mark.parametrize("fixes", [1, 2, 3, 5])
-    def test_a_chain_that_is_never_solved_is_worth_nothing(self, fixes):
+    def test_unsolved_chain_has_value_zero(self, fixes):
         tree = chain(fixes, fixes, None)
         expected = {n: (1 + fixes - n, 0.0) for n in range(fixes + 1)}
         assert tree.values() == exactly(expected)
         assert set(tree.states()) == {"terminal"}
         assert tree.bounds().keys() == {GENERATE}
 
-    def test_a_chain_takes_the_score_before_the_step_is_counted(self):
+    def test_chain_takes_the_score_before_the_visit_is_counted(self):
         # Node 0 takes 0.8 at one visit, then a value of 0.5 * 0.8 is backed up to it.
         tree = chain(3, 0, 0.8, discount=0.5)
         assert tree.values() == exactly({0: (2, (0.8 + 0.4) / 2), 1: (1, 0.8)})
 
-    def test_a_chain_ends_at_the_first_program_that_is_no_fix(self):
+    def test_chain_ends_at_the_first_program_that_is_not_a_fix(self):
         # Node 0 ran: the failed improvement and its failed fix leave its 0.6, the solution counts.
         tree = Grown()
         tree.add(GENERATE, 0.6)
@@ -329,7 +327,7 @@ class TestBugs:
         expected = {0: (4, (3 * 0.6 + 0.9) / 4), 1: (3, 0.9), 2: (2, 0.9), 3: (1, 0.9)}
         assert tree.values() == exactly(expected)
 
-    def test_an_end_solves_a_chain_by_its_score_and_closes_it(self):
+    def test_end_of_a_branch_solves_a_chain_by_its_score_and_closes_it(self):
         tree = Grown()
         tree.add(GENERATE, None)
         tree.add(FIX, 0.8, parent=0, lines=3)
@@ -338,7 +336,7 @@ class TestBugs:
         assert tree.bounds().keys() == {GENERATE}
 
     @pytest.mark.parametrize("options", [{"fixes": 0}, {"fix": False}])
-    def test_without_fixes_a_program_that_raised_is_worth_nothing(self, options):
+    def test_raising_program_has_value_zero_without_fixes(self, options):
         tree = Grown(published(**options))
         tree.add(GENERATE, None)
         assert tree.values() == {0: (1, 0.0)}
@@ -346,7 +344,7 @@ class TestBugs:
 
 
 class TestPrefixes:
-    def test_a_chain_of_fixes_fixes_more_lines_at_every_program(self):
+    def test_chain_of_fixes_fixes_more_lines_at_every_program(self):
         tree = chain(3, 2, 0.9, improve=False)
         move = tree.move()
         assert (move.action, move.parent) == (GENERATE, 3)
@@ -354,7 +352,7 @@ class TestPrefixes:
 
     @pytest.mark.parametrize("per_node", [1, 2, 5])
     @pytest.mark.parametrize("missing", [-1, 0, 1, 2])
-    def test_a_program_ends_its_branch_when_it_has_fewer_new_lines_than_a_node_takes(
+    def test_program_ends_its_branch_with_fewer_new_lines_than_a_node_fixes(
         self, per_node, missing
     ):
         tree = Grown(published(lines=per_node))
@@ -363,7 +361,7 @@ class TestPrefixes:
         assert tree.strategy.state(1) == ("terminal" if missing > 0 else "")
         assert tree.values()[1] == (1, 0.0 if missing > 0 else 0.7)
 
-    def test_a_program_that_was_written_anew_gives_its_own_lines(self):
+    def test_rewritten_program_provides_its_own_lines(self):
         tree = Grown(published(improve=False, exploration=0.0))
         tree.add(GENERATE, 0.5)
         tree.add(GENERATE, 0.95, parent=0)
@@ -380,7 +378,7 @@ class TestAblations:
         tree.add(GENERATE, None)
         return [set(tree.strategy._tree[n].offers) for n in (ROOT, 0, 1)]
 
-    def test_each_takes_one_action_away(self):
+    def test_each_switch_removes_one_action(self):
         assert self.offers() == [{GENERATE}, {GENERATE, IMPROVE}, {FIX}]
         assert self.offers(generate=False) == [set(), {IMPROVE}, {FIX}]
         assert self.offers(improve=False) == [{GENERATE}, {GENERATE}, {FIX}]
