@@ -1,4 +1,4 @@
-"""The columns of a published replay buffer, before they are read for an environment."""
+"""The columns of a published replay buffer, before their conversion for an environment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.errors import CwmError
 from cwm_formats.pickles import Inert, load, plain
 
-LARGEST = 1 << 30
-"""Bytes of the largest file that is read."""
+MAX_BYTES = 1 << 30
+"""Maximum size of a file in bytes."""
 
 Column = Sequence[Any] | np.ndarray
 
@@ -23,10 +23,10 @@ NEEDED = (*LISTS, "rewards", "dones", "traj_starts", "idx")
 
 @dataclass(frozen=True)
 class Buffer:
-    """Transitions as they were published; observations and actions are still as in the pickle.
+    """Published transitions; observations and actions are still as in the pickle.
 
-    `starts` has for each row the index of the first row of its trajectory,
-    `extras` what the environment said beside, where that was kept.
+    `starts` contains the index of the first row of each row's trajectory, `extras` the infos of the
+    environment, if the file contains them.
     """
 
     file: Path
@@ -44,7 +44,7 @@ class Buffer:
 
     @property
     def steps(self) -> np.ndarray:
-        """Number of each row in its trajectory, from 1."""
+        """The position of each row in its trajectory, from 1."""
         steps: np.ndarray = np.arange(len(self)) - self.starts + 1
         return steps
 
@@ -55,20 +55,20 @@ class Buffer:
 
 
 def read_buffer(file: Path) -> Buffer:
-    """Read a replay buffer; nothing that its pickle names is imported or run."""
+    """Read a replay buffer. No name in its pickle is imported or run."""
     data = _content(file)
     try:
         return _buffer(_fields(load(data)), file, sha256(data).hexdigest())
     except ValueError as error:
         raise _refused(file, " ".join(str(error).split())[:120]) from error
-    except Exception as error:  # a stranger's pickle may be wrong in any way
+    except Exception as error:  # a third-party pickle may be invalid in any way
         raise _refused(file, "it is not a pickle file, or it is damaged") from error
 
 
 def _content(file: Path) -> bytes:
     """Return the bytes of a file that may be a pickle."""
     try:
-        data = read_bytes(file, LARGEST)
+        data = read_bytes(file, MAX_BYTES)
     except UnreadableError as error:
         if error.is_missing:
             raise CwmError(f"there is no file {file}: give a published replay buffer") from error
@@ -79,7 +79,7 @@ def _content(file: Path) -> bytes:
 
 
 def _fields(root: Any) -> dict[str, Any]:
-    """Return the columns: the pickle is a dict of them, or an object whose state is one."""
+    """Return the columns; the pickle is a dict of columns, or an object with such a state."""
     fields = root.state if isinstance(root, Inert) else root
     if not isinstance(fields, dict):
         raise ValueError("it contains no dict")
@@ -90,7 +90,7 @@ def _fields(root: Any) -> dict[str, Any]:
 
 
 def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
-    """Cut all columns to the rows that are filled."""
+    """Cut all columns to the filled rows."""
     rows = plain(fields["idx"])
     rows = rows.item() if isinstance(rows, np.ndarray | np.generic) and rows.size == 1 else rows
     if type(rows) is not int or rows < 1:
@@ -120,7 +120,7 @@ def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
 
 
 def _listed(value: Any, name: str, rows: int) -> Column:
-    """Return a column of anything, which may also be one array."""
+    """Return a column with any values, which may also be one array."""
     values = plain(value)
     if not isinstance(values, list | tuple | np.ndarray):
         raise ValueError(f"{name} is not a list")
@@ -130,7 +130,6 @@ def _listed(value: Any, name: str, rows: int) -> Column:
 
 
 def _vector(value: Any, name: str, rows: int, kinds: str) -> np.ndarray:
-    """Return a column of numbers."""
     values = _listed(value, name, rows)
     column = values if isinstance(values, np.ndarray) else _column(values, name)
     if column.dtype.kind not in kinds or column.size != rows:
@@ -147,7 +146,7 @@ def _column(values: Sequence[Any], name: str) -> np.ndarray:
 
 
 def _number(value: Any) -> bool | int | float:
-    """Return one number, also where it is an array of one; nothing else, which may be endless."""
+    """Return one number, which may be in an array of size one. Other values may be endless."""
     value = plain(value)
     value = value.item() if isinstance(value, np.ndarray | np.generic) else value
     if not isinstance(value, bool | int | float):
@@ -156,7 +155,7 @@ def _number(value: Any) -> bool | int | float:
 
 
 def _starts(starts: np.ndarray) -> np.ndarray:
-    """Check that rows of a trajectory stand together, each trajectory from its start."""
+    """Check that the rows of each trajectory are together, from its start."""
     whole = starts.astype(np.int64)
     if (whole != starts).any():
         row = int(np.flatnonzero(whole != starts)[0])

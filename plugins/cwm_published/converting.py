@@ -1,4 +1,4 @@
-"""A published replay buffer as a dataset of an environment: its values, its ends, its flaws."""
+"""Convert a published replay buffer to a dataset of an environment, and detect corrupt rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,18 +19,18 @@ from cwm_published.buffer import Buffer, Column
 
 
 def fit(value: Any, space: Space) -> Any:
-    """Return a value of the space, or raise a `ValueError` that says what is there instead."""
+    """Return a value of the space; raise a `ValueError` that describes a misfit."""
     return _FITTERS[space.kind](plain(value), space)
 
 
 def weight(space: Space) -> int:
-    """Return how many numbers, or characters of text, a value of the space may hold."""
+    """Return the maximum number of numbers or characters of a value of the space."""
     own = space.max_length if space.kind == "text" else prod(space.shape)
     return sum(map(weight, space.children)) if space.children else own
 
 
 def _numbers(value: Any, space: Space) -> np.ndarray:
-    """Return a number or an array of the space's shape; both may be an array of one."""
+    """Return a number or an array with the space's shape; a number may be in an array of one."""
     array = np.asarray(_nested(value, space.shape))
     if array.dtype.kind == "O":
         array = np.asarray(_nested(array.tolist(), space.shape))
@@ -47,7 +47,7 @@ def _numbers(value: Any, space: Space) -> np.ndarray:
 
 
 def _nested(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return lists as lists of plain numbers, to the depth of the shape."""
+    """Return nested lists of plain numbers with the depth of the shape."""
     value = plain(value)
     if isinstance(value, np.ndarray | np.generic):
         if value.size > max(prod(shape), 1):
@@ -100,7 +100,7 @@ def _dict(value: Any, space: Space) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    """Say what a value is, in words."""
+    """Describe the type of a value."""
     if isinstance(value, Inert):
         return f"an object ({value.name})"
     if isinstance(value, np.ndarray):
@@ -125,21 +125,21 @@ _FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
 }
 
 
-FEW = 0.1
-"""Share of first rows that may be off for other reasons, such as what an observation hides."""
+SLACK = 0.1
+"""Share of first rows that may be wrong for other reasons, such as hidden parts of observations."""
 
-NEAR = (1e-4, 1e-2, 1e-1)
-"""Errors below such a share of the usual change in a step count as none. Another version of the
-physics is off by more than the first, and what was built anew may be by less than the last."""
+TOLERANCES = (1e-4, 1e-2, 1e-1)
+"""Errors below these shares of the mean change in a step count as zero. Another version of the
+physics exceeds the first, and a rebuilt environment may be below the last."""
 
 
 def corrupt_first_rows(spec: EnvironmentSpec, dataset: Dataset) -> int:
-    """Return how many first rows of episodes seem to be corrupt.
+    """Estimate how many first rows of episodes are corrupt.
 
-    They are where the second row starts elsewhere than the first one led to,
-    or where the environment itself, stood at the observation, goes elsewhere,
-    although it comes near second rows. What is observed is a state of real
-    numbers there; in a game of chance the environment would say nothing.
+    A first row is corrupt if the second row does not start where it led to, or if the environment,
+    set to the observation, goes elsewhere although it predicts second rows well. This applies only
+    to observations that are states of real numbers; for games of chance the environment shows
+    nothing.
     """
     episodes = dataset.columns["episodes"]
     firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
@@ -148,12 +148,12 @@ def corrupt_first_rows(spec: EnvironmentSpec, dataset: Dataset) -> int:
         leaf.space.is_float for leaf in dataset.observation_space.leaves("")
     ):
         return 0
-    broken = int((~_goes_on(dataset, firsts)).sum())
+    broken = int((~_continues(dataset, firsts)).sum())
     return max(broken, _mispredicted(spec, dataset, firsts))
 
 
-def _goes_on(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """Return for each row whether the next one starts where it led to."""
+def _continues(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """Return for each row whether the next row starts where it led to."""
     after: dict[str, Any] = {
         f"next_{name}": column[rows + 1] for name, column in dataset.select("observations").items()
     }
@@ -163,51 +163,58 @@ def _goes_on(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def _mispredicted(spec: EnvironmentSpec, dataset: Dataset, rows: np.ndarray) -> int:
-    """Return how many rows the environment itself is farther off than it is in the next ones."""
+    """Return how many rows the environment predicts worse than the rows after them."""
     truth = EnvironmentModel(spec, dataset.metadata.get("env_args", {}))
     found = [truth.predict(dataset[which]) for which in (rows, rows + 1)]
     if any(predictions.failure for predictions in found):
         return 0
     first, second = found
-    return max(_worse(first, second, dataset, rows, near) for near in NEAR)
+    return max(_worse(first, second, dataset, rows, tolerance) for tolerance in TOLERANCES)
 
 
 def _worse(
-    first: Predictions, second: Predictions, dataset: Dataset, rows: np.ndarray, near: float
+    first: Predictions, second: Predictions, dataset: Dataset, rows: np.ndarray, tolerance: float
 ) -> int:
-    """Return how many rows are off in more components than the rows after them, if many are."""
-    here, there = _share(first, dataset, rows, near), _share(second, dataset, rows + 1, near)
-    usual = there.mean() - FEW
+    """Return how many rows have more wrong components than the rows after them, if many have."""
+    here, there = (
+        _share(first, dataset, rows, tolerance),
+        _share(second, dataset, rows + 1, tolerance),
+    )
+    usual = there.mean() - SLACK
     return int((here < usual).sum()) if here.mean() < usual else 0
 
 
-def _share(predictions: Predictions, dataset: Dataset, rows: np.ndarray, near: float) -> np.ndarray:
-    """Return for each row the share of the observation that is predicted nearly."""
+def _share(
+    predictions: Predictions, dataset: Dataset, rows: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Return for each row the share of the observation that is predicted within the tolerance."""
     shares = []
     for name in dataset.select("observations"):
         before, after = dataset.columns[name], dataset.columns[f"next_{name}"]
         error = np.abs(predictions.columns[f"next_{name}"] - after[rows])
-        shares.append((error <= near * np.abs(after - before).mean(axis=0)).reshape(len(rows), -1))
+        shares.append(
+            (error <= tolerance * np.abs(after - before).mean(axis=0)).reshape(len(rows), -1)
+        )
     share: np.ndarray = np.concatenate(shares, axis=1).mean(axis=1)
     return share if predictions.answered is None else share * predictions.answered
 
 
 CAP = 100
-"""Step in which the published collector ended an episode that was not over."""
+"""The step at which the published collector ended unfinished episodes."""
 
-MOST_NUMBERS = 100_000_000
-"""Numbers and characters of the largest dataset that is made."""
+MAX_NUMBERS = 100_000_000
+"""Maximum number of numbers and characters of an imported dataset."""
 
 TEST_SHARE = 5
-"""One in so many episodes is held out."""
+"""One in this number of episodes is held out."""
 
 
 class MisfitError(CwmError):
-    """A buffer that was recorded in another environment."""
+    """A buffer from a recording of another environment."""
 
 
 class Imported(NamedTuple):
-    """A dataset, and in how many of its rows `done` was taken for the end of time."""
+    """A dataset, and the number of its rows whose `done` was read as a time limit."""
 
     dataset: Dataset
     limited: int
@@ -220,15 +227,14 @@ def convert(
     env_args: Mapping[str, Any],
     drop_corrupt_first_rows: bool = False,
 ) -> Imported:
-    """Read the rows of a buffer as transitions of an environment.
+    """Convert the rows of a buffer to transitions of an environment.
 
-    Rewards are the float64 of what was stored as float32. With
-    `drop_corrupt_first_rows` the first row of each episode is left out: where
-    the published planner acted in MuJoCo, it does not follow from its
-    observation, because copying the environment built it anew.
+    Rewards are the float64 of the stored float32. `drop_corrupt_first_rows` leaves out the first
+    row of each episode: where the published planner acted in MuJoCo, this row does not follow from
+    its observation, because copying the environment rebuilt it.
     """
     shape = TransitionShape.of(spec, env_args)
-    if len(buffer) * (2 * weight(shape.observations) + weight(shape.actions)) > MOST_NUMBERS:
+    if len(buffer) * (2 * weight(shape.observations) + weight(shape.actions)) > MAX_NUMBERS:
         raise CwmError(f"{buffer.file} has too many rows ({len(buffer):,}): import a part of it")
     kept = np.flatnonzero(buffer.steps > int(drop_corrupt_first_rows))
     if not len(kept):
@@ -254,7 +260,7 @@ def convert(
 
 
 def _origin(buffer: Buffer, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Say where the transitions come from."""
+    """Return metadata about the source of the transitions."""
     return {
         "env": spec.id,
         "env_args": dict(env_args),
@@ -266,7 +272,7 @@ def _origin(buffer: Buffer, spec: EnvironmentSpec, env_args: Mapping[str, Any]) 
 
 
 def fits(buffer: Buffer, spec: EnvironmentSpec) -> bool:
-    """Whether the first row may have been recorded in an environment."""
+    """Return whether the first row fits an environment."""
     try:
         _transition(buffer, TransitionShape.of(spec, {}), 0, spec.id)
     except CwmError:
@@ -275,12 +281,12 @@ def fits(buffer: Buffer, spec: EnvironmentSpec) -> bool:
 
 
 def _truncated(buffer: Buffer, limit: int | None) -> np.ndarray:
-    """Return in which rows an episode was cut although it could have gone on.
+    """Return the rows at which an unfinished episode was cut.
 
-    The file has one mark, `done`, for the end of an episode and for the end of
-    its time. In the step of the environment's own limit it is taken for the
-    latter, and so it is where the published collector stopped, unless that
-    left other episodes without the mark. An episode that ends without it was cut.
+    The file has one flag, `done`, for the end of an episode and for time limits. In the step of the
+    environment's own limit it means a time limit. So it does at the cap of the published collector,
+    unless other episodes ended there without the flag. An episode that ends without the flag was
+    cut.
     """
     capped = buffer.lasts & (buffer.steps == CAP)
     marks_time = not (capped & ~buffer.dones).any()
@@ -292,7 +298,7 @@ def _truncated(buffer: Buffer, limit: int | None) -> np.ndarray:
 def _transitions(
     buffer: Buffer, shape: TransitionShape, kept: np.ndarray, env: str
 ) -> Iterator[Transition]:
-    """Read rows, with the numbers of their episodes and how these ended."""
+    """Yield the rows with the numbers of their episodes and how these ended."""
     truncated = _truncated(buffer, shape.limit)
     _, episodes = np.unique(buffer.starts[kept], return_inverse=True)
     for row, episode in zip(kept.tolist(), episodes.reshape(-1).tolist(), strict=True):
@@ -305,14 +311,14 @@ def _transitions(
 
 
 def _transition(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> Transition:
-    """Read one row, or say what in it is not of the environment."""
+    """Read one row, or raise an error about the part that does not fit the environment."""
 
     def read(what: str, column: Column, space: Space) -> Any:
         try:
             return fit(column[row], space)
-        except Exception as error:  # a stranger's pickle may be wrong in any way
-            told = str(error) if isinstance(error, ValueError) else "it is damaged"
-            reason = " ".join(told.split())[:120]
+        except Exception as error:  # a third-party pickle may be invalid in any way
+            message = str(error) if isinstance(error, ValueError) else "it is damaged"
+            reason = " ".join(message.split())[:120]
             where = f"{what} in row {row} of {buffer.file}"
             raise MisfitError(f"{where} does not fit {env} ({reason})") from error
 
@@ -327,12 +333,12 @@ def _transition(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> T
 
 
 def _valid(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> tuple[int, ...]:
-    """Return the actions that are allowed after a row."""
+    """Return the valid actions after a row."""
     extra = buffer.extras[row] if buffer.extras else None
     stored = extra.get("valid_actions") if isinstance(extra, dict) else None
     try:
         return tuple(sorted(fit(action, shape.actions) for action in _listed(stored)))
-    except Exception as error:  # a stranger's pickle may be wrong in any way
+    except Exception as error:  # a third-party pickle may be invalid in any way
         raise MisfitError(f"row {row} of {buffer.file} lacks the valid actions of {env}") from error
 
 

@@ -1,4 +1,4 @@
-"""What `cwm data import` asks about a published replay buffer."""
+"""The import format `published`: replay buffers of the Code World Models paper."""
 
 import re
 from collections.abc import Mapping
@@ -17,33 +17,33 @@ from cwm_published.buffer import Buffer, read_buffer
 from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
 
 HEAD = 1000
-"""Bytes in which the pickle of an object names the library of its class."""
+"""The first bytes of a pickle, which name the library of its class."""
 
-MOST_VERSIONS = 10
-"""Versions of an environment that are tried, from 0, when a file fits none that was named."""
+MAX_VERSIONS = 10
+"""Number of versions of an environment, from 0, to try if a file does not fit the named one."""
 
 
 @dataclass
 class PublishedBuffer(Importer):
-    """Reads a replay buffer as the paper published it; nothing in it is run."""
+    """Reads a replay buffer as published in the paper, without running code in it."""
 
     drop_corrupt_first_rows: bool = False
     """Drop the first row of each episode, which may not follow from its observation."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether it has the ending of a pickle, and is none that a library of others wrote."""
+        """Return whether the file is a pickle that no other library wrote."""
         if file.suffix not in (".pkl", ".pickle"):
             return False
         try:
             with open_for_reading(file) as stream:
                 return b"stable_baselines3" not in stream.read(HEAD)
         except UnreadableError:
-            return True  # to say why
+            return True  # so that reading reports the reason
 
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
     ) -> Dataset:
-        """Read the rows, and say what in them may not be what it seems."""
+        """Read the rows, and note time limits and corrupt first rows."""
         buffer = read_buffer(file)
         try:
             dataset, limited = convert(
@@ -69,9 +69,9 @@ class PublishedBuffer(Importer):
 
 
 def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
-    """Say in which other version of the environment a buffer may have been recorded."""
+    """Return a hint on the version of the environment that a buffer fits."""
     name = re.sub(r"-v\d+$", "", spec.id)
-    for other in (f"{name}-v{number}" for number in range(MOST_VERSIONS)):
+    for other in (f"{name}-v{number}" for number in range(MAX_VERSIONS)):
         try:
             found = find_environment(other)
         except CwmError:

@@ -110,26 +110,26 @@ def assert_same(rows, dataset):
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("env", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "Pendulum-v1"])
-def test_what_was_recorded_is_what_is_imported(publish, env, protocol):
+def test_import_restores_the_recorded_transitions(publish, env, protocol):
     rows = recorded(env, max_steps=20)
     file = publish(rows, protocol=protocol, marks_time=False)
     assert_same(rows, imported(file, env).dataset)
 
 
 @pytest.mark.parametrize("marks_time", [True, False])
-def test_episodes_that_the_collector_cut_were_not_over(publish, marks_time):
+def test_episodes_cut_by_the_collector_are_not_terminated(publish, marks_time):
     rows = recorded("Taxi-v4", episodes=2)
     dataset, limited = imported(publish(rows, marks_time=marks_time), "Taxi-v4")
     assert_same(rows, dataset)
     assert limited == 2 * marks_time
 
 
-def test_a_robot_is_imported_as_it_was_recorded(publish):
+def test_robot_recording_is_imported_unchanged(publish):
     rows = recorded("HalfCheetah-v5", episodes=2, max_steps=30)
     assert_same(rows, imported(publish(rows, marks_time=False), "HalfCheetah-v5").dataset)
 
 
-def test_boards_of_words_are_imported_with_the_actions_that_are_allowed(publish):
+def test_boards_of_words_are_imported_with_valid_actions(publish):
     rows = [
         row._replace(valid=(0, 1, 3) if row.episode % 2 else (0,)) for row in recorded("RTFM-v0")
     ]
@@ -146,17 +146,17 @@ def test_boards_of_words_are_imported_with_the_actions_that_are_allowed(publish)
     assert dataset.columns["valid_actions"].shape == (len(rows), 5)
 
 
-def test_an_environment_that_names_valid_actions_needs_them_in_the_file(publish):
+def test_environment_with_valid_actions_needs_them_in_the_file(publish):
     with pytest.raises(CwmError, match=r"row 0 of .* lacks the valid actions of RTFM-v0"):
         imported(publish(recorded("RTFM-v0", episodes=1)), "RTFM-v0")
 
 
-def test_valid_actions_that_the_environment_does_not_name_are_left_out(publish):
+def test_valid_actions_are_ignored_for_environments_without_them(publish):
     file = publish(recorded("CartPole-v1"), extra=lambda _: {"valid_actions": [0, 1]})
     assert not imported(file, "CartPole-v1").dataset.has_valid_actions
 
 
-def test_an_object_whose_state_is_the_dict_is_read(publish, tmp_path, monkeypatch):
+def test_object_with_the_dict_as_state_is_read(publish, tmp_path, monkeypatch):
     rows = recorded("CartPole-v1")
     owner = type("ReplayBuffer", (), {"__module__": "buffers"})
     module = types.ModuleType("buffers")
@@ -171,7 +171,7 @@ def test_an_object_whose_state_is_the_dict_is_read(publish, tmp_path, monkeypatc
         monkeypatch.setitem(sys.modules, "buffers", module)
 
 
-def test_modules_have_the_names_of_numpy_1_too(publish):
+def test_module_names_of_numpy_1_are_accepted(publish):
     rows = recorded("CartPole-v1")
     file = publish(rows, protocol=2)
     old = file.read_bytes().replace(b"numpy._core", b"numpy.core")
@@ -197,7 +197,7 @@ ARRAYS = [
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("array", ARRAYS, ids=repr)
-def test_arrays_are_read_as_numpy_reads_them(array, protocol):
+def test_arrays_are_read_like_numpy_does(array, protocol):
     read = plain(load(pickle.dumps(array, protocol)))
     assert np.array_equal(read, array)
     assert np.shape(read) == array.shape
@@ -205,7 +205,7 @@ def test_arrays_are_read_as_numpy_reads_them(array, protocol):
 
 
 @pytest.mark.parametrize("dtype", ["V8", "M8[s]", "f8,f8"])
-def test_arrays_of_neither_numbers_nor_text_are_refused(dtype):
+def test_arrays_without_numbers_or_text_are_rejected(dtype):
     with pytest.raises(ValueError, match="an unsupported dtype"):
         plain(load(pickle.dumps(np.zeros(2, dtype))))
 
@@ -231,7 +231,7 @@ def episodes_of(*lengths_and_ends):
         ([(101, True), (5, True)], [100, 105], []),
     ],
 )
-def test_an_end_at_a_limit_of_time_is_no_termination(publish, episodes, terminated, truncated):
+def test_end_at_a_time_limit_is_not_a_termination(publish, episodes, terminated, truncated):
     dataset, limited = imported(publish(episodes_of(*episodes)), "CartPole-v1")
     assert np.flatnonzero(dataset.columns["terminations"]).tolist() == terminated
     assert np.flatnonzero(dataset.columns["truncations"]).tolist() == truncated
@@ -239,7 +239,7 @@ def test_an_end_at_a_limit_of_time_is_no_termination(publish, episodes, terminat
 
 
 @pytest.mark.parametrize("marks_time", [True, False])
-def test_the_published_score_knows_the_marks_of_the_file(publish, tmp_path, marks_time):
+def test_published_score_uses_the_flags_of_the_file(publish, tmp_path, marks_time):
     rows = recorded("Taxi-v4", episodes=2)
     dataset = imported(publish(rows, marks_time=marks_time), "Taxi-v4").dataset
     dataset.save(tmp_path / "taxi.npz")
@@ -249,7 +249,7 @@ def test_the_published_score_knows_the_marks_of_the_file(publish, tmp_path, mark
     assert (score.paper < 1, score.accuracy) == (marks_time, 1)
 
 
-def test_what_is_hidden_is_left_out_of_what_is_imported(run, publish, tmp_path):
+def test_hidden_parts_are_left_out_of_the_import(run, publish, tmp_path):
     rows = recorded("CartPole-v1", episodes=2)
     buffer = publish(rows)
     chosen = ("--env", "CartPole-v1", "--hide", "velocities", "--out", tmp_path / "hidden.npz")
@@ -261,19 +261,19 @@ def test_what_is_hidden_is_left_out_of_what_is_imported(run, publish, tmp_path):
         np.testing.assert_array_equal(hidden.columns[name], seen[:, [0, 2]])
 
 
-def test_nothing_is_held_out_where_all_rows_are_to_train(run, publish, tmp_path):
+def test_no_episode_is_held_out_if_all_rows_are_for_training(run, publish, tmp_path):
     file = publish(recorded("CartPole-v1", episodes=10))
     assert run(file, "--env", "CartPole-v1", "--all-train").exit_code == 0
     dataset = Dataset.load(tmp_path / "buffer.npz")
     assert (len(dataset.train), len(dataset.test)) == (len(dataset), 0)
 
 
-def test_a_fifth_of_the_episodes_is_held_out(publish):
+def test_fifth_of_the_episodes_is_held_out(publish):
     dataset = imported(publish(recorded("CartPole-v1", episodes=10)), "CartPole-v1").dataset
     assert sorted(set(dataset.test.columns["episodes"].tolist())) == [4, 9]
 
 
-def test_metadata_say_where_the_data_come_from(publish):
+def test_metadata_contain_the_source_of_the_data(publish):
     file = publish(recorded("CartPole-v1"))
     metadata = imported(file, "CartPole-v1", drop_corrupt_first_rows=True).dataset.metadata
     assert metadata["published"] is True
@@ -289,7 +289,7 @@ def test_first_rows_are_left_out_on_request(publish):
     assert_same(kept, dataset)
 
 
-def test_a_file_of_first_rows_only_is_not_emptied(publish):
+def test_file_with_only_first_rows_is_not_emptied(publish):
     with pytest.raises(CwmError, match="leave out -o drop_corrupt_first_rows"):
         imported(publish(episodes_of((1, True))), "CartPole-v1", drop_corrupt_first_rows=True)
 
@@ -323,14 +323,14 @@ def planned(env, *, copied, episodes=6):
 
 
 @pytest.mark.parametrize("env", ["Hopper-v5", "Reacher-v5", "Pusher-v5", "Ant-v5"])
-def test_first_rows_of_an_environment_that_was_built_anew_are_noticed(publish, env):
+def test_first_rows_of_a_rebuilt_environment_are_detected(publish, env):
     spec = environment(env)
     corrupt = imported(publish(planned(env, copied=True)), env).dataset
     assert corrupt_first_rows(spec, corrupt) == 6
     assert corrupt_first_rows(spec, imported(publish(planned(env, copied=False)), env).dataset) == 0
 
 
-def test_first_rows_that_lead_elsewhere_than_the_next_begins_are_noticed(publish):
+def test_first_rows_that_the_next_row_does_not_continue_are_detected(publish):
     rows = recorded("CartPole-v1")
     broken = [
         row._replace(next_observation=row.next_observation + 1) if index == 0 else row
@@ -341,13 +341,13 @@ def test_first_rows_that_lead_elsewhere_than_the_next_begins_are_noticed(publish
     assert corrupt_first_rows(spec, imported(publish(rows), "CartPole-v1").dataset) == 0
 
 
-def test_rows_that_are_all_of_another_version_are_not_called_corrupt(publish):
+def test_rows_of_another_version_are_not_called_corrupt(publish):
     rows = [row._replace(reward=row.reward + 1) for row in recorded("CartPole-v1")]
     dataset = imported(publish(rows), "CartPole-v1").dataset
     assert corrupt_first_rows(environment("CartPole-v1"), dataset) == 0
 
 
-def test_a_game_of_chance_has_no_corrupt_rows(publish):
+def test_stochastic_environment_has_no_corrupt_rows(publish):
     rows = recorded("Blackjack-v1", episodes=30)
     dataset = imported(publish(rows), "Blackjack-v1").dataset
     assert corrupt_first_rows(environment("Blackjack-v1"), dataset) == 0
@@ -392,7 +392,7 @@ def test_a_game_of_chance_has_no_corrupt_rows(publish):
         ({"obs": 3}, "obs is not a list"),
     ],
 )
-def test_what_cannot_be_a_buffer_is_refused_in_one_line(publish, changes, reason):
+def test_invalid_buffers_are_rejected_in_one_line(publish, changes, reason):
     file = publish(episodes_of((4, True)), **changes)
     with pytest.raises(CwmError, match=reason) as refusal:
         imported(file, "CartPole-v1")
@@ -409,7 +409,7 @@ def test_what_cannot_be_a_buffer_is_refused_in_one_line(publish, changes, reason
         (pickle.dumps({"obs": []}), "it lacks next_obs"),
     ],
 )
-def test_other_files_are_refused_in_one_line(tmp_path, content, reason):
+def test_other_files_are_rejected_in_one_line(tmp_path, content, reason):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(CwmError, match=reason) as refusal:
         read_buffer(tmp_path / "file")
@@ -417,17 +417,17 @@ def test_other_files_are_refused_in_one_line(tmp_path, content, reason):
 
 
 @pytest.mark.parametrize("name", ["missing", "."])
-def test_what_is_no_file_is_refused(tmp_path, name):
+def test_missing_file_is_rejected(tmp_path, name):
     with pytest.raises(CwmError, match="a published"):
         read_buffer(tmp_path / name)
 
 
-def test_a_file_that_never_ends_is_not_read():
+def test_endless_file_is_not_read():
     with pytest.raises(CwmError, match="it is a device"):
         read_buffer(Path("/dev/zero"))
 
 
-def test_more_than_memory_should_hold_is_refused(publish, monkeypatch):
+def test_too_large_buffer_is_rejected(publish, monkeypatch):
     file = publish(episodes_of((4, True)))
     monkeypatch.setattr("cwm_published.converting.MOST_NUMBERS", 4 * 9)
     assert len(imported(file, "CartPole-v1").dataset) == 4
@@ -442,7 +442,7 @@ def test_more_than_memory_should_hold_is_refused(publish, monkeypatch):
 @pytest.mark.parametrize(
     "text, reason", [("x" * 1000, "a text has 1000"), ("x\0", "do not fit their space")]
 )
-def test_text_that_the_space_does_not_hold_is_refused(publish, text, reason):
+def test_text_outside_the_space_is_rejected(publish, text, reason):
     row = recorded("RTFM-v0", episodes=1, max_steps=1)[0]
     rows = [row._replace(observation=(row.observation[0], text))]
     file = publish(rows, extra=lambda _: {"valid_actions": [0]})
@@ -496,7 +496,7 @@ def stack_programs(marker: Path):
     yield b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + bytes([len(touch)]) + touch + b"\x85R."
 
 
-def test_nothing_that_a_pickle_names_is_run(publish, tmp_path):
+def test_code_in_a_pickle_never_runs(publish, tmp_path):
     marker = tmp_path / "marker"
     rows = episodes_of((4, True))
     for name, attack in attacks(marker):
@@ -515,7 +515,7 @@ def test_nothing_that_a_pickle_names_is_run(publish, tmp_path):
     assert "this" not in sys.modules
 
 
-def test_nothing_is_run_however_it_is_reached_for(tmp_path):
+def test_code_never_runs_with_handwritten_pickles(tmp_path):
     marker = tmp_path / "marker"
     for program in stack_programs(marker):
         (tmp_path / "attack.pkl").write_bytes(program)
@@ -524,7 +524,7 @@ def test_nothing_is_run_however_it_is_reached_for(tmp_path):
         assert not marker.exists(), program
 
 
-def test_the_attacks_work_on_those_who_unpickle(tmp_path):
+def test_attacks_work_with_an_ordinary_unpickler(tmp_path):
     marker = tmp_path / "marker"
     pickle.loads(pickle.dumps(dict(attacks(marker))["system"]))
     assert marker.exists()
@@ -566,7 +566,7 @@ def claims(shape, dtype="f8", data=b"", version=1):
         Calls("numpy", "broadcast_to", 0, (10**12,)),
     ],
 )
-def test_arrays_that_claim_what_they_are_not_are_refused(publish, array):
+def test_arrays_with_false_claims_are_rejected(publish, array):
     file = publish(episodes_of((4, True)), obs=[array] * 4)
     with pytest.raises(MisfitError, match="the observation in row 0"):
         imported(file, "CartPole-v1")
@@ -608,14 +608,14 @@ def paired(levels):
         b"\x97.",
     ],
 )
-def test_pickles_that_would_grow_or_underflow_are_refused(tmp_path, content):
+def test_growing_or_underflowing_pickles_are_rejected(tmp_path, content):
     (tmp_path / "bomb.pkl").write_bytes(content)
     with pytest.raises(CwmError, match="not a replay buffer"):
         read_buffer(tmp_path / "bomb.pkl")
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_file_that_was_cut_is_refused(publish, protocol):
+def test_truncated_file_is_rejected(publish, protocol):
     file = publish(episodes_of((2, True)), protocol=protocol)
     content = file.read_bytes()
     for length in range(0, len(content), 7):
@@ -625,7 +625,7 @@ def test_a_file_that_was_cut_is_refused(publish, protocol):
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_damage_is_either_refused_or_harmless(publish, protocol):
+def test_damage_is_rejected_or_harmless(publish, protocol):
     file = publish(episodes_of((2, True)), protocol=protocol)
     content, rng = file.read_bytes(), random.Random(protocol)
     refused = 0
@@ -665,7 +665,7 @@ def test_tensors_are_read_without_torch(tmp_path):
 
 
 @pytest.mark.long
-def test_what_was_imported_is_used_like_what_was_recorded(cwm, run, publish):
+def test_imported_data_are_used_like_recorded_data(cwm, run, publish):
     file, poles = publish(recorded("CartPole-v1", episodes=8)), cwm.folder / "poles.npz"
     facts = json.loads(run(file, "--env", "CartPole-v1", "--out", poles, "--json").stdout)
     assert (facts["file"], facts["episodes"], facts["environment"]) == (
@@ -684,7 +684,7 @@ def test_what_was_imported_is_used_like_what_was_recorded(cwm, run, publish):
     assert json.loads(found.stdout)["completions"] == 1
 
 
-def test_a_file_is_not_replaced_by_other_transitions_unless_asked(run, publish, tmp_path):
+def test_file_is_replaced_by_other_transitions_only_on_request(run, publish, tmp_path):
     rows = episodes_of((4, True), (3, True))
     file, kept = publish(rows), tmp_path / "kept.npz"
     command = (file, "--env", "CartPole-v1", "--out", kept)
@@ -700,7 +700,7 @@ def test_a_file_is_not_replaced_by_other_transitions_unless_asked(run, publish, 
     assert len(Dataset.load(kept)) == len(rows)
 
 
-def test_the_buffer_is_never_replaced_by_what_is_read_from_it(run, publish):
+def test_buffer_is_never_replaced_by_its_import(run, publish):
     file = publish(episodes_of((4, True)))
     content = file.read_bytes()
     refused = run(file, "--env", "CartPole-v1", "--out", file, "--force")
@@ -708,7 +708,7 @@ def test_the_buffer_is_never_replaced_by_what_is_read_from_it(run, publish):
     assert "is the imported file itself" in refused.stderr
 
 
-def test_a_file_of_an_older_version_is_told_where_it_fits(run, publish):
+def test_file_of_an_older_version_gets_a_hint_on_where_it_fits(run, publish):
     rows = recorded("InvertedDoublePendulum-v4", episodes=1)
     refused = run(publish(rows), "--env", "InvertedDoublePendulum-v5")
     assert refused.exit_code == 1
@@ -717,7 +717,7 @@ def test_a_file_of_an_older_version_is_told_where_it_fits(run, publish):
     assert refused.stderr.count("\n") == 1
 
 
-def test_arguments_of_the_environment_are_those_it_was_recorded_with(run, publish, tmp_path):
+def test_environment_arguments_are_taken_from_the_recording(run, publish, tmp_path):
     arguments = {"include_cfrc_ext_in_observation": False}
     ant = environment("Ant-v5")
     rows = list(record(ant, env_args=arguments, policy="random", episodes=1, max_steps=5))
@@ -728,7 +728,7 @@ def test_arguments_of_the_environment_are_those_it_was_recorded_with(run, publis
     assert Dataset.load(tmp_path / "buffer.npz").metadata["env_args"] == arguments
 
 
-def test_what_may_be_corrupt_is_said_with_the_option_that_mends_it(run, publish):
+def test_corrupt_rows_are_noted_with_the_option_that_removes_them(run, publish):
     file = publish(planned("Hopper-v5", copied=True))
     noted = run(file, "--env", "Hopper-v5")
     assert noted.exit_code == 0
@@ -737,7 +737,7 @@ def test_what_may_be_corrupt_is_said_with_the_option_that_mends_it(run, publish)
     assert (mended.exit_code, mended.stderr) == (0, "")
 
 
-def test_an_end_at_a_limit_of_time_is_remarked_on(run, publish):
+def test_end_at_a_time_limit_is_noted(run, publish):
     done = run(publish(episodes_of((100, True), (3, True))), "--env", "CartPole-v1")
     assert done.exit_code == 0
     assert "read as truncated" in done.stderr
