@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer the `transformers` backend."""
+    """Add the backend `transformers`."""
     return {"transformers": "cwm_transformers.backend:Transformers"}

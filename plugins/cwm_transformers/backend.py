@@ -1,4 +1,4 @@
-"""The backend `transformers`: a language model whose weights are read into this process."""
+"""The backend `transformers`: a language model whose weights are loaded into this process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from cwm_transformers.model import LanguageModel
 
 NOT_IDENTITY = {"identity": False}
-"""A run may be continued with another value of such a field."""
+"""Metadata of fields that may change when a run continues."""
 
 
 @dataclass
-class Held:
-    """A model that was read, and what it weighed so far."""
+class LoadedModel:
+    """A loaded model, its lock, and the usage of scoring so far."""
 
     model: LanguageModel | None = None
     weighed: Usage = field(default_factory=Usage)
@@ -37,11 +37,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Transformers(Backend):
-    """Any causal language model of the transformers library: a folder, or a name of its hub.
+    """Any causal language model of the transformers library: a folder, or a name on its hub.
 
-    It weighs texts as published (Levy et al., 2025): the log-softmax over the whole vocabulary,
-    summed over the tokens of an answer with the marks of its turn. It answers by sampling, and
-    tells how likely its answers were.
+    It scores texts as published (Levy et al., 2025): the log-softmax over the whole vocabulary,
+    summed over the tokens of an answer with its end-of-turn mark. It answers by sampling, and
+    returns the log-probabilities of its answers.
     """
 
     needs_model = True
@@ -59,10 +59,12 @@ class Transformers(Backend):
     max_tokens: int | None = None
     """Maximum number of tokens in an answer. none: 200 for rules, as published, and 4096 for a
     program, if the context of the model has room."""
-    _held: Held = field(default_factory=Held, init=False, repr=False, compare=False)
+    _loaded_model: LoadedModel = field(
+        default_factory=LoadedModel, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        """Refuse what is not installed or not named."""
+        """Check that the libraries are installed and the options are valid."""
         if not all(map(find_spec, ("torch", "transformers"))):
             command = install_command("cwm-cli[transformers]")
             raise CwmError(f"language models in this process need an extra: {command}")
@@ -73,12 +75,12 @@ class Transformers(Backend):
 
     @property
     def weighed(self) -> Usage:
-        """What weighing texts took so far."""
-        return self._held.weighed
+        """The usage of scoring texts so far."""
+        return self._loaded_model.weighed
 
     def complete(self, request: Request) -> Completion:
         """Sample an answer."""
-        with self._held.lock:
+        with self._loaded_model.lock:
             model, problem = self._loaded(), request.problem
             kind = type(problem) if isinstance(problem, Problem) else Problem
             done = model.answer(
@@ -97,11 +99,11 @@ class Transformers(Backend):
         return done
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Weigh texts, many at a time.
+        """Score texts in batches.
 
-        A text that answers a `Request` is weighed as it is sampled: without the marks of its turn.
+        A text that answers a `Request` is scored without the end-of-turn mark, like samples.
         """
-        with self._held.lock:
+        with self._loaded_model.lock:
             found, took = self._loaded().weigh(
                 [
                     (each.messages, each.text, isinstance(each.question, Request))
@@ -110,13 +112,15 @@ class Transformers(Backend):
                 batch=self.batch,
                 temperature=self.temperature,
             )
-            self._held.weighed = total([self._held.weighed, took])
+            self._loaded_model.weighed = total([self._loaded_model.weighed, took])
         return found
 
     def _loaded(self) -> LanguageModel:
-        """Return the model, read when it is first asked."""
-        if self._held.model is None:
+        """Return the model; load it on first use."""
+        if self._loaded_model.model is None:
             from cwm_transformers.model import LanguageModel
 
-            self._held.model = LanguageModel(self.model, device=self.device, dtype=self.dtype)
-        return self._held.model
+            self._loaded_model.model = LanguageModel(
+                self.model, device=self.device, dtype=self.dtype
+            )
+        return self._loaded_model.model

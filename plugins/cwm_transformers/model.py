@@ -1,6 +1,6 @@
-"""A causal language model: how conversations are worded for it, what it finds likely, what it says.
+"""A causal language model: chat formatting, log-probabilities of texts, and sampled answers.
 
-torch and transformers take seconds to import, so this module is imported when a model is asked.
+torch and transformers take seconds to import, so this module is imported on first use of a model.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cwm_cli.search.contracts import Completion, Message, Usage
 from cwm_cli.search.reading import without_thinking
 
 Asked = tuple[Sequence[Message], str, bool]
-"""Messages, the text of an answer, and whether it is weighed without the marks of its turn."""
+"""Messages, the text of an answer, and whether it is scored without the end-of-turn mark."""
 
 
 Shorter = Callable[[int], tuple[Message, ...]]
 
-LEAST_ANSWER = 256
-"""Tokens that a prompt leaves for an answer: in fewer no program is written."""
+MIN_ANSWER_TOKENS = 256
+"""Tokens that a prompt leaves for an answer: fewer are not enough for a program."""
 
-SMALLER = 0.95
-"""Share of the characters that should fit, as some have more tokens than others."""
+SHORTENING = 0.95
+"""Share of the estimated characters to keep, because the tokens per character vary."""
 
-MOST_SHORTENINGS = 5
+MAX_SHORTENINGS = 5
 
 
 class Read(NamedTuple):
-    """The tokens of a conversation, and the places of those that an answer has a part in."""
+    """The tokens of a conversation, and the positions of the tokens that overlap the answer."""
 
     tokens: list[int]
     answer: list[int]
@@ -52,9 +52,9 @@ class LanguageModel:
             self.model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
             self.model.to(device).eval()
         except (OSError, ValueError, RuntimeError, AttributeError) as error:
-            told = str(error).strip().splitlines() or [type(error).__name__]
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise CwmError(
-                f"cannot load a language model from {name} ({told[0]}): give a folder of the "
+                f"cannot load a language model from {name} ({lines[0]}): give a folder of the "
                 "transformers library, or a model of its hub"
             ) from None
 
@@ -65,11 +65,11 @@ class LanguageModel:
     def weigh(
         self, asked: Sequence[Asked], *, batch: int, temperature: float = 1.0
     ) -> tuple[list[list[float]], Usage]:
-        """Return the log-probability of each token of each answer, and what that took.
+        """Return the log-probability of each token of each answer, and the usage.
 
-        Answers to one question are read after a prompt that is read once. Texts of like length are
-        read together, shorter ones padded on the right, which nothing before it attends to. What
-        was proposed is weighed as it is sampled, at a temperature.
+        The shared start of prompts with equal messages is read once. Texts of similar length are in
+        one batch, where shorter ones are padded on the right, which earlier tokens do not attend
+        to. Proposals are scored at the temperature of their sampling.
         """
         start, read = time.perf_counter(), [self._tokens(*each) for each in asked]
         alike: dict[tuple[Message, ...], list[int]] = {}
@@ -79,7 +79,7 @@ class LanguageModel:
         found: list[list[float]] = [[] for _ in read]
         count = 0
         for group in [single, *(these for these in alike.values() if len(these) > 1)]:
-            past = None if group is single else self._read([read[n] for n in group])
+            past = None if group is single else self._read_shared_start([read[n] for n in group])
             known = 0 if past is None else past.get_seq_length()
             count += known + sum(len(read[n].tokens) - known for n in group)
             for first in range(0, len(group), batch):
@@ -90,10 +90,10 @@ class LanguageModel:
                     found[n] = weights
         return found, Usage(count, 0, 0.0, time.perf_counter() - start)
 
-    def _read(self, texts: Sequence[Read]) -> transformers.DynamicCache | None:
-        """Read what texts begin with alike, up to the token that their answers follow.
+    def _read_shared_start(self, texts: Sequence[Read]) -> transformers.DynamicCache | None:
+        """Read the common start of texts, up to the token before the first answer.
 
-        None where nothing is gained by it, or a model remembers in a way of its own.
+        Returns None if there is no common start, or the model has its own kind of cache.
         """
         shared = min(text.answer[0] - 1 if text.answer else 0 for text in texts)
         first = texts[0].tokens
@@ -125,9 +125,9 @@ class LanguageModel:
         device = self.model.device
         tokens, settings = tokens.to(device), {"attention_mask": there.to(device)}
         if past is not None:
-            settings["past_key_values"] = copy.deepcopy(past)  # reading on adds to it
+            settings["past_key_values"] = copy.deepcopy(past)  # the forward pass extends it
             settings["past_key_values"].batch_repeat_interleave(len(texts))
-        if self._skips:  # a vocabulary's worth of numbers for each token of a prompt is much
+        if self._skips:  # logits of all prompt tokens would need much memory
             settings["logits_to_keep"] = torch.arange(begins - 1, longest, device=device)
         with torch.inference_mode():
             logits = self.model(tokens, use_cache=past is not None, **settings).logits
@@ -148,13 +148,13 @@ class LanguageModel:
         most: int,
         shorter: Shorter | None = None,
     ) -> Completion:
-        """Sample an answer; its log-probability leaves out the mark that ended it.
+        """Sample an answer; its log-probability leaves out the mark that ends it.
 
-        A prompt that the model has no room for is said `shorter`; what a model thinks aloud before
-        it answers is no part of the answer.
+        A prompt that exceeds the context is replaced by a `shorter` one. Written reasoning before
+        the answer is removed.
         """
         start, device = time.perf_counter(), self.model.device
-        tokens, note = self._fitting(messages, shorter, min(most, LEAST_ANSWER))
+        tokens, note = self._fitting(messages, shorter, min(most, MIN_ANSWER_TOKENS))
         if self._context:
             most = min(most, self._context - tokens["input_ids"].shape[1])
         ends = {*_numbers(self.model.generation_config.eos_token_id), self.tokenizer.eos_token_id}
@@ -200,9 +200,9 @@ class LanguageModel:
     def _fitting(
         self, messages: Sequence[Message], shorter: Shorter | None, answer: int
     ) -> tuple[Any, str]:
-        """Return the tokens of a prompt that leaves room for an answer, and what was done to it."""
+        """Return the tokens of a prompt with room for an answer, and a note on shortening."""
         size, said = _size(messages), messages
-        for _ in range(MOST_SHORTENINGS):
+        for _ in range(MAX_SHORTENINGS):
             asked = self._prompt(said)
             tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
             count = tokens["input_ids"].shape[1]
@@ -212,7 +212,7 @@ class LanguageModel:
                 return tokens, "" if said is messages else f"the prompt was too long: {words}"
             if shorter is None or room <= 0:
                 break
-            said = shorter(int(SMALLER * _size(said) * room / count))
+            said = shorter(int(SHORTENING * _size(said) * room / count))
         raise CwmError(
             f"the prompt is too long for a context of {self._context:,} tokens, even when it is "
             "shortened: choose a model with a longer one"
@@ -220,11 +220,11 @@ class LanguageModel:
 
     @property
     def _plain(self) -> bool:
-        """Whether the tokenizer has no template for conversations."""
+        """Whether the tokenizer has no chat template."""
         return not self.tokenizer.chat_template
 
     def _tokens(self, messages: Sequence[Message], text: str, bare: bool) -> Read:
-        """Return the tokens of a conversation, and which of them weigh the answer."""
+        """Return the tokens of a conversation, and the positions of the scored ones."""
         if bare:
             whole = self._prompt(messages) + text
             begins = len(whole) - len(text)
@@ -235,10 +235,10 @@ class LanguageModel:
         return Read(read["input_ids"], places)
 
     def _answered(self, messages: Sequence[Message], text: str) -> tuple[str, int]:
-        """Return a conversation with its answer, and where the turn of the answer begins.
+        """Return a conversation with its answer, and the start of the answer's turn.
 
-        That is where the conversation without it ends or, where a template ends that with a mark
-        of its own, as much from the end as the turn takes when it stands alone.
+        This is the end of the conversation without the answer. If a template ends that with a mark
+        of its own, the start follows from the length of the turn alone.
         """
         if self._plain:
             asked = self._prompt(messages)
@@ -246,38 +246,37 @@ class LanguageModel:
         said = _turns(messages)
         answer = {"role": "assistant", "content": text}
         try:
-            asked, whole = self._worded(said), self._worded([*said, answer])
-        except TemplateError:  # some know no message of the system
+            asked, whole = self._format(said), self._format([*said, answer])
+        except TemplateError:  # some templates have no system message
             said = _turns(messages, whole=True)
-            asked, whole = self._worded(said), self._worded([*said, answer])
+            asked, whole = self._format(said), self._format([*said, answer])
         if whole.startswith(asked):
             return whole, len(asked)
-        alone = self._worded([answer]).removeprefix(self.tokenizer.bos_token or "")
+        alone = self._format([answer]).removeprefix(self.tokenizer.bos_token or "")
         return whole, len(whole) - len(alone)
 
     def _prompt(self, messages: Sequence[Message]) -> str:
-        """Word a conversation up to where an answer begins."""
+        """Format a conversation up to the start of an answer."""
         if self._plain:
             return "".join(f"{message.content.strip()}\n\n" for message in messages)
         try:
-            return self._worded(_turns(messages), header=True)
+            return self._format(_turns(messages), header=True)
         except TemplateError:
-            return self._worded(_turns(messages, whole=True), header=True)
+            return self._format(_turns(messages, whole=True), header=True)
 
-    def _worded(self, turns: list[dict[str, str]], *, header: bool = False) -> str:
-        """Word turns by the template."""
+    def _format(self, turns: list[dict[str, str]], *, header: bool = False) -> str:
+        """Format turns with the chat template."""
         return str(
             self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=header)
         )
 
 
 def _size(messages: Sequence[Message]) -> int:
-    """Count the characters of messages."""
     return sum(len(message.content) for message in messages)
 
 
 def _turns(messages: Sequence[Message], *, whole: bool = False) -> list[dict[str, str]]:
-    """Return messages as templates take them, or as a `whole` that the user says."""
+    """Return messages for a chat template, or as one user message if `whole`."""
     if whole:
         text = "\n\n".join(message.content for message in messages)
         return [{"role": "user", "content": text}]
@@ -285,7 +284,7 @@ def _turns(messages: Sequence[Message], *, whole: bool = False) -> list[dict[str
 
 
 def _numbers(found: Any) -> list[int]:
-    """Return what may be one number, several or none."""
+    """Return a list of zero, one or several numbers."""
     if found is None:
         return []
     return list(found) if isinstance(found, (list, tuple)) else [found]
