@@ -1,4 +1,4 @@
-"""Answers of an earlier run, for free."""
+"""Replay the answers of an earlier run without cost."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer the `replay` backend."""
+    """Add the backend `replay`."""
     return {"replay": "cwm_replay.backend:Replay"}

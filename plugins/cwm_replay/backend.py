@@ -27,12 +27,11 @@ SUFFIXES = (".md", ".txt")
 class Replay(Backend):
     """Answers as before: `model` is the folder of a run, or of text files.
 
-    A run answers the n-th asking of the same messages as it was answered
-    then, and the search asks in the turns of that run, so that a smaller
-    budget gives the beginning of the same tree and `--parallel` changes
-    nothing; what it began with and what refiners made is taken from it. Of
-    text files, in the order of their names, the n-th answers the n-th
-    question. Replayed answers cost nothing.
+    For a run, the n-th request with the same messages gets the n-th recorded answer. The search
+    sends its requests in the recorded order, so a smaller budget gives the beginning of the same
+    tree, and `--parallel` has no effect. The initial program and the results of refiners are taken
+    from the run. For text files, the n-th file by name answers the n-th request. Replayed answers
+    cost nothing.
     """
 
     needs_model = True
@@ -46,8 +45,8 @@ class Replay(Backend):
     def __post_init__(self) -> None:
         folder = Path(self.model)
         self._lines = list(read_answers(folder))
-        self._answers = _by_question(self._lines)
-        self._models = iter([line.node.model for line in _asked(self._lines)])
+        self._answers = _answers_by_prompt(self._lines)
+        self._models = iter([line.node.model for line in _requested(self._lines)])
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         self._texts = [file for file in files if file.suffix in SUFFIXES]
         if not self.model or not (self._lines or self._texts):
@@ -57,18 +56,19 @@ class Replay(Backend):
             )
 
     def complete(self, request: Request) -> Completion:
-        """Return the answer that was given before."""
+        """Return the recorded answer."""
         return self._replayed(request) if self._lines else self._text(request.step)
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return nothing: no one is asked."""
+        """Return 0, because no provider is used."""
         return 0.0
 
     def recorded(self) -> Sequence[Turn]:
-        """Return when what a run learned was asked for, or that it was not.
+        """Return the turn of each event of the run.
 
-        A journal that does not say so is read as if as many questions had been in flight all the
-        time as the order of its nodes needs at least; one that lost lines has no turns.
+        If a journal does not record when requests were sent, the smallest constant number of
+        requests in flight that explains the order of its nodes is assumed. A journal with lost
+        lines has no turns.
         """
         nodes = [line.node for line in self._lines if isinstance(line, SearchRecord)]
         if any(node.id != place for place, node in enumerate(nodes)):
@@ -87,11 +87,11 @@ class Replay(Backend):
         return turns
 
     def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
-        """Return the model that answered before: a search asks in the order of its steps."""
+        """Return the model of the next recorded answer; searches ask in the order of steps."""
         return next(self._models, "")
 
     def _replayed(self, request: Request) -> Completion:
-        """Return what the run answered to the same messages."""
+        """Return the recorded answer to the same messages."""
         answers = self._answers.get(request.key, ())
         if request.occurrence < len(answers):
             return answers[request.occurrence]
@@ -99,7 +99,6 @@ class Replay(Backend):
         raise CwmError(f"the run {self.model} {asked}: {_advice(Path(self.model))}")
 
     def _text(self, number: int) -> Completion:
-        """Return the text of a file."""
         if number >= len(self._texts):
             raise CwmError(
                 f"{self.model} contains only {len(self._texts)} completions: lower --budget "
@@ -108,10 +107,10 @@ class Replay(Backend):
         return Completion(read_text(self._texts[number]))
 
 
-def _by_question(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completion]]:
-    """Return a run's answers by the hash of the messages, in the order of asking."""
+def _answers_by_prompt(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completion]]:
+    """Return a run's answers by the hash of their prompt, in the order of requests."""
     answers: dict[str, list[Completion]] = defaultdict(list)
-    for line in _asked(lines):
+    for line in _requested(lines):
         usage = replace(line.node.usage, cost=0.0, seconds=0.0)
         failure = line.node.verdict.failure
         lacking = (
@@ -121,14 +120,14 @@ def _by_question(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completio
     return dict(answers)
 
 
-def _asked(lines: Sequence[SearchLine]) -> list[SearchRecord]:
-    """Return the answers of a run, in the order of asking."""
+def _requested(lines: Sequence[SearchLine]) -> list[SearchRecord]:
+    """Return the records of a run with a request, in the order of requests."""
     records = (line for line in lines if isinstance(line, SearchRecord) and line.node.asked)
     return sorted(records, key=lambda line: line.node.step)
 
 
 def _advice(folder: Path) -> str:
-    """Say how to ask what a run was asked."""
+    """Return advice on how to repeat the requests of a run."""
     try:
         chosen = SearchRun.load(folder).config
     except CwmError:
@@ -139,5 +138,4 @@ def _advice(folder: Path) -> str:
 
 
 def _times(count: int) -> str:
-    """Say how often."""
     return "once" if count == 1 else f"{count} times"

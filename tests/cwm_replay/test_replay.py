@@ -118,7 +118,7 @@ def question(text, occurrence=0, step=0):
 
 
 @pytest.mark.parametrize("strategy", [ZeroShot, Refine])
-def test_a_replayed_run_has_the_same_journal(strategy, texts, tmp_path):
+def test_replayed_run_has_the_same_journal(strategy, texts, tmp_path):
     first = search(tmp_path / "first", strategy(), Replay(str(texts)))
     again = search(tmp_path / "again", strategy(), Replay(str(first.folder)))
     assert len(list(first.nodes())) == BUDGET
@@ -127,7 +127,7 @@ def test_a_replayed_run_has_the_same_journal(strategy, texts, tmp_path):
 
 @pytest.mark.parametrize("strategy", [ZeroShot, Refine])
 @pytest.mark.parametrize("cut", range(BUDGET))
-def test_a_replay_that_was_interrupted_goes_on_where_it_stopped(strategy, cut, texts, tmp_path):
+def test_interrupted_replay_continues(strategy, cut, texts, tmp_path):
     first = search(tmp_path / "first", strategy(), Replay(str(texts)))
     search(tmp_path / "again", strategy(), Replay(str(first.folder)), budget=cut)
     again = search(tmp_path / "again", strategy(), Replay(str(first.folder)))
@@ -135,9 +135,7 @@ def test_a_replay_that_was_interrupted_goes_on_where_it_stopped(strategy, cut, t
 
 
 @pytest.mark.parametrize("strategy", [Refine, GifMcts])
-def test_a_run_with_several_completions_in_flight_is_replayed_in_its_order(
-    strategy, texts, tmp_path
-):
+def test_run_with_several_completions_in_flight_is_replayed_in_its_order(strategy, texts, tmp_path):
     first = search(tmp_path / "first", strategy(), Unordered(texts), parallel=3)
     recorded = (first.folder / JOURNAL).read_bytes()
     assert [node.step for node in first.nodes()] != list(range(BUDGET))
@@ -154,7 +152,7 @@ def test_a_run_with_several_completions_in_flight_is_replayed_in_its_order(
         assert (part.folder / JOURNAL).read_bytes() == recorded
 
 
-def test_a_replay_ends_where_the_recording_ends_and_says_so(texts, tmp_path):
+def test_replay_ends_with_the_recording_and_reports_it(texts, tmp_path):
     first = search(tmp_path / "first", Refine(), Replay(str(texts)), budget=3)
     searching = Search(LongestProgram(), Refine(), Replay(str(first.folder)), seed=3)
     records = list(searching.run(BUDGET))
@@ -162,7 +160,7 @@ def test_a_replay_ends_where_the_recording_ends_and_says_so(texts, tmp_path):
     assert not list(searching.drain())
 
 
-def test_a_journal_that_does_not_tell_when_questions_were_asked_is_replayed(texts, tmp_path):
+def test_journal_without_times_of_requests_is_replayed(texts, tmp_path):
     first = search(tmp_path / "first", Refine(), Unordered(texts), parallel=2)
     journal = first.folder / JOURNAL
     recorded = journal.read_bytes()
@@ -191,7 +189,7 @@ def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
     assert replay.worst_cost(question("hi")) == 0.0
 
 
-def test_the_same_question_gets_its_answers_in_the_order_of_asking(texts, tmp_path):
+def test_equal_prompts_get_their_answers_in_the_order_of_requests(texts, tmp_path):
     """The journal has them in the order of arrival."""
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     journal = run.folder / JOURNAL
@@ -201,7 +199,7 @@ def test_the_same_question_gets_its_answers_in_the_order_of_asking(texts, tmp_pa
     assert answers == [file.read_text() for file in sorted(texts.glob("*.md"))]
 
 
-def test_a_question_that_was_never_asked_has_no_answer(texts, tmp_path):
+def test_unrecorded_prompt_has_no_answer(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     replay = Replay(str(run.folder))
     advice = "replay with --env Count-v0 --strategy any --seed 0 --dataset .*dataset.npz and"
@@ -211,7 +209,7 @@ def test_a_question_that_was_never_asked_has_no_answer(texts, tmp_path):
         replay.complete(question("generate ", BUDGET))
 
 
-def test_the_nth_text_file_answers_the_nth_question(texts):
+def test_nth_text_file_answers_the_nth_request(texts):
     replay = Replay(str(texts))
     answers = [replay.complete(question("?", step=step)).text for step in reversed(range(BUDGET))]
     assert answers[::-1] == [file.read_text() for file in sorted(texts.glob("*.md"))]
@@ -220,7 +218,7 @@ def test_the_nth_text_file_answers_the_nth_question(texts):
 
 
 @pytest.mark.parametrize("cut", range(BUDGET))
-def test_text_files_answer_on_when_a_search_is_resumed(cut, texts, tmp_path):
+def test_text_files_continue_to_answer_in_a_resumed_search(cut, texts, tmp_path):
     whole = search(tmp_path / "whole", Refine(), Replay(str(texts)))
     search(tmp_path / "cut", Refine(), Replay(str(texts)), budget=cut)
     cut_run = search(tmp_path / "cut", Refine(), Replay(str(texts)))
@@ -228,14 +226,14 @@ def test_text_files_answer_on_when_a_search_is_resumed(cut, texts, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "empty"])
-def test_a_folder_without_answers_is_refused_at_once(name, texts, tmp_path, monkeypatch):
+def test_folder_without_answers_is_rejected_immediately(name, texts, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(texts)  # no name does not mean the working directory
     with pytest.raises(CwmError, match="contains no completions: give --model the folder of a run"):
         Replay(name and str(tmp_path / name))
 
 
-def test_a_journal_that_was_cut_short_replays_up_to_the_cut(texts, tmp_path):
+def test_truncated_journal_is_replayed_up_to_the_cut(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     whole = (run.folder / JOURNAL).read_bytes()
     (run.folder / JOURNAL).write_bytes(whole[:-10])
@@ -245,7 +243,7 @@ def test_a_journal_that_was_cut_short_replays_up_to_the_cut(texts, tmp_path):
         replay.complete(question("generate ", BUDGET - 1))
 
 
-def test_of_a_journal_with_a_broken_line_the_others_are_replayed(texts, tmp_path):
+def test_journal_with_a_broken_line_is_replayed_without_it(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     (run.folder / JOURNAL).write_bytes(b'{"node": 1}\n' + (run.folder / JOURNAL).read_bytes())
     again = search(tmp_path / "again", ZeroShot(), Replay(str(run.folder)))
