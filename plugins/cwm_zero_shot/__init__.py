@@ -1,4 +1,4 @@
-"""Independent programs, the best of which counts."""
+"""Zero-shot synthesis: independent programs, and the best one is the result."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_strategies() -> Mapping[str, str]:
-    """Offer the `zero-shot` strategy."""
+    """Add the strategy `zero-shot`."""
     return {"zero-shot": "cwm_zero_shot.strategy:ZeroShot"}

@@ -1,4 +1,4 @@
-"""Zero-shot synthesis: ask for the whole program, again and again."""
+"""Zero-shot synthesis: request whole programs independently of each other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 
 @dataclass
 class ZeroShot(Strategy):
-    """Writes every program from scratch and learns nothing from how it fared."""
+    """Writes every program from scratch, independently of earlier results."""
 
     moves = (GENERATE,)
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -25,16 +25,16 @@ class ZeroShot(Strategy):
 
     @property
     def repeats(self) -> bool:
-        """Every program answers the same prompt, on purpose: they are independent."""
+        """Return True: all programs answer the same prompt, so that they are independent."""
         return True
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Ask for another program."""
+        """Return the move for another program."""
         return Move(GENERATE)
 
     def update(self, node: Node) -> None:
-        """Learn nothing: the programs are independent."""
+        """Do nothing: the programs are independent."""
 
     def state(self, node: int) -> str:
-        """Return "": every program stands for itself."""
+        """Return "": nodes have no status."""
         return ""

@@ -65,20 +65,20 @@ def asked(verdicts, parallel=1):
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_what_is_asked_does_not_depend_on_the_verdicts(parallel):
+def test_prompts_do_not_depend_on_verdicts(parallel):
     poor, good = asked(POOR, parallel), asked(GOOD, parallel)
     assert poor == good
     assert [request.move for request in poor] == [Move(GENERATE)] * 4
 
 
-def test_the_same_question_is_asked_each_time_with_another_seed():
+def test_same_prompt_is_sent_with_different_seeds():
     requests = asked(POOR)
     assert len({request.key for request in requests}) == 1
     assert len({request.seed for request in requests}) == 4
     assert [request.occurrence for request in requests] == [0, 1, 2, 3]
 
 
-def test_the_best_program_of_the_budget_counts():
+def test_best_program_of_the_budget_is_the_result():
     search = Search(Judge(list(POOR + GOOD)), ZeroShot(), Listening())
     list(search.run(8))
     assert search.best.id == len(POOR)
@@ -89,7 +89,7 @@ def test_nodes_have_no_state():
     assert [search.strategy.state(record.node.id) for record in search.run(4)] == [""] * 4
 
 
-def test_the_question_asks_to_think_step_by_step_before_the_program():
+def test_prompt_asks_for_step_by_step_reasoning_before_the_program():
     data = dataset([(n, n + 1, 0, False) for n in range(4)])
     move = ZeroShot().select(np.random.default_rng(0), [])
     question = problem((data, "A counter."), None).messages(move)[-1].content
