@@ -124,16 +124,16 @@ class SearchJobs(SearchWork):
         for position in left:
             if self._is_stopping:
                 return
-            begun = self.begin(position)
-            if isinstance(begun, ProblemState):
-                self._updates.append(begun)
+            problem = self.begin(position)
+            if isinstance(problem, ProblemState):
+                self._updates.append(problem)
                 continue
-            if storage_of(begun.run.folder) and not begun.run.is_continued:
-                with begun.run:  # uploads the run to the place where the job looks for it
+            if storage_of(problem.run.folder) and not problem.run.is_continued:
+                with problem.run:  # uploads the run to the place where the job looks for it
                     pass
-            command = job_command(self.run, begun.task.id, self.access)
-            tail = JournalTail(begun.run.folder)
-            self._active[command.name] = _ActiveJob(begun.state, tail, is_running=False)
+            command = job_command(self.run, problem.task.id, self.access)
+            tail = JournalTail(problem.run.folder)
+            self._active[command.name] = _ActiveJob(problem.state, tail, is_running=False)
             yield command
 
     def _handle(self, event: CommandEvent) -> None:

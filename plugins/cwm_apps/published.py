@@ -14,7 +14,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -95,11 +95,13 @@ def equals(returned: Any, expected: Any) -> bool:
     if returned in (expected, first):
         return True
     nested = isinstance(returned, list) and returned and isinstance(returned[0], tuple)
-    return bool(nested) and all(map(_is_listable, returned)) and list(map(list, returned)) == first
+    if not nested or not all(isinstance(each, list | tuple | str | dict) for each in returned):
+        return False
+    return list(map(list, returned)) == first
 
 
 def _near(nonempty: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether each line is one number that is close to the expected number."""
+    """Return whether each line is one number that is close to the expected number."""
     if len(nonempty) != len(wanted):
         return False
     try:
@@ -126,10 +128,6 @@ def _keyed(value: Any) -> Any:
         return [{int(key): part for key, part in found.items()}]
     except ValueError:
         return value
-
-
-def _is_listable(value: Any) -> bool:
-    return isinstance(value, list | tuple | str | dict)
 
 
 def read(text: str, integer: Callable[[str], Any]) -> Any:
@@ -225,10 +223,6 @@ def _encoded(value: Any) -> Any:
 
 
 def _write(answers: int, text: str) -> None:
-    for piece in _pieces(text.encode("utf-8", "replace")):
-        os.write(answers, piece)
-
-
-def _pieces(data: bytes, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield pieces of data that are small enough for one call of `os.write`."""
-    yield from (data[at : at + size] for at in range(0, len(data), size))
+    data, size = text.encode("utf-8", "replace"), 1 << 20  # one call may not write all
+    for start in range(0, len(data), size):
+        os.write(answers, data[start : start + size])

@@ -190,9 +190,9 @@ LONGEST_DIFFICULTY = 40
 
 def _difficulty(record: Any, number: int, *, test: bool) -> str:
     """Return the difficulty of a record, or the difficulty implied by its test split number."""
-    said = record.get("difficulty") if isinstance(record, dict) else None
-    if isinstance(said, str) and said.strip():
-        return clean(said, limit=LONGEST_DIFFICULTY)
+    named = record.get("difficulty") if isinstance(record, dict) else None
+    if isinstance(named, str) and named.strip():
+        return clean(named, limit=LONGEST_DIFFICULTY)
     if not test or number not in range(5000):
         return UNKNOWN
     return "interview" if number < 3000 else "competition" if number < 4000 else "introductory"
@@ -370,8 +370,8 @@ def _download() -> Path:
 
 def _reason(error: BaseException) -> str:
     """Return the first line of the message of an error's cause, or of the error."""
-    said = str(error.__cause__ or error).strip().splitlines()
-    return said[0].rstrip(".:") if said else type(error).__name__
+    lines = str(error.__cause__ or error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
 def _intact(path: Path) -> bool:

@@ -100,7 +100,7 @@ class ProblemResult(ProblemOutcome):
     digest: str
 
     def enough(self, budget: int) -> bool:
-        """Whether a search with this budget is finished."""
+        """Return whether a search with this budget is finished."""
         return self.solved or self.given_up or self.completions >= budget
 
     def save(self, run: SearchRun) -> None:
@@ -211,7 +211,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         return read_found(problem / RESULT, ProblemResult)
 
     def is_finished(self, number: int, budget: int) -> bool:
-        """Whether the search of a problem is finished with this budget."""
+        """Return whether the search of a problem is finished with this budget."""
         found = self.found(self.problem_folder(number))
         return found is not None and found.enough(budget)
 

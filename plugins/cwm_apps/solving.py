@@ -152,8 +152,10 @@ def solve(
             in_flight = parallel if jobs is None else parallel * min(jobs.workers, len(numbers))
             searches = SearchesToCome(models, parts.backend, *coding.left(numbers, budget))
             left = None if max_cost is None else max_cost - coding.spent()
-            told = estimated([searches], in_flight=in_flight, left=left, folders=coding.started())
-            agreed(told, ask, observer)
+            estimate = estimated(
+                [searches], in_flight=in_flight, left=left, folders=coding.started()
+            )
+            agreed(estimate, ask, observer)
 
     numbers = [problems.tasks.ids[position][0] for position in problems.positions]
     work = _run_work(

@@ -61,7 +61,7 @@ class ProblemWork:
     repair_notes: list[str] = field(default_factory=list, init=False)
 
     def is_left(self) -> bool:
-        """Whether some work is left."""
+        """Return whether some work is left."""
         raise NotImplementedError
 
     def work(self) -> Iterator[ProblemState]:
@@ -77,7 +77,7 @@ class SearchWork(ProblemWork):
     out_of_money: bool = field(default=False, init=False)
 
     def is_left(self) -> bool:
-        """Whether a requested problem has an unfinished search."""
+        """Return whether a requested problem has an unfinished search."""
         header = self.run.header
         numbers = (number for number in header.problems if number not in header.skipped)
         return not all(self.run.is_finished(number, self.access.budget) for number in numbers)
@@ -141,22 +141,22 @@ class Searches(SearchWork):
 
     def _solve(self, position: int) -> Iterator[ProblemState]:
         """Finish the search of a problem."""
-        begun = self.begin(position)
-        if isinstance(begun, ProblemState):
-            yield begun
+        problem = self.begin(position)
+        if isinstance(problem, ProblemState):
+            yield problem
             return
         try:
-            with begun.run as run:
+            with problem.run as run:
                 self.repair_notes += filter(None, [run.repair_note])
-                for state in self._search.states(begun.task, run, begun.state):
+                for state in self._search.states(problem.task, run, problem.state):
                     if state.reason == OUT_OF_MONEY:
                         self.out_of_money = True
                         self.stopping.set()
                     yield state
         except BusyError:
-            yield begun.state._replace(state=SKIPPED, reason=BUSY)
+            yield problem.state._replace(state=SKIPPED, reason=BUSY)
         except CwmError as error:
-            yield begun.state._replace(state=FAILED, reason=str(error))
+            yield problem.state._replace(state=FAILED, reason=str(error))
             raise
 
 
@@ -288,7 +288,7 @@ class SolutionsJudging(ProblemWork):
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def is_left(self) -> bool:
-        """Whether some programs are not judged yet."""
+        """Return whether some programs are not judged yet."""
         return bool(self.left())
 
     def left(self) -> list[UnjudgedSolution]:
@@ -493,7 +493,7 @@ def _with_progress(state: ProblemState, search: Search) -> ProblemState:
 
 
 def _is_over(search: Search, budget: int) -> bool:
-    """Whether the search is finished."""
+    """Return whether the search is finished."""
     return search.solved or search.given_up or len(search.nodes) >= budget
 
 

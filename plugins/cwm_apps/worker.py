@@ -45,7 +45,7 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
         limits = Limits(**config.options["sandbox"])
         with Sandbox(limits, SANDBOX_WORKERS, accepted=access.accepted) as sandbox:
             sandbox.prepare(ScriptJob.handler)
-            made = ProblemSearch(
+            problem_search = ProblemSearch(
                 coding=coding,
                 parts=parts,
                 sandbox=sandbox,
@@ -53,8 +53,8 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
                 parallel=access.parallel,
                 limit=limit,
             )
-            begun = ProblemState(number, task.difficulty, SEARCHING)
-            for state in made.states(task, run, begun):
+            first_state = ProblemState(number, task.difficulty, SEARCHING)
+            for state in problem_search.states(task, run, first_state):
                 if state.note:
                     run.log(state.note)
                 if state.reason == OUT_OF_MONEY:

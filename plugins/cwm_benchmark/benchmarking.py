@@ -246,7 +246,7 @@ class _RunningTask(NamedTuple):
     """A running task, the time of its start, and its job's completions at that time."""
 
     task: BenchmarkTask
-    begun: float
+    started_at: float
     completions: int
 
 
@@ -287,8 +287,8 @@ class BenchmarkWork:
         try:
             with closing(
                 carried_out(self.executor, self._commands(), stopping=self._stopping)
-            ) as carried:
-                for event in carried:
+            ) as command_events:
+                for event in command_events:
                     if not isinstance(event, Idle):
                         yield self._handle(event)
         finally:
@@ -341,8 +341,8 @@ class BenchmarkWork:
         with self._lock:
             running = list(self._running.values())
         return [
-            RunningEnvironmentTask(task, now - begun)
-            for task, begun, _ in running
+            RunningEnvironmentTask(task, now - started_at)
+            for task, started_at, _ in running
             if task.kind in ENVIRONMENT_TASKS
         ]
 
@@ -356,8 +356,8 @@ class BenchmarkWork:
         with self._lock:
             counts, now = self._standings.counts(), time.monotonic()
             running = [
-                Running(task.kind, now - begun, self._left_of(task))
-                for task, begun, _ in self._running.values()
+                Running(task.kind, now - started_at, self._left_of(task))
+                for task, started_at, _ in self._running.values()
             ]
             plays = counts.states.get(TO_PLAY, 0)
             if self.run.header.terms.plan:
@@ -438,7 +438,7 @@ class BenchmarkWork:
         if reason:
             self.failed[task.key] = reason
         else:
-            self._times.record(task.kind, time.monotonic() - at_work.begun)
+            self._times.record(task.kind, time.monotonic() - at_work.started_at)
         return TaskEvent(task, over=True, reason=reason, changed=self._update_jobs(task))
 
     def _stopping(self, running: int) -> None:
@@ -488,7 +488,7 @@ class BenchmarkWork:
         left = None
         if at_work is not None and tail.completions > at_work.completions:
             rest = max(0, self.run.header.terms.budget - tail.completions)
-            taken = time.monotonic() - at_work.begun
+            taken = time.monotonic() - at_work.started_at
             left = rest * taken / (tail.completions - at_work.completions)
         reason = self._reason(trial) if state == FAILED else None
         standing = TrialStanding(

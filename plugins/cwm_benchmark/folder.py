@@ -402,16 +402,16 @@ class TasksLeft:
         return self._at[environment]
 
     def is_waiting(self, place: int) -> bool:
-        """Whether the search of a trial is unfinished."""
+        """Return whether the search of a trial is unfinished."""
         return not self._facts[place].is_settled
 
     def is_to_play(self, place: int) -> bool:
-        """Whether playing with the program of a trial is still to be done."""
+        """Return whether playing with the program of a trial is still to be done."""
         facts = self._facts[place]
         return facts.is_settled and not self._is_finished(facts)
 
     def _is_finished(self, facts: _TrialFacts) -> bool:
-        """Whether a trial has no remaining task of its own."""
+        """Return whether a trial has no remaining task of its own."""
         if not facts.is_settled:
             return False
         return facts.is_played or not (self.run.header.terms.plan and facts.has_program)

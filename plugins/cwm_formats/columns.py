@@ -137,8 +137,8 @@ class Ends(NamedTuple):
 def ends_of(dones: np.ndarray, episodes: np.ndarray, limit: int | None) -> Ends:
     """Split a single flag: an end in the step of the time limit counts as truncated."""
     firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
-    begun = np.repeat(firsts, np.diff(np.append(firsts, len(episodes))))
-    timed = dones & (np.arange(len(episodes)) - begun + 1 == limit)
+    start_rows = np.repeat(firsts, np.diff(np.append(firsts, len(episodes))))
+    timed = dones & (np.arange(len(episodes)) - start_rows + 1 == limit)
     return Ends(dones & ~timed, timed, dones if timed.any() else None)
 
 

@@ -91,10 +91,10 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
     try:
         with _long_cells():
             for row in reader:
-                begun, before = before + 1, reader.line_num
-                if before - begun >= MAX_LINES_OF_ROW:
+                first_line, before = before + 1, reader.line_num
+                if before - first_line >= MAX_LINES_OF_ROW:
                     raise CwmError(
-                        f"{file}: a quote opens in line {begun} and does not close: "
+                        f"{file}: a quote opens in line {first_line} and does not close: "
                         "correct that line"
                     )
                 if not any(cell.strip() for cell in row):
@@ -115,8 +115,8 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
                 found.lines.append(first_line)
                 if len(row) != width:
                     reason = f"expected {width} cells, found {len(row)}"
-                    if before > begun:
-                        reason += f", in {before - begun + 1} lines"
+                    if before > first_line:
+                        reason += f", in {before - first_line + 1} lines"
                     found.damaged[len(found.rows)] = reason
                     row = [""] * width
                 found.rows.append(row)

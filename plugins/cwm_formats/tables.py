@@ -610,7 +610,7 @@ def _steps(episodes: np.ndarray) -> np.ndarray:
     """Return the position of each row in its episode, from 0."""
     order = np.argsort(episodes, kind="stable")
     firsts = np.flatnonzero(np.append(True, np.diff(episodes[order]) != 0))
-    begun = np.repeat(firsts, np.diff(np.append(firsts, len(order))))
+    start_rows = np.repeat(firsts, np.diff(np.append(firsts, len(order))))
     steps = np.empty(len(order), np.int64)
-    steps[order] = np.arange(len(order)) - begun
+    steps[order] = np.arange(len(order)) - start_rows
     return steps

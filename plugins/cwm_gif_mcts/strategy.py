@@ -371,14 +371,15 @@ class WholePrograms:
             self._close(origin.id, IMPROVED)
         if node.parent != ROOT and self._nodes[node.parent].verdict.is_bug:
             self._close(node.parent, "")
-        fixes = self._fixes_left(node) if verdict.is_bug else 0
+        fixes = 0
         if verdict.is_bug:
+            fixes = self._fixes[node.parent] - 1 if node.action == FIX else self.fixes
             state = "fix pending" if fixes else "terminal"
         self._nodes.append(node)
         self._texts.add(node.program)
         self._states.append(state)
         self._values.append(self._bug_value(fixes) if fixes else value)
-        self._errors.append(_error(verdict))
+        self._errors.append(inf if verdict.error is None else verdict.error)
         self._gains.append(0.0)
         self._tries.append(0)
         self._fixes.append(fixes)
@@ -439,10 +440,6 @@ class WholePrograms:
             number = self._nodes[number].parent
         return None if number == ROOT else self._nodes[number]
 
-    def _fixes_left(self, node: Node) -> int:
-        """Return the number of fixes left for a program that raised an exception."""
-        return self._fixes[node.parent] - 1 if node.action == FIX else self.fixes
-
     def _bug_value(self, fixes: int) -> float:
         """Return the value of a program that raised: infinite, then by its remaining fixes."""
         return inf if fixes == self.fixes else HIGHEST_BUG_VALUE * fixes / self.fixes
@@ -459,8 +456,3 @@ def is_worse(one: Verdict, other: Verdict) -> bool:
     if abs(less) <= NEAR and one.error is not None and other.error is not None:
         return one.error > other.error
     return less > 0
-
-
-def _error(verdict: Verdict) -> float:
-    """Return the error of a verdict, infinity if there is none."""
-    return inf if verdict.error is None else verdict.error

@@ -248,8 +248,8 @@ class Question:
 
     def _expected(self) -> int:
         """Estimate the tokens of the prompt and its answer."""
-        said = [message.model_dump() for message in self.messages]
-        return int(litellm.token_counter(self.model, messages=said)) + USUAL_ANSWER
+        messages = [message.model_dump() for message in self.messages]
+        return int(litellm.token_counter(self.model, messages=messages)) + USUAL_ANSWER
 
     def _arguments(self, seed: int) -> dict[str, Any]:
         """Return the arguments of LiteLLM that the model accepts."""
@@ -407,21 +407,20 @@ class Question:
         before, shorter = _size(self.messages), self.request.shorter
         if before <= room:
             return True
-        if (
-            shorter is None
-            or room < MIN_PROMPT_CHARACTERS
-            or _size(said := shorter(room)) >= before
-        ):
+        if shorter is None or room < MIN_PROMPT_CHARACTERS:
             return False
-        self.messages = said
+        prompt = shorter(room)
+        if _size(prompt) >= before:
+            return False
+        self.messages = prompt
         if self.fit.characters is None or room < self.fit.characters:
             self.fit.characters = room
             self._notes = [each for each in self._notes if not each.startswith(TOO_LONG)]
             self._notes.append(
                 f"{TOO_LONG} {self.model}: shortened from "
-                f"{_size(self.request.messages):,} to {_size(said):,} characters, examples first"
+                f"{_size(self.request.messages):,} to {_size(prompt):,} characters, examples first"
             )
-        self._log(f"accepts no prompt of {before:,} characters: shortened to {_size(said):,}")
+        self._log(f"accepts no prompt of {before:,} characters: shortened to {_size(prompt):,}")
         return True
 
 
@@ -466,14 +465,14 @@ def prices(model: str, messages: Sequence[Message]) -> Prices | None:
     """Return the prices of a request, None if LiteLLM does not know them."""
     if provider_of(model) in OLLAMA:  # local and free; LiteLLM would query the server
         return Prices(0.0, 0.0)
-    said = [message.model_dump() for message in messages]
+    dumped = [message.model_dump() for message in messages]
 
     def cost(prompt: int, answer: int) -> float:
         counts = {"prompt_tokens": prompt, "completion_tokens": answer}
         return float(sum(litellm.cost_per_token(model, **counts)))
 
     try:
-        asking = cost(litellm.token_counter(model, messages=said), 0)
+        asking = cost(litellm.token_counter(model, messages=dumped), 0)
         return Prices(asking, cost(0, 1000) / 1000)
     except Exception:  # noqa: BLE001  # LiteLLM raises bare exceptions for unknown prices
         return None

@@ -78,7 +78,7 @@ NO_PREFILL = re.compile(
 )
 """Messages of servers that do not continue a prefilled answer."""
 
-BEGIN_WITH = "Begin your answer with exactly these lines, and continue from there:\n\n{begun}"
+BEGIN_WITH = "Begin your answer with exactly these lines, and continue from there:\n\n{prefill}"
 
 
 @dataclass
@@ -91,7 +91,7 @@ class ModelLimits:
     """Maximum tokens of an answer."""
     system: bool = True
     """Whether it accepts system messages; if not, they are added to the first user message."""
-    begun: bool = True
+    prefill: bool = True
     """Whether it continues a prefilled answer."""
     limit: str = LIMITS[0]
     """Name of the parameter that limits the tokens of an answer."""
@@ -139,7 +139,7 @@ def adapt(limits: ModelLimits, asked: Mapping[str, Any], message: str, param: st
         limits.system = False
         return ""
     if roles[-1] == "assistant" and NO_PREFILL.search(message):
-        limits.begun = False
+        limits.prefill = False
         return "does not continue a prefilled answer: the prompt asks for these first lines instead"
     if LIMITS[0] in asked and LIMITS[1] in message and REFUSES.search(message):
         limits.limit = LIMITS[1]
@@ -180,17 +180,17 @@ def format_messages(
     messages: Sequence[Message], limits: ModelLimits, *, marked: bool = False
 ) -> list[dict[str, Any]]:
     """Return messages in the form that the model accepts, with cache marks if `marked`."""
-    said = list(messages)
-    if said[-1].role == "assistant" and not limits.begun:
-        begun = BEGIN_WITH.format(begun=said.pop().content)
-        said[-1] = said[-1].model_copy(update={"content": f"{said[-1].content}\n\n{begun}"})
+    sent = list(messages)
+    if sent[-1].role == "assistant" and not limits.prefill:
+        prefill = BEGIN_WITH.format(prefill=sent.pop().content)
+        sent[-1] = sent[-1].model_copy(update={"content": f"{sent[-1].content}\n\n{prefill}"})
     if not limits.system:
-        first = [message.content for message in said if message.role == "system"]
-        said = [message for message in said if message.role != "system"]
+        first = [message.content for message in sent if message.role == "system"]
+        sent = [message for message in sent if message.role != "system"]
         text = "".join(f"{each}\n\n" for each in first)
-        changed = {"content": text + said[0].content, "stable": len(text) + said[0].stable}
-        said[0] = said[0].model_copy(update=changed)
-    return [_marked(message) if marked else message.model_dump() for message in said]
+        changed = {"content": text + sent[0].content, "stable": len(text) + sent[0].stable}
+        sent[0] = sent[0].model_copy(update=changed)
+    return [_marked(message) if marked else message.model_dump() for message in sent]
 
 
 def _marked(message: Message) -> dict[str, Any]:

@@ -103,15 +103,15 @@ class Format(NamedTuple):
     @classmethod
     def learned(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
         """Learn a format from the output of a template for known messages."""
-        said = [
+        messages = [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": USER},
             {"role": "assistant", "content": ANSWER},
         ]
         try:
-            asked, whole = word(said[:2]), word(said)
+            asked, whole = word(messages[:2]), word(messages)
         except CwmError:  # Gemma's has no system message
-            asked, whole = word(said[1:2]), word(said[1:])
+            asked, whole = word(messages[1:2]), word(messages[1:])
         opening, known, rest = whole.rpartition(SYSTEM)
         middle, _, rest = rest.partition(USER)
         between, found, closing = rest.partition(ANSWER)
@@ -119,7 +119,7 @@ class Format(NamedTuple):
             raise CwmError("the chat template omits messages: add -o template=plain")
         end = asked.rpartition(USER)[2]  # of the user's turn; the header follows
         if not between.startswith(end):  # the prompt ends with a mark of its own
-            turn = word(said[2:]).partition(ANSWER)[0]
+            turn = word(messages[2:]).partition(ANSWER)[0]
             places = range(len(between) + 1)
             end = next(between[:n] for n in places if turn.endswith(between[n:]))
         header = between[len(end) :]
@@ -130,8 +130,8 @@ class Format(NamedTuple):
     @classmethod
     def before_answers(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
         """Learn the format of a prompt up to the start of its answer."""
-        said = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
-        opening, _, rest = word(said).rpartition(SYSTEM)
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
+        opening, _, rest = word(messages).rpartition(SYSTEM)
         middle, found, asked = rest.partition(USER)
         if not found:
             raise CwmError("the chat template omits messages: add -o template=plain")
@@ -186,8 +186,8 @@ class TextScorer:
         ]
         found: dict[tuple[str, str], list[float]] = {}
         try:
-            for pairs, said in self._run_batches(self._split(dict.fromkeys(asked))):
-                found.update(zip(pairs, said, strict=True))
+            for pairs, scores in self._run_batches(self._split(dict.fromkeys(asked))):
+                found.update(zip(pairs, scores, strict=True))
         except NoEchoError:
             if self.known.can is None:
                 raise
@@ -275,9 +275,9 @@ class TextScorer:
             return litellm.text_completion(**asked)
 
         def expected() -> int:
-            said = "".join(map("".join, pairs))
+            text = "".join(map("".join, pairs))
             made = len(pairs) * (0 if self.known.forced else self.known.generated)
-            return int(litellm.token_counter(self.model, text=said)) + made
+            return int(litellm.token_counter(self.model, text=text)) + made
 
         try:
             return self.patience.in_turn(
@@ -302,15 +302,15 @@ def window(logprobs: Any, prompt: str, answer: str, made: int) -> list[float]:
     the prompt, so they are aligned at the end of the answer.
     """
     tokens = list(getattr(logprobs, "tokens", None) or ())
-    said = list(getattr(logprobs, "token_logprobs", None) or ())
+    values = list(getattr(logprobs, "token_logprobs", None) or ())
     lengths = [len(str(token)) for token in tokens]
     starts = getattr(logprobs, "text_offset", None) or [*accumulate(lengths, initial=0)][:-1]
     last = len(tokens) - made
-    if not len(said) == len(starts) == len(tokens) > made or sum(lengths) < len(answer):
+    if not len(values) == len(starts) == len(tokens) > made or sum(lengths) < len(answer):
         raise NoEchoError
     shift = starts[last - 1] + lengths[last - 1] - len(prompt) - len(answer)
     ends = [*starts[1:last], len(prompt) + len(answer) + shift]
-    found = [said[i] for i in range(last) if ends[i] - shift > len(prompt)]
+    found = [values[i] for i in range(last) if ends[i] - shift > len(prompt)]
     if not found or not all(isinstance(each, int | float) and each <= ROUNDED for each in found):
         raise NoEchoError  # NaN is not below 0 either
     return [min(0.0, each) for each in found]
@@ -320,12 +320,12 @@ def written(choice: Any, answer: str) -> list[float]:
     """Return the log-probabilities of the tokens of an answer that a grammar forced."""
     tokens = getattr(choice.logprobs, "content", None) or ()
     try:
-        said = [float(token["logprob"]) for token in tokens]
+        values = [float(token["logprob"]) for token in tokens]
     except (KeyError, TypeError, ValueError):
         raise NoEchoError from None
-    if choice.text != answer or not said or not all(each <= ROUNDED for each in said):
+    if choice.text != answer or not values or not all(each <= ROUNDED for each in values):
         raise NoEchoError
-    return [min(0.0, each) for each in said]
+    return [min(0.0, each) for each in values]
 
 
 def address(model: str, api_base: str | None) -> str | None:
@@ -368,7 +368,7 @@ def format_of(template: str, api_base: str | None, model: str, *, forced: bool =
     try:
         if forced:
             return Format.before_answers(
-                lambda said: _post(root, "/apply-template", messages=said)["prompt"]
+                lambda messages: _post(root, "/apply-template", messages=messages)["prompt"]
             )
         return Format.learned(_server_formatter(root, model))
     except (CwmError, httpx.HTTPError, ValueError, KeyError, TypeError):

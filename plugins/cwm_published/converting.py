@@ -14,6 +14,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import components
 from cwm_cli.worlds import EnvironmentModel, Predictions
+from cwm_formats.columns import TEST_SHARE, too_many
 from cwm_formats.pickles import Inert, plain
 from cwm_published.buffer import Buffer, Column
 
@@ -21,12 +22,6 @@ from cwm_published.buffer import Buffer, Column
 def fit(value: Any, space: Space) -> Any:
     """Return a value of the space; raise a `ValueError` that describes a misfit."""
     return _FITTERS[space.kind](plain(value), space)
-
-
-def weight(space: Space) -> int:
-    """Return the maximum number of numbers or characters of a value of the space."""
-    own = space.max_length if space.kind == "text" else prod(space.shape)
-    return sum(map(weight, space.children)) if space.children else own
 
 
 def _numbers(value: Any, space: Space) -> np.ndarray:
@@ -202,12 +197,6 @@ def _share(
 CAP = 100
 """The step at which the published collector ended unfinished episodes."""
 
-MAX_NUMBERS = 100_000_000
-"""Maximum number of numbers and characters of an imported dataset."""
-
-TEST_SHARE = 5
-"""One in this number of episodes is held out."""
-
 
 class MisfitError(CwmError):
     """A buffer from a recording of another environment."""
@@ -234,7 +223,7 @@ def convert(
     its observation, because copying the environment rebuilt it.
     """
     shape = TransitionShape.of(spec, env_args)
-    if len(buffer) * (2 * weight(shape.observations) + weight(shape.actions)) > MAX_NUMBERS:
+    if too_many(len(buffer), shape):
         raise CwmError(f"{buffer.file} has too many rows ({len(buffer):,}): import a part of it")
     kept = np.flatnonzero(buffer.steps > int(drop_corrupt_first_rows))
     if not len(kept):

@@ -95,7 +95,8 @@ class Replay(Backend):
         answers = self._answers.get(request.key, ())
         if request.occurrence < len(answers):
             return answers[request.occurrence]
-        asked = f"asked this only {_times(len(answers))}" if answers else "never asked this"
+        times = "once" if len(answers) == 1 else f"{len(answers)} times"
+        asked = f"asked this only {times}" if answers else "never asked this"
         raise CwmError(f"the run {self.model} {asked}: {_advice(Path(self.model))}")
 
     def _text(self, number: int) -> Completion:
@@ -135,7 +136,3 @@ def _advice(folder: Path) -> str:
     words = ["--env", chosen.env, "--strategy", chosen.strategy, "--seed", str(chosen.seed)]
     words += ["--dataset", str(folder / DATASET)]
     return f"replay with {shlex.join(words)} and the options of that run"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

@@ -223,9 +223,9 @@ class SlurmExecutor(Executor):
             [command.log.absolute() for command in commands],
             [Path.cwd()] * len(commands),
         )
-        said = io.StringIO()  # submitit prints the output of sbatch
+        output = io.StringIO()  # submitit prints the output of sbatch
         try:
-            with _sigint_blocked(), clean_env(), redirect_stderr(said):
+            with _sigint_blocked(), clean_env(), redirect_stderr(output):
                 return list(executor.map_array(carry_out, *columns))
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             lines = str(error).strip().splitlines() or ["sbatch failed"]
@@ -332,18 +332,18 @@ def _states_in_accounts(arrays: set[str]) -> dict[str, str]:
     if not arrays or shutil.which("sacct") is None:
         return {}
     words = ("-X", "-o", "JobID,State,NodeList", "--parsable2", "-j", ",".join(sorted(arrays)))
-    said = _run_slurm("sacct", *words) or ""
-    found: Mapping[str, Mapping[str, str]] = SlurmInfoWatcher().read_info(said)
+    output = _run_slurm("sacct", *words) or ""
+    found: Mapping[str, Mapping[str, str]] = SlurmInfoWatcher().read_info(output)
     # a state may be "CANCELLED by 1000"
     return {n: facts["State"].split()[0] for n, facts in found.items() if facts.get("State")}
 
 
 def _states_in_queue() -> dict[str, str] | None:
     """Return the states of jobs in the queue, None if Slurm does not answer."""
-    said = _run_slurm("squeue", "--me", "--noheader", "--array", "--format=%i %T")
-    if said is None:
+    output = _run_slurm("squeue", "--me", "--noheader", "--array", "--format=%i %T")
+    if output is None:
         return None
-    return dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line)
+    return dict(line.split(maxsplit=1) for line in output.splitlines() if " " in line)
 
 
 def _run_slurm(*words: str) -> str | None:

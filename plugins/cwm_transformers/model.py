@@ -85,8 +85,8 @@ class LanguageModel:
             for first in range(0, len(group), batch):
                 these = group[first : first + batch]
                 heat = [temperature if asked[n][2] else 1.0 for n in these]
-                said = self._log_probabilities([read[n] for n in these], heat, past)
-                for n, weights in zip(these, said, strict=True):
+                scores = self._log_probabilities([read[n] for n in these], heat, past)
+                for n, weights in zip(these, scores, strict=True):
                     found[n] = weights
         return found, Usage(count, 0, 0.0, time.perf_counter() - start)
 
@@ -133,10 +133,12 @@ class LanguageModel:
             logits = self.model(tokens, use_cache=past is not None, **settings).logits
             logits = logits[:, 0 if self._skips else begins - 1 :][:, :-1]
             divided = logits.float() / torch.tensor(temperatures, device=device)[:, None, None]
-            said = torch.log_softmax(divided, -1).gather(-1, tokens[:, begins:, None])[..., 0].cpu()
+            chosen = (
+                torch.log_softmax(divided, -1).gather(-1, tokens[:, begins:, None])[..., 0].cpu()
+            )
         return [
             [float(row[place - known - begins]) for place in text.answer]
-            for row, text in zip(said, texts, strict=True)
+            for row, text in zip(chosen, texts, strict=True)
         ]
 
     def answer(
@@ -177,21 +179,21 @@ class LanguageModel:
                 generation_config=settings,
             )
         before = tokens["input_ids"].shape[1]
-        said = made.sequences[0, before:].tolist()
+        generated = made.sequences[0, before:].tolist()
         likely = [
             float(torch.log_softmax(scores[0].double(), -1)[token])
-            for token, scores in zip(said, made.scores, strict=True)
+            for token, scores in zip(generated, made.scores, strict=True)
             if token not in ends
         ]
-        text = self.tokenizer.decode(said, skip_special_tokens=True)
+        text = self.tokenizer.decode(generated, skip_special_tokens=True)
         spoken = without_thinking(text)
         lacking = "" if spoken.done else "the model returned reasoning, but no answer"
-        if said[-1] not in ends:
+        if generated[-1] not in ends:
             where = "" if spoken.done else " of thinking"
-            lacking = f"the answer was cut off after {len(said):,} tokens{where}"
+            lacking = f"the answer was cut off after {len(generated):,} tokens{where}"
         return Completion(
             spoken.text,
-            Usage(before, len(said), 0.0, time.perf_counter() - start),
+            Usage(before, len(generated), 0.0, time.perf_counter() - start),
             lacking=lacking,
             note=note,
             log_probability=sum(likely) if spoken.text == text else None,
@@ -201,18 +203,18 @@ class LanguageModel:
         self, messages: Sequence[Message], shorter: Shorter | None, answer: int
     ) -> tuple[Any, str]:
         """Return the tokens of a prompt with room for an answer, and a note on shortening."""
-        size, said = _size(messages), messages
+        size, prompt = _size(messages), messages
         for _ in range(MAX_SHORTENINGS):
-            asked = self._prompt(said)
+            asked = self._prompt(prompt)
             tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
             count = tokens["input_ids"].shape[1]
             room = (self._context or count + answer) - answer
             if count <= room:
-                words = f"shortened from {size:,} to {_size(said):,} characters, examples first"
-                return tokens, "" if said is messages else f"the prompt was too long: {words}"
+                words = f"shortened from {size:,} to {_size(prompt):,} characters, examples first"
+                return tokens, "" if prompt is messages else f"the prompt was too long: {words}"
             if shorter is None or room <= 0:
                 break
-            said = shorter(int(SHORTENING * _size(said) * room / count))
+            prompt = shorter(int(SHORTENING * _size(prompt) * room / count))
         raise CwmError(
             f"the prompt is too long for a context of {self._context:,} tokens, even when it is "
             "shortened: choose a model with a longer one"
@@ -243,13 +245,13 @@ class LanguageModel:
         if self._plain:
             asked = self._prompt(messages)
             return f"{asked}{text.strip()}\n", len(asked)
-        said = _turns(messages)
+        turns = _turns(messages)
         answer = {"role": "assistant", "content": text}
         try:
-            asked, whole = self._format(said), self._format([*said, answer])
+            asked, whole = self._format(turns), self._format([*turns, answer])
         except TemplateError:  # some templates have no system message
-            said = _turns(messages, whole=True)
-            asked, whole = self._format(said), self._format([*said, answer])
+            turns = _turns(messages, whole=True)
+            asked, whole = self._format(turns), self._format([*turns, answer])
         if whole.startswith(asked):
             return whole, len(asked)
         alone = self._format([answer]).removeprefix(self.tokenizer.bos_token or "")

@@ -1,4 +1,4 @@
-"""GIF-MCTS chooses by its formulas; important bounds are computed by hand.
+"""GIF-MCTS chooses by its formulas; important bounds are computed manually.
 
 With the defaults, a bonus is 0.1 * sqrt(ln N(node) / (n + 1)).
 """
@@ -151,8 +151,8 @@ def test_chain_without_fixes_left_is_given_up(fixes):
 
 def test_given_up_chain_has_value_zero():
     # v_G = (2 * 0.5 + 0 + 0.3) / 4 = 0.325, v_L = (0 + 0.3) / 2: U(generate) at the root is about
-    # 0.24 + 0.1 * sqrt(ln 6 / 3) = 0.31 and U(node 4) = 0.3 + 0.1 * sqrt(ln 6 / 2) = 0.39; were the
-    # chain still worth 0.33 or more, v_L would be too, and U(generate) at least 0.39.
+    # 0.24 + 0.1 * sqrt(ln 6 / 3) = 0.31 and U(node 4) = 0.3 + 0.1 * sqrt(ln 6 / 2) = 0.39; if the
+    # value of the chain were still 0.33 or more, v_L would be too, and U(generate) at least 0.39.
     tree = Grown()
     tree.add(GENERATE, None)
     for parent in range(3):
@@ -163,7 +163,7 @@ def test_given_up_chain_has_value_zero():
 
 @pytest.mark.parametrize("failed", [0, 1, 2])
 def test_solved_chain_takes_the_value_of_the_solution(failed):
-    # The chain is worth 0.8, as its solution; at the solution generate has v_G = 1 / 3 and
+    # The chain has the value 0.8 of its solution; at the solution generate has v_G = 1 / 3 and
     # improve 0.55. Lines are fixed along the chain, two per node.
     tree = Grown()
     tree.add(GENERATE, None)
@@ -173,7 +173,7 @@ def test_solved_chain_takes_the_value_of_the_solution(failed):
     assert tree.states() == [""] * (failed + 2)
     assert tree.moves() == {(IMPROVE, solution)}
     tree.add(GENERATE, 0.79)
-    assert {parent for _, parent in tree.moves()} == {solution + 1}  # visited less
+    assert {parent for _, parent in tree.moves()} == {solution + 1}  # it has fewer visits
     tree.add(GENERATE, 0.3, parent=solution + 1)
     assert {parent for _, parent in tree.moves()} == {solution}
 

@@ -162,7 +162,7 @@ def test_answer_is_cut_only_at_the_limit_of_the_user():
 @pytest.mark.parametrize(
     ("model", "used", "tokens"),
     [(PRICED, 500, [None, 16384]), (UNPRICED, 500, [None, 2000, 8000]), (PRICED, 16384, [None])],
-    ids=["as many as the model writes", "four times as many", "as many as it had"],
+    ids=["maximum output", "four times the tokens", "no more than before"],
 )
 def test_cut_answer_is_requested_again_with_more_tokens(model, used, tokens):
     whole = len(tokens)

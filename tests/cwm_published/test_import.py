@@ -1,4 +1,4 @@
-"""Reading the replay buffers that the paper published, and files that only claim to be one."""
+"""Read published replay buffers, and reject files that only resemble one."""
 
 import copy
 import json
@@ -53,7 +53,7 @@ def torch(monkeypatch):
 
 @pytest.fixture
 def publish(tmp_path, torch):
-    """Write rows in the published format: everything that the published files hold."""
+    """Write rows in the published format with all of its columns."""
 
     def write(rows, *, protocol=4, marks_time=True, name="buffer.pkl", extra=None, **changes):
         starts = {}
@@ -211,7 +211,7 @@ def test_arrays_without_numbers_or_text_are_rejected(dtype):
 
 
 def episodes_of(*lengths_and_ends):
-    """Make CartPole episodes of some lengths, each with the mark `done` or without."""
+    """Return CartPole episodes of some lengths, each with or without the flag `done`."""
     row = recorded("CartPole-v1", episodes=1)[0]
     return [
         row._replace(episode=episode, terminated=end and step == length - 1)
@@ -227,7 +227,7 @@ def episodes_of(*lengths_and_ends):
         ([(9, False)], [], [8]),
         ([(500, True)], [], [499]),  # the limit of CartPole itself
         ([(100, True)], [], [99]),  # the limit of the published collector
-        ([(100, True), (100, False)], [99], [199]),  # which was not marked as an end here
+        ([(100, True), (100, False)], [99], [199]),  # an end there has no flag here
         ([(101, True), (5, True)], [100, 105], []),
     ],
 )
@@ -429,12 +429,12 @@ def test_endless_file_is_not_read():
 
 def test_too_large_buffer_is_rejected(publish, monkeypatch):
     file = publish(episodes_of((4, True)))
-    monkeypatch.setattr("cwm_published.converting.MOST_NUMBERS", 4 * 9)
+    monkeypatch.setattr("cwm_formats.columns.MAX_NUMBERS", 4 * 9)
     assert len(imported(file, "CartPole-v1").dataset) == 4
-    monkeypatch.setattr("cwm_published.converting.MOST_NUMBERS", 4 * 9 - 1)
+    monkeypatch.setattr("cwm_formats.columns.MAX_NUMBERS", 4 * 9 - 1)
     with pytest.raises(CwmError, match="too many rows"):
         imported(file, "CartPole-v1")
-    monkeypatch.setattr("cwm_published.buffer.LARGEST", file.stat().st_size - 1)
+    monkeypatch.setattr("cwm_published.buffer.MAX_BYTES", file.stat().st_size - 1)
     with pytest.raises(CwmError, match=r"it has [\d,]+ bytes"):
         read_buffer(file)
 
@@ -451,7 +451,7 @@ def test_text_outside_the_space_is_rejected(publish, text, reason):
 
 
 class Calls:
-    """Pickles as a call of something by its name."""
+    """An object whose pickle calls a function by name."""
 
     def __init__(self, module, name, *arguments):
         self.module, self.name, self.arguments = module, name, arguments
@@ -461,7 +461,7 @@ class Calls:
 
 
 def attacks(marker: Path):
-    """Yield pickles that would leave a file behind if anything that they name were called."""
+    """Yield pickles that would create a file if a name in them were called."""
     touch, path = f"touch {marker}", str(marker)
     code = f"open({path!r}, 'w')"
     yield "system", Calls("os", "system", touch)
@@ -482,7 +482,7 @@ def attacks(marker: Path):
 
 
 def stack_programs(marker: Path):
-    """Yield hand-written pickles that reach for a call in ways that `pickle` does not write."""
+    """Yield hand-written pickles with calls in forms that `pickle` does not write."""
     touch = f"touch {marker}".encode()
     yield b"cos\nsystem\n(S'" + touch + b"'\ntR."
     yield b"(S'" + touch + b"'\nios\nsystem\n."
@@ -534,7 +534,7 @@ def test_attacks_work_with_an_ordinary_unpickler(tmp_path):
 
 
 def claims(shape, dtype="f8", data=b"", version=1):
-    """Write an array that claims more than it has."""
+    """Write an array with a false size."""
     kind = Calls("numpy", "dtype", dtype, False, True)
     from numpy._core.multiarray import _reconstruct
 
@@ -580,7 +580,7 @@ def layered(levels):
 
 
 def paired(levels):
-    """Write a tuple of two equal tuples, and so on: to hash it takes for ever."""
+    """Write a tuple of two equal tuples, and so on: hashing it is endless."""
     return b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(levels))
 
 

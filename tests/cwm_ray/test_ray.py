@@ -1,6 +1,6 @@
-"""Jobs on a cluster of Ray: fresh processes, told as those on this machine; nodes may be lost.
+"""Jobs on a cluster of Ray: new processes, reported like local ones; nodes may be lost.
 
-The cluster is two nodes on this machine, each with a core; it was started by somebody else.
+The cluster is two nodes on this machine, each with a core; another process has started it.
 """
 
 import os

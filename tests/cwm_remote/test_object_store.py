@@ -139,7 +139,7 @@ def test_killed_search_continues_elsewhere_with_the_same_nodes(
     while store.requests("search/nodes.jsonl.parts") < 5:
         assert killed.poll() is None
         time.sleep(0.01)
-    killed.send_signal(signal.SIGSTOP)  # it lives, and its claim holds
+    killed.send_signal(signal.SIGSTOP)  # it still exists, so its claim holds
     busy = store.cwm(*search, "--run", there)
     assert busy.returncode == 1 and f"another process is using {there}" in busy.stderr
     killed.kill()

@@ -81,7 +81,7 @@ def test_remote_run_has_the_same_files_as_a_local_run(tmp_path: Path) -> None:
                 run.log(f"line {n}")
             run.save_result({"best": 1})
     there = {path.removeprefix("/kept/run/") for path in system.find("/kept/run")}
-    assert "journal.jsonl.parts/00000013-whole" in there, "many parts become one in the end"
+    assert "journal.jsonl.parts/00000013-whole" in there, "many parts are finally merged into one"
     whole = system.cat_file("/kept/run/journal.jsonl.parts/00000013-whole")
     assert whole == (tmp_path / "run" / "journal.jsonl").read_bytes()
     assert json.loads(system.cat_file("/kept/run/result.json")) == {"best": 1}
@@ -116,11 +116,11 @@ def test_killed_process_loses_and_duplicates_nothing(
         process.send_signal(signal.SIGKILL)
         process.wait()
     written = sum(bool(part.stat().st_size) for part in parts.iterdir())
-    with begin(url) as run:  # the machine knows that its process has ended, and need not wait
+    with begin(url) as run:  # its process on this machine has ended, so there is no wait
         assert counted(run) == list(range(written))
         run.append(Count(n=written))
         assert not run.repair_note
-    with counting(url) as process:  # which had a copy of its own
+    with counting(url) as process:  # with its own copy
         waited_for(parts, 5, process)
     with begin(url) as run:
         done = counted(run)
@@ -143,7 +143,7 @@ def test_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
         while time.monotonic() < deadline:
             run.append(Count(n=1))
             time.sleep(0.05)
-    kept = counted(run)  # what failed was not written
+    kept = counted(run)  # the failed write left nothing
     with (
         pytest.raises(
             BusyError, match=r"process 7 on elsewhere; its lock expires at \d\d:\d\d:\d\d"

@@ -55,7 +55,7 @@ class LongestProgram(Problem):
 
 @dataclass
 class Refine(Strategy):
-    """Improves the newest program, and now and then one of the older ones again."""
+    """Improves the newest program, and sometimes an older one again."""
 
     def __post_init__(self):
         self.nodes = []

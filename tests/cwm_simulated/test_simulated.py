@@ -1,4 +1,4 @@
-"""The simulated proposer does what its chances say, and the laboratory adds its runs up."""
+"""The simulated proposer follows its probabilities, and the laboratory sums its runs up."""
 
 import ast
 import json
@@ -45,7 +45,7 @@ KINDS = sorted({edit.kind for edit in ORIGINAL.edits})
 
 
 def proposer(file=POLES, **options):
-    """Make a proposer that is sure to do nothing but what the options say."""
+    """Return a proposer with probabilities 0 except for the given options."""
     still = {"errors": 0, "crashes": 0, "fixes": 0, "improves": 0, "breaks": 0}
     return Simulated(program=str(file), **still | options)
 

@@ -1,4 +1,4 @@
-"""Jobs on a cluster of Slurm: submitted as arrays, told when they are lost, cancelled."""
+"""Jobs on a Slurm cluster: submitted as arrays, reported as lost, cancelled."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def all_ended(executor, count: int) -> dict[str, Ended]:
 
 
 def processes_of(file: Path) -> int:
-    """Read the id of a process that wrote it down."""
+    """Read the id that a process has written to a file."""
     assert wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 30)
     return int(file.read_text())
 
@@ -83,7 +83,7 @@ def test_killed_job_is_lost_and_other_processes_end_with_the_executor(tmp_path):
     assert printed == f"yes file:{tmp_path / 'spent.json'} {Path.cwd()}\n"
     process = processes_of(first)
     job = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(job, signal.SIGKILL)  # as when a node fails, but for the command itself
+    os.kill(job, signal.SIGKILL)  # like a failing node, except for the command itself
     found = all_ended(executor, 1)
     assert found["killed"].lost and "without a result" in found["killed"].reason
     os.kill(process, signal.SIGKILL)  # only processes of cwm end with the job

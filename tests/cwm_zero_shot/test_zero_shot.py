@@ -1,4 +1,4 @@
-"""Zero-shot asks for independent programs, and asks to think first."""
+"""Zero-shot requests independent programs, with reasoning first."""
 
 from dataclasses import dataclass, field
 
