@@ -156,8 +156,7 @@ class TrialGroup(BaseModel):
     Attributes:
         group: A kind of environments, "all", or the id of a single environment.
         means: Means by split and part, such as `test_accuracy`, and of R and R_random. Rows with
-            null
-            are left out.
+            null are left out.
         tokens: Total tokens, null if one number is unknown.
         cost: Total cost in US dollars, null if one cost is unknown.
     """

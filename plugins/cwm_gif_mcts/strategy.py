@@ -56,10 +56,8 @@ class GifMcts(Strategy):
 
     - Fix is the only action where it is offered, so its value is not estimated.
     - A program that raised an exception is fixed even if it is short. Only a running program ends
-        its
-      branch when it has too few new lines. The end of a branch has value 0 itself and passes its
-          score
-      to the nodes above, but a chain of fixes that it solves takes the score.
+      its branch when it has too few new lines. The end of a branch has value 0 itself and passes
+      its score to the nodes above, but a chain of fixes that it solves takes the score.
     - A program without new nodes below it is closed, and selection skips it.
     - If the tree is exhausted, the root offers generate again.
     """
