@@ -1,5 +1,5 @@
-"""One small script per claim of speed or size; each prints a ratio measured in one run."""
+"""Benchmarks: scripts that measure the claims of this project, each in one run."""
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads would disturb the other side
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads would slow down the other side

@@ -1,4 +1,4 @@
-"""Run the suite: a line per claim, a table, JSON, and what is worse than recorded."""
+"""Run the suite: print a line per claim, write tables, and compare with recorded results."""
 
 import argparse
 import json
@@ -15,13 +15,13 @@ from benchmarks.suite import SCRIPTS, Broken, run
 
 
 class Outcome(NamedTuple):
-    """What a run of the suite found: results with what is remarkable about them, broken scripts."""
+    """The results of a run of the suite with their remarks, and the scripts that failed."""
 
     results: list[tuple[Result, list[Remark]]]
     broken: list[Broken]
 
     def table(self) -> str:
-        """Write it in Markdown."""
+        """Return the results as a table in Markdown."""
         rows = [
             result.row("; ".join(remark.text for remark in remarks))
             for result, remarks in self.results
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
         return "\n".join([machine(), "", HEAD, *rows, *broken]) + "\n"
 
     def to_json(self) -> str:
-        """Write everything in JSON."""
+        """Return results, remarks and failed scripts as JSON."""
         claims = [
             result.to_json() | {"remarks": [remark.text for remark in remarks]}
             for result, remarks in self.results
@@ -39,18 +39,24 @@ class Outcome(NamedTuple):
         return json.dumps({"claims": claims, "broken": broken}, indent=1) + "\n"
 
     def fails(self, check: str) -> bool:
-        """Whether a script broke, or what is checked is worse than recorded."""
+        """Return whether a script failed, or a checked figure is worse than recorded.
+
+        Args:
+            check: `counts`, `ratios` (which includes counts) or an empty string.
+        """
         remarks = [remark for _, several in self.results for remark in several]
         counts = any(remark.is_of_counts for remark in remarks)
         return bool(self.broken or (check and counts) or (check == "ratios" and remarks))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts and write down what they find; return the exit code."""
-    chosen = _parsed(arguments)
+    """Run scripts and write their results; return the exit code."""
+    chosen = _parse(arguments)
     effort = "quick" if chosen.quick else "full"
     known = records.read(records.FILE, effort)
-    outcome = follow([f"benchmarks.{name}" for name in chosen.scripts], known, quick=chosen.quick)
+    outcome = run_scripts(
+        [f"benchmarks.{name}" for name in chosen.scripts], known, quick=chosen.quick
+    )
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / f"{effort}.md").write_text(outcome.table())
     (chosen.out / f"{effort}.json").write_text(outcome.to_json())
@@ -62,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(outcome.fails(chosen.check))
 
 
-def follow(modules: Sequence[str], known: dict[str, Entry], *, quick: bool) -> Outcome:
-    """Run scripts, print a line for each claim as it is measured, and keep everything."""
+def run_scripts(modules: Sequence[str], known: dict[str, Entry], *, quick: bool) -> Outcome:
+    """Run scripts and print a line for each claim as soon as it is measured."""
     outcome = Outcome([], [])
     for found in run(modules, quick=quick):
         print(found.line(), flush=True)
@@ -77,18 +83,17 @@ def follow(modules: Sequence[str], known: dict[str, Entry], *, quick: bool) -> O
     return outcome
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("scripts", nargs="*", help=f"all of them, or some: {', '.join(SCRIPTS)}")
+    parser.add_argument("scripts", nargs="*", help=f"default: all of {', '.join(SCRIPTS)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sides")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
-    parser.add_argument("--record", action="store_true", help="keep the results to compare with")
+    parser.add_argument("--record", action="store_true", help="save the results as reference")
     parser.add_argument(
         "--check",
         choices=["counts", "ratios"],
         default="",
-        help="fail where counts, or ratios as well, are worse than recorded",
+        help="fail if counts (or counts and ratios) are worse than recorded",
     )
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.scripts if name not in SCRIPTS]:

@@ -1,7 +1,7 @@
-"""Cases of a benchmark as commands: here or on a cluster, each a file, and none measured twice.
+"""Measure the cases of a benchmark in processes, on this machine or on a cluster.
 
-A case is measured by a process of its own, which claims it by a lock and writes what it found as
-a whole: several of these may run side by side, on machines that share the folder, too.
+The process of a case locks it and writes the result to one file, in one step. So several commands
+may run at the same time, also on machines that share the folder, and no case is measured twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from cwm_cli.bench.executor import (
     ERROR,
@@ -32,11 +32,17 @@ from cwm_cli.runs.files import write_object
 from cwm_cli.runs.storage import BusyError
 
 ONE = "--one"
-"""What the words begin with by which a command is told the case that it measures."""
+"""Hidden option before the words of the case that a process measures."""
 
 
 class MeasuredCase(NamedTuple):
-    """A case that is over: the words that name it, and what was found or why nothing was."""
+    """A finished case.
+
+    Attributes:
+        words: Words that identify the case.
+        found: Its result, or None if it failed.
+        reason: The reason for the failure, or None.
+    """
 
     words: tuple[str, ...]
     found: dict[str, Any] | None
@@ -44,7 +50,7 @@ class MeasuredCase(NamedTuple):
 
 
 def add_executor_options(parser: argparse.ArgumentParser, workers: int | None) -> None:
-    """Have a parser take where cases are measured; by default here, so many at a time."""
+    """Add the options that select the executor; the default is `workers` local processes."""
     parser.add_argument("--executor", default="local", help="local, ray, slurm, or a plugin's")
     parser.add_argument("--workers", type=int, default=workers, help="cases at a time")
     words = "an option of the executor, such as executor.partition=gpu"
@@ -52,36 +58,39 @@ def add_executor_options(parser: argparse.ArgumentParser, workers: int | None) -
     parser.add_argument(ONE, nargs="+", help=argparse.SUPPRESS)
 
 
-def executor_of(chosen: argparse.Namespace) -> Executor:
-    """Make the executor that a command line names."""
+def make_executor(chosen: argparse.Namespace) -> Executor:
+    """Return the executor of a command line; exit with a message if an option is wrong."""
     try:
         executor, others = chosen_executor(chosen.executor, chosen.workers, chosen.option)
     except CwmError as error:
         sys.exit(f"{ERROR}{error}")
     if others:
-        sys.exit(f"{ERROR}{others[0]} is no option of the executor: write executor.KEY=VALUE")
+        sys.exit(f"{ERROR}{others[0]} is not an option of the executor: write executor.KEY=VALUE")
     return executor
 
 
-def file_of(folder: Path, words: Sequence[str]) -> Path:
-    """Return the file with what was found of a case, which some words name."""
+def case_file(folder: Path, words: Sequence[str]) -> Path:
+    """Return the file for the result of a case."""
     name = re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
-    # words that differ in signs only have files of their own
+    # The hash distinguishes words that differ only in special characters.
     return folder / "cases" / f"{name}-{sha256(chr(0).join(words).encode()).hexdigest()[:8]}.json"
 
 
-def kept_cases(folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return what was found, by the words that name cases."""
+def load_cases(folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the saved results by the words of their cases."""
     kept = (json.loads(file.read_text()) for file in sorted((folder / "cases").glob("*.json")))
     return {tuple(each["words"]): each["found"] for each in kept}
 
 
 def measure_one(folder: Path, words: Sequence[str], measure: Callable[[], dict[str, Any]]) -> None:
-    """Claim a case, measure it and write down what is found, unless it is there.
+    """Lock a case, measure it and save the result, unless a result exists.
 
-    This is what a command does; whoever cannot claim it says so and ends.
+    The process of a case calls this function.
+
+    Raises:
+        BusyError: Another process measures the case.
     """
-    file = file_of(folder, words)
+    file = case_file(folder, words)
     file.parent.mkdir(parents=True, exist_ok=True)
     with job_process(), file.with_suffix(".lock").open("a") as lock:
         try:
@@ -102,36 +111,38 @@ def measure_cases(
     folder: Path,
     executor: Executor,
 ) -> Iterator[MeasuredCase]:
-    """Measure cases by `python -m MODULE --one WORDS --folder FOLDER`; yield those that are over.
+    """Run `python -m MODULE --one WORDS --folder FOLDER` for each case; yield finished cases.
 
-    `cases` are the words of each by those that name it. Ctrl-C lets finish what runs, a second one
-    ends it; either way the same command goes on.
+    After Ctrl-C, running cases finish; a second Ctrl-C ends them. In both cases the same command
+    continues the benchmark.
+
+    Args:
+        module: The module to run.
+        cases: The words of each command, by the words that identify its case.
+        folder: Folder of results and logs.
+        executor: Executor of the commands.
     """
     folder = folder.absolute()
     commands, named = [], {}
     for number, (name, words) in enumerate(cases.items()):
         argv = (sys.executable, "-m", module, "--folder", str(folder), ONE, *words)
-        log = folder / "logs" / f"{file_of(folder, name).stem}.txt"
+        log = folder / "logs" / f"{case_file(folder, name).stem}.txt"
         commands.append(Command(str(number), argv, log))
         named[str(number)] = name
     try:
-        with closing(carried_out(executor, commands, stopping=_stopping)) as events:
+        with closing(carried_out(executor, commands, stopping=_print_running)) as events:
             for event in events:
                 if not isinstance(event, Ended):
                     continue
                 words = named[event.name]
-                file = file_of(folder, words)
+                file = case_file(folder, words)
                 found = json.loads(file.read_text())["found"] if file.exists() else None
                 yield MeasuredCase(words, found, event.reason)
     except KeyboardInterrupt:
-        _interrupted()
+        sys.exit("interrupted: the same command continues")
     except CwmError as error:
         sys.exit(f"{ERROR}{error}")
 
 
-def _stopping(running: int) -> None:
-    print(f"{running} let finish; Ctrl-C again ends them", file=sys.stderr, flush=True)
-
-
-def _interrupted() -> NoReturn:
-    sys.exit("interrupted: the same command goes on")
+def _print_running(running: int) -> None:
+    print(f"{running} running; Ctrl-C again ends them", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What benchmarks claim: ratios between two sides that are measured in turn, in one run."""
+"""Claims of the suite: ratios between two sides that are measured alternately in one run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 
 class Measured(NamedTuple):
-    """A ratio for every round, medians of what was measured, and what can be counted.
+    """The measurements of a claim.
 
-    `figures` are named with their unit, such as "ours ms". `counts` are the same
-    on every machine: calls, steps, bytes, each of them the fewer the better.
+    Attributes:
+        ratios: A ratio for each round.
+        figures: Medians of the measured values; names include the unit, such as "ours ms".
+        counts: Calls, steps or bytes, which are equal on every machine. Lower is better.
     """
 
     ratios: Sequence[float]
@@ -19,10 +21,15 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A ratio between two sides; `goal` is what it should be at least, or at most for a cost.
+    """A ratio between two sides.
 
-    `measure` is told whether to be quick: fewer rounds, smaller sides, the same claim.
-    What cannot be quick is left out of a quick run.
+    Attributes:
+        name: Unique name.
+        says: Description of the two sides.
+        measure: Measures the claim. With True it uses fewer rounds and smaller sides.
+        goal: Minimum of the ratio, or its maximum if it is a cost.
+        is_cost: Whether a lower ratio is better.
+        in_quick: Whether a quick run includes the claim.
     """
 
     name: str

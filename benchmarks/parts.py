@@ -1,6 +1,6 @@
-"""Benchmarks in parts: cases that are measured with several seeds, and nothing twice.
+"""Command line for benchmarks with several parts, cases and seeds.
 
-Each is measured by a process of its own, here or where `--executor` says.
+Each pair of a case and a seed is measured once, by its own process (see `cases`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import (
     add_executor_options,
-    executor_of,
-    kept_cases,
+    load_cases,
+    make_executor,
     measure_cases,
     measure_one,
 )
@@ -24,11 +24,11 @@ from benchmarks.machine import machine
 from cwm_cli.bench.executor import Executor
 
 FIRST_SEED = 100
-"""Seeds begin here: nothing was tuned on them."""
+"""The first seed. No setting was tuned on this or later seeds."""
 
 
 class Job(NamedTuple):
-    """One run: the part that it belongs to, what it is a measure of, and the seed."""
+    """A measurement: the name of a part, one of its cases, and the seed."""
 
     part: str
     case: str
@@ -40,9 +40,16 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the benchmark: its cases, how one is measured, and how its table is told.
+    """A part of a benchmark.
 
-    Every case is measured with `seeds` seeds, from `first_seed` on.
+    Attributes:
+        name: Name on the command line.
+        cases: Names of the cases.
+        measure: Measures a case with a seed; it may use the given folder.
+        table: Yields the lines of a table from the figures of each case.
+        seeds: Number of seeds of each case, from `first_seed` on.
+        about: Description above the table.
+        first_seed: The first seed.
     """
 
     name: str
@@ -61,28 +68,33 @@ def measure_parts(
     module: str,
     shipped: Mapping[Job, Figures] = MappingProxyType({}),
 ) -> Mapping[Job, Figures]:
-    """Measure what is missing of what the command line names, print tables, return all there is.
+    """Measure the missing cases that the command line selects, print tables, return all figures.
 
-    `python -m MODULE` has to do this, too: that is how a case is measured elsewhere. `shipped` are
-    results from elsewhere, which are not measured again; those in the folder override them.
+    Args:
+        parts: Parts of the benchmark.
+        folder: Default folder of the results.
+        words: Description of the command.
+        module: `python -m MODULE` must call this function, because it measures single cases.
+        shipped: Published results, which are not measured again. Results in the folder override
+            them.
     """
     parser = argparse.ArgumentParser(
         description=words, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [part.name for part in parts]
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(names)}")
-    parser.add_argument("--seeds", type=int, help="how many; without it as many as a part has")
+    parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(names)}")
+    parser.add_argument("--seeds", type=int, help="number of seeds; default: as the part defines")
     parser.add_argument("--folder", type=Path, default=folder)
-    parser.add_argument("--case", help="only cases that begin so")
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    add_executor_options(parser, workers=1)  # what takes how long is measured, too
+    parser.add_argument("--case", help="only cases that begin with this text")
+    parser.add_argument("--table", action="store_true", help="only print existing results")
+    add_executor_options(parser, workers=1)  # times are measured too
     chosen = parser.parse_args()
     if chosen.one:
         _measure_job(parts, Job(chosen.one[0], chosen.one[1], int(chosen.one[2])), chosen.folder)
         return {}
     if unknown := set(chosen.names) - set(names):
         parser.error(f"there is no {min(unknown)}: choose from {', '.join(names)}")
-    kept = {**shipped, **_kept(chosen.folder)}
+    known = {**shipped, **_load(chosen.folder)}
     for part in parts:
         if chosen.names and part.name not in chosen.names:
             continue
@@ -90,32 +102,31 @@ def measure_parts(
         seeds = range(part.first_seed, part.first_seed + (chosen.seeds or part.seeds))
         if not chosen.table:
             jobs = [Job(part.name, case, seed) for seed in seeds for case in cases]
-            missing = [job for job in jobs if job not in kept]
-            _measure_missing(missing, chosen.folder, module, executor_of(chosen))
-            kept |= _kept(chosen.folder)
+            missing = [job for job in jobs if job not in known]
+            _measure_missing(missing, chosen.folder, module, make_executor(chosen))
+            known |= _load(chosen.folder)
         found = {
-            case: [kept[job] for seed in seeds if (job := Job(part.name, case, seed)) in kept]
+            case: [known[job] for seed in seeds if (job := Job(part.name, case, seed)) in known]
             for case in cases
         }
         print(f"\n{part.name}: {part.about}")
         print("\n".join(part.table({case: runs for case, runs in found.items() if runs})))
     print(f"\n{machine()}")
-    return kept
+    return known
 
 
-def _kept(folder: Path) -> dict[Job, Figures]:
-    """Return what was measured; earlier results are lines of one file."""
+def _load(folder: Path) -> dict[Job, Figures]:
+    """Return saved results; older results are lines of the file `results.jsonl`."""
     file = folder / "results.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     earlier = map(json.loads, lines)
     found = {Job(each["part"], each["case"], each["seed"]): each["figures"] for each in earlier}
-    for (part, case, seed), each in kept_cases(folder).items():
+    for (part, case, seed), each in load_cases(folder).items():
         found[Job(part, case, int(seed))] = each["figures"]
     return found
 
 
 def _measure_missing(jobs: Sequence[Job], folder: Path, module: str, executor: Executor) -> None:
-    """Measure cases, and print a line for each."""
     named = [(job.part, job.case, str(job.seed)) for job in jobs]
     cases = {words: words for words in named}
     for (part, case, seed), found, reason in measure_cases(module, cases, folder, executor):
@@ -124,7 +135,6 @@ def _measure_missing(jobs: Sequence[Job], folder: Path, module: str, executor: E
 
 
 def _measure_job(parts: Sequence[Part], job: Job, folder: Path) -> None:
-    """Measure a case in this process, and write that down."""
     part = next(part for part in parts if part.name == job.part)
     words: Sequence[str] = (job.part, *job.case.replace(":", "").split(), str(job.seed))
     own = folder / "-".join(words)

@@ -1,4 +1,4 @@
-"""What was recorded of earlier runs, and how far new results are from it."""
+"""Recorded results of earlier runs, and comparison of new results with them."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -10,36 +10,36 @@ from benchmarks.results import Result
 FILE = Path(__file__).with_name("recorded.json")
 
 TOLERANCE = 1.1
-"""How many times a recorded count may be reached: versions of libraries change a little."""
+"""Allowed ratio between a count and its recorded value: library versions change it slightly."""
 
-HALF = 2.0
-"""How many times worse than recorded a ratio is told."""
+MAX_RATIO_LOSS = 2.0
+"""Report a ratio that is worse than recorded by more than this factor."""
 
 Entry = dict[str, Any]
-"""The ratio and the counts of a claim, and the machine they were recorded on."""
+"""Ratio, counts and machine of a recorded claim."""
 
 
 class Remark(NamedTuple):
-    """What is wrong with a result: with its counts, which are exact, or with its ratio."""
+    """A deviation of a result from its record, in its counts or in its ratio."""
 
     is_of_counts: bool
     text: str
 
 
 def read(file: Path, effort: str) -> dict[str, Entry]:
-    """Return what was recorded with an effort, by the names of claims."""
+    """Return the recorded entries of an effort (`quick` or `full`) by the names of claims."""
     known = json.loads(file.read_text()) if file.exists() else {}
     return dict(known.get(effort, {}))
 
 
 def write(file: Path, effort: str, entries: dict[str, Entry]) -> None:
-    """Replace what was recorded with an effort."""
+    """Replace the recorded entries of an effort."""
     known = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps(known | {effort: entries}, indent=1, sort_keys=True) + "\n")
 
 
 def entries(results: Iterable[Result]) -> dict[str, Entry]:
-    """Return what is recorded of results."""
+    """Return the entries to record for some results."""
     return {
         each.name: {
             "ratio": round(each.ratio, 4),
@@ -51,7 +51,7 @@ def entries(results: Iterable[Result]) -> dict[str, Entry]:
 
 
 def remarks(result: Result, known: dict[str, Entry]) -> Iterator[Remark]:
-    """Say where a result is worse than recorded."""
+    """Yield a remark for each figure that is not recorded or worse than recorded."""
     if result.name not in known:
         yield Remark(True, "not recorded: run with --record")
         return
@@ -62,5 +62,5 @@ def remarks(result: Result, known: dict[str, Entry]) -> Iterator[Remark]:
         elif value > TOLERANCE * entry["counts"][name]:
             yield Remark(True, f"{name} rose from {entry['counts'][name]:,} to {value:,}")
     worse = result.ratio / entry["ratio"] if result.is_cost else entry["ratio"] / result.ratio
-    if worse > HALF:
+    if worse > MAX_RATIO_LOSS:
         yield Remark(False, f"fell by more than half: {entry['ratio']:.3g}x was recorded")

@@ -1,4 +1,4 @@
-"""What came of measuring a claim: the ratio and its spread, as a line, a row or JSON."""
+"""Results of claims: the ratio and its spread, as a line, a table row or JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,8 +8,9 @@ from typing import Any, Self
 from benchmarks.claims import Claim
 from benchmarks.machine import machine
 
-ENOUGH = 20
-"""Rounds from which on the spread is from the 5th to the 95th percentile, else all there is."""
+MIN_ROUNDS_FOR_PERCENTILES = 20
+"""From this number of rounds on, the spread is from the 5th to the 95th percentile; else it is
+from the lowest to the highest ratio."""
 
 HEAD = (
     "| claim | ratio | spread | goal | rounds | figures | counts | remarks |\n" + "|---" * 8 + "|"
@@ -18,7 +19,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Result:
-    """The median ratio of a claim, where the ratios of the rounds lie, and what was counted."""
+    """The median ratio of a claim, the spread of the ratios, figures and counts."""
 
     name: str
     says: str
@@ -41,25 +42,25 @@ class Result:
         return cls(*about, *found, plain, {name: int(counts[name]) for name in counts}, machine())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a file holds of it."""
+        """Return the fields as a dictionary."""
         return asdict(self)
 
     @property
     def misses(self) -> bool:
-        """Whether there is a goal and the ratio does not reach it."""
+        """Whether the ratio misses the goal, if there is one."""
         if self.goal is None:
             return False
         return self.ratio > self.goal if self.is_cost else self.ratio < self.goal
 
     def line(self) -> str:
-        """Write it on a line of a terminal."""
+        """Return a line for a terminal."""
         low, high = self.spread
         goal = f"; goal {self._goal}" if self._goal else ""
         parts = "; ".join(_named(values) for values in (self.figures, self.counts) if values)
         return f"{self.name:<28} {self.ratio:8.3g}x ({low:.3g} to {high:.3g}{goal})  {parts}"
 
     def row(self, remarks: str) -> str:
-        """Write it as a row of a table."""
+        """Return a row of a Markdown table."""
         low, high = self.spread
         spread, ratio = f"{low:.3g} to {high:.3g}", f"{self.ratio:.3g}"
         about = f"`{self.name}`: {self.says}", ratio, spread, self._goal, str(self.rounds)
@@ -67,7 +68,6 @@ class Result:
 
     @property
     def _goal(self) -> str:
-        """Say what the goal is, and whether it is missed."""
         if self.goal is None:
             return ""
         missed = ", missed" if self.misses else ""
@@ -75,18 +75,17 @@ class Result:
 
 
 def _spread(ratios: list[float]) -> tuple[float, float]:
-    """Return between what most of some sorted ratios lie."""
-    if len(ratios) < ENOUGH:
+    """Return the spread of sorted ratios."""
+    if len(ratios) < MIN_ROUNDS_FOR_PERCENTILES:
         return ratios[0], ratios[-1]
     cuts = quantiles(ratios, n=20, method="inclusive")
     return cuts[0], cuts[-1]
 
 
 def _named(values: Mapping[str, float]) -> str:
-    """Write values with their names."""
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
 def _short(value: float) -> str:
-    """Write a large or whole number without a fraction, another with three digits."""
+    """Format whole and large numbers without decimals, others with three digits."""
     return f"{value:,.0f}" if isinstance(value, int) or value >= 1e3 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What every script of the suite does when it is run: measure its claims and print them."""
+"""The command line of each script of the suite."""
 
 import argparse
 import json
@@ -10,16 +10,16 @@ from benchmarks.results import Result
 
 
 def main(claims: Sequence[Claim], arguments: Sequence[str] | None = None) -> None:
-    """Measure claims, all of them unless any are named, and print a line for each."""
+    """Measure all claims, or the ones that the command line names, and print a line for each."""
     parser = argparse.ArgumentParser(description="Measure the claims of this script.")
-    parser.add_argument("claims", nargs="*", help="words that the names of claims begin with")
+    parser.add_argument("claims", nargs="*", help="beginnings of names of claims; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sides")
     parser.add_argument("--json", action="store_true", help="a JSON object per line")
     chosen = parser.parse_args(arguments)
     for word in chosen.claims:
         if not any(claim.name.startswith(word) for claim in claims):
             names = ", ".join(claim.name for claim in claims)
-            parser.error(f"no claim begins with {word}: there are {names}")
+            parser.error(f"no claim begins with {word}: the claims are {names}")
     for claim in claims:
         named = claim.name.startswith(tuple(chosen.claims)) if chosen.claims else True
         if named and (claim.in_quick or not chosen.quick):

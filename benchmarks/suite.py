@@ -1,4 +1,4 @@
-"""The scripts of the suite, run one after the other, each in a process of its own."""
+"""The scripts of the suite, each run in its own process, one after the other."""
 
 import json
 import subprocess
@@ -26,18 +26,18 @@ SCRIPTS = (
 
 
 class Broken(NamedTuple):
-    """A script that did not come to its end."""
+    """A script that failed, with its exit code."""
 
     module: str
     code: int
 
     def line(self) -> str:
-        """Say so."""
-        return f"{self.module} broke: it ended with {self.code}"
+        """Return a line for a terminal."""
+        return f"{self.module} failed with exit code {self.code}"
 
 
 def run(modules: Iterable[str], *, quick: bool) -> Iterator[Result | Broken]:
-    """Yield what each script measures as soon as it does."""
+    """Run scripts and yield each result as soon as it is measured."""
     for module in modules:
         command = [sys.executable, "-m", module, "--json", *(["--quick"] if quick else [])]
         root = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def run(modules: Iterable[str], *, quick: bool) -> Iterator[Result | Broken]:
             for line in process.stdout:
                 if line.startswith("{"):
                     yield Result(**json.loads(line))
-                else:  # a library had something to say
+                else:  # a message of a library
                     print(line, end="")
         if process.returncode:
             yield Broken(module, process.returncode)

@@ -26,8 +26,8 @@ from typing import Any
 
 from benchmarks.cases import (
     add_executor_options,
-    executor_of,
-    kept_cases,
+    load_cases,
+    make_executor,
     measure_cases,
     measure_one,
 )
@@ -81,7 +81,7 @@ def main() -> None:
     goals = _find_goals(chosen.names)
     if not chosen.table:
         run = _measure_baselines if chosen.baselines else _measure_ours
-        run(goals, chosen.seeds, chosen.folder, executor_of(chosen))
+        run(goals, chosen.seeds, chosen.folder, make_executor(chosen))
     ours, theirs = load_results(chosen.folder), load_baselines(chosen.folder)
     print("\n".join(table(goals, ours, theirs, chosen.seeds)))
     print("\n".join(summary_lines(goals, ours, chosen.seeds)))
@@ -106,7 +106,7 @@ def load_results(folder: Path) -> Results:
     file = folder / PUBLISHED
     lines = file.read_text().splitlines() if file.exists() else []
     ours = {Case(*found.pop("case")): found for found in map(json.loads, lines)}
-    for words, found in kept_cases(folder).items():
+    for words, found in load_cases(folder).items():
         if words[0] != BASELINE:
             ours[Case(words[0], int(words[1]))] = found
     return ours
@@ -132,7 +132,7 @@ def load_baselines(folder: Path) -> list[Baseline]:
 def _measured_here(folder: Path) -> Iterator[Baseline]:
     """Yield the baselines measured here; old versions wrote all results to one file."""
     yield from _rows(folder / "baselines.csv")
-    for words, row in kept_cases(folder).items():
+    for words, row in load_cases(folder).items():
         if words[0] == BASELINE:
             # as text like the rows of the file, "" if not reached
             yield {name: "" if value is None else str(value) for name, value in row.items()}
