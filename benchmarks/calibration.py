@@ -1,36 +1,35 @@
-"""Calibration measured: right programs with wrong constants, fitted to shifted environments.
+"""Fit the constants of correct programs to shifted environments.
 
-The programs of `recalled` are those of the standard environments, so in a shifted one each of
-their constants is off by 5 to 25 %, and integrator and frame skip may be others. Default data of
-each shifted environment are collected, the fitted rows of the train episodes are fitted to, and
-the held-out episodes are scored. Results are kept in a file, one line each: what is there is not
-fitted again.
+The programs of `recalled` describe the standard environments. In a shifted environment, each
+constant differs by 5 to 25 %, and the integrator and the frame skip may differ. The benchmark
+collects the default data of each shifted environment, fits the constants to the fitted rows of the
+train episodes, and scores the held-out episodes. Results are saved in a file and not measured
+again.
 
     python -m benchmarks.calibration classic
     python -m benchmarks.calibration mujoco Hopper-v5 3
 """
 
 import argparse
-import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cwm_cli
 from benchmarks.machine import machine
+from benchmarks.result_file import ResultFile
 
 PROGRAMS = Path(__file__).with_name("recalled")
 
 SEEDS = (1, 2, 3, 4, 5)
 
-SECONDS = 180
-"""What a fit may take: the goal for MuJoCo."""
+MAX_SECONDS = 180
+"""Time limit of a fit: the goal for MuJoCo."""
 
 
 class Case(NamedTuple):
-    """A program of an environment, the tools that it needs, and the accuracy to reach."""
+    """An environment, its program, the tools that it needs, and the accuracy to reach."""
 
     env: str
     program: Path
@@ -63,29 +62,30 @@ CASES = {
 
 
 def main() -> None:
-    """Fit what is missing and print a line for every environment and seed."""
+    """Fit the missing cases, and print a line for each environment and seed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("kind", choices=CASES)
-    parser.add_argument("env", nargs="?", help="an environment; all of the kind unless given")
-    parser.add_argument("seed", nargs="?", type=int, help="a shift; 1 to 5 unless given")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for a fit, at most")
+    parser.add_argument("env", nargs="?", help="an environment; default: all of the kind")
+    parser.add_argument("seed", nargs="?", type=int, help="a shift; default: 1 to 5")
+    parser.add_argument("--seconds", type=float, default=MAX_SECONDS, help="time limit of a fit")
     parser.add_argument("--file", type=Path, default=Path("runs/calibration.jsonl"))
     arguments = parser.parse_args()
-    arguments.file.parent.mkdir(parents=True, exist_ok=True)
+    results, folder = ResultFile(arguments.file), arguments.file.with_suffix("")
     for seed in SEEDS if arguments.seed is None else [arguments.seed]:
         for case in CASES[arguments.kind]:
             if arguments.env not in (None, case.env):
                 continue
-            found = _kept(arguments.file, [case.env, seed])
-            if found is None:
-                found = measured(case, seed, arguments.file.with_suffix(""), arguments.seconds)
-                with arguments.file.open("a") as file:
-                    file.write(json.dumps({"key": [case.env, seed], "result": found}) + "\n")
+            found = results.measure_once(
+                [case.env, seed],
+                lambda case=case, seed=seed: {
+                    "result": measure(case, seed, folder, arguments.seconds)
+                },
+            )["result"]
             print(_line(case, seed, found), flush=True)
     print(machine())
 
 
-def measured(case: Case, seed: int, folder: Path, most: float) -> dict[str, Any]:
+def measure(case: Case, seed: int, folder: Path, max_seconds: float) -> dict[str, Any]:
     """Collect the data of a shifted environment and fit a program to them."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{case.env}-shift{seed}.npz"
@@ -98,7 +98,7 @@ def measured(case: Case, seed: int, folder: Path, most: float) -> dict[str, Any]
         env_args=shift,
         dataset=data,
         tools=case.tools,
-        options={"calibrate_seconds": most},
+        options={"calibrate_seconds": max_seconds},
         output=folder / f"{case.env}-shift{seed}.py",
     )
     seconds, cpu = time.perf_counter() - began, _processor_seconds() - used
@@ -118,23 +118,12 @@ def measured(case: Case, seed: int, folder: Path, most: float) -> dict[str, Any]
 
 
 def _processor_seconds() -> float:
-    """Return what this process and those it waited for have used."""
+    """Return the processor time of this process and of its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _kept(file: Path, key: list[Any]) -> dict[str, Any] | None:
-    """Return a result that was measured before."""
-    return next((each["result"] for each in _lines(file) if each["key"] == key), None)
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    if file.exists():
-        yield from map(json.loads, file.read_text().splitlines())
-
-
 def _line(case: Case, seed: int, found: dict[str, Any]) -> str:
-    """Write a result for people."""
     missed = "" if found["held_out"] >= case.goal else f"  below {case.goal:g}"
     stopped = f", stopped after {found['stopped']}" if found["stopped"] else ""
     return (

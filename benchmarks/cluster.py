@@ -1,17 +1,20 @@
-"""The same benchmark on a cluster of Ray that loses a node, and by processes of this machine.
+"""Compare a benchmark on a Ray cluster that loses a node with local processes.
 
     python -m benchmarks.cluster                                  # 64 searches of 20 completions
     python -m benchmarks.cluster --searches 8 --budget 6 --latency 0.5
 
-Needs the extra `ray`. The cluster is two simulated nodes on this machine, with a core each
-(`ray.cluster_utils`), of which one is removed, not gently, when a third of the searches are over,
-and another one joins. A server on the loopback answers, in the protocol of OpenAI, with programs
-that are wrong and that the seed of the request decides, and counts what is asked. Told are: whether
-all journals, best programs and results are what they are without a cluster, byte for byte but for
-times; how many completions were asked for twice, and whether any of them had been written down;
-seconds of a job that does nothing, on Ray and here; peak memory of jobs by node, and the seconds
-of processors that a search takes; what the command itself takes for a job, by the number of jobs.
-Runs are kept in `runs/cluster` until they are measured anew.
+The benchmark needs the extra `ray`. The cluster has two simulated nodes on this machine, with one
+core each (`ray.cluster_utils`). When a third of the searches are finished, one node is killed and
+another one joins. A loopback server with OpenAI's protocol answers with wrong programs, which the
+seed of the request determines, and counts the requests. The benchmark prints:
+
+- whether all journals, best programs and results equal the local ones byte for byte, except times;
+- the number of completions that were requested twice, and whether any of them had been saved;
+- the seconds of an empty job, on Ray and locally;
+- the peak memory of jobs by node, and the processor seconds of a search;
+- the processor time of the command itself per job, by the number of jobs.
+
+Runs are kept in `runs/cluster` until the next call.
 """
 
 import argparse
@@ -25,13 +28,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import cwm_cli
 from benchmarks.machine import machine
+from benchmarks.served_programs import WrongPrograms
 from benchmarks.world_models import PROGRAMS
 from cwm_benchmark.benchmarking import BenchmarkResult
 from cwm_benchmark.results import TrialRow
@@ -40,18 +43,16 @@ from cwm_cli.registry import find
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import JOURNAL
 from cwm_cli.runs.store import RESULT
-from cwm_cli.search.contracts import GENERATE, Move, Request
-from cwm_simulated.backend import Simulated
-from tests.support.openai_server import Handler, OpenAIServer, answer
+from tests.support.openai_server import Behaviour, OpenAIServer
 
 ENVIRONMENT, PROGRAM = "CliffWalking-v1", PROGRAMS / "cliff_branches.py"
 MODEL = "openai/gpt-4o-mini"
-TIMES = {"seconds", "run", "program"}
-"""Entries of nodes and results that are times or places."""
+TIMES_AND_PATHS = {"seconds", "run", "program"}
+"""Entries of nodes and results that differ between equal searches."""
 
 
 def main() -> None:
-    """Measure, and print a line for each finding."""
+    """Measure, and print a line for each figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,59 +60,61 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.5, help="seconds of an answer")
     parser.add_argument("--folder", type=Path, default=Path("runs/cluster"))
-    asked = parser.parse_args()
+    chosen = parser.parse_args()
     os.environ["OPENAI_API_KEY"] = "sk-none"
-    shutil.rmtree(asked.folder, ignore_errors=True)
-    for line in compared(asked):
+    shutil.rmtree(chosen.folder, ignore_errors=True)
+    for line in compare(chosen):
         print(line, flush=True)
     print(machine())
 
 
-def compared(asked: argparse.Namespace) -> Iterator[str]:
-    """Run the benchmark on both sides, and say in what they differ."""
+def compare(chosen: argparse.Namespace) -> Iterator[str]:
+    """Run the benchmark locally and on the cluster; yield lines about the differences."""
     from ray.cluster_utils import Cluster
 
     from cwm_ray.executor import OF_OWN_CLUSTER
 
-    with Answers(asked.latency) as here:
+    programs = CountedPrograms(PROGRAM, chosen.latency)
+    with OpenAIServer(programs) as server:
         began = time.perf_counter()
-        result = searched(asked, here.url, asked.folder / "local")
-        yield f"local: {asked.searches} searches in {time.perf_counter() - began:.0f} s"
-        yield from taken_by(result)
+        result = search(chosen, server.url, chosen.folder / "local")
+        yield f"local: {chosen.searches} searches in {time.perf_counter() - began:.0f} s"
+        yield from resources(result)
     os.environ.update(OF_OWN_CLUSTER)
     head = {"num_cpus": 1, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    folder = asked.folder / "ray"
+    folder = chosen.folder / "ray"
     try:
-        middle = 3.0 + asked.latency * asked.budget / 2  # a job takes a while to begin
-        loss = NodeLoss(cluster, cluster.add_node(num_cpus=1), asked.searches // 3, middle)
-        with Answers(asked.latency) as there:
+        middle = 3.0 + chosen.latency * chosen.budget / 2  # a job takes 3 s to start
+        loss = NodeLoss(cluster, cluster.add_node(num_cpus=1), chosen.searches // 3, middle)
+        programs = CountedPrograms(PROGRAM, chosen.latency)
+        with OpenAIServer(programs) as server:
             began = time.perf_counter()
-            result = searched(asked, there.url, folder, loss, address=cluster.address)
-            taken = time.perf_counter() - began
+            result = search(chosen, server.url, folder, loss, address=cluster.address)
+            elapsed = time.perf_counter() - began
         yield (
-            f"ray: {asked.searches} searches in {taken:.0f} s, one of two nodes lost on the way, "
-            f"and begun again: {', '.join(loss.again) or 'none'}"
+            f"ray: {chosen.searches} searches in {elapsed:.0f} s, one of two nodes lost, "
+            f"restarted jobs: {', '.join(loss.restarted) or 'none'}"
         )
-        yield from differences(asked.folder / "local", folder)
-        yield from twice(folder, there, asked)
-        yield from taken_by(result)
-        yield from overhead(asked.folder / "jobs", cluster.address)
+        yield from differences(chosen.folder / "local", folder)
+        yield from repeated_requests(folder, programs.count, chosen)
+        yield from resources(result)
+        yield from empty_jobs(chosen.folder / "jobs", cluster.address)
     finally:
         cluster.shutdown()
-    yield from growth(asked.folder)
+    yield from growth(chosen.folder)
 
 
-def searched(
-    asked: argparse.Namespace,
+def search(
+    chosen: argparse.Namespace,
     url: str,
     folder: Path,
     observer: Observer = SILENT,
     address: str = "",
 ) -> BenchmarkResult:
-    """Search with every seed, on the cluster at an address or here.
+    """Search with each seed, on the cluster at an address or locally.
 
-    Nothing is refined, as refiners that reach a cap of time differ.
+    Refiners are off, because refiners that reach a time limit give different programs.
     """
     options = ["search.start=none", "search.refine=none", "search.simplify=0"]
     options += [f"executor.address={address}"] if address else []
@@ -120,8 +123,8 @@ def searched(
         models=[MODEL],
         strategies=["gif-mcts"],
         options=options,
-        seeds=asked.searches,
-        budget=asked.budget,
+        seeds=chosen.searches,
+        budget=chosen.budget,
         workers=2,
         api_base=url,
         executor="ray" if address else "local",
@@ -130,80 +133,69 @@ def searched(
     )
 
 
-class Answers:
-    """A server whose answers the seed of a request decides; it counts what it is asked."""
+class CountedPrograms(WrongPrograms):
+    """Wrong programs as answers of a server, with the number of requests."""
 
-    def __init__(self, latency: float) -> None:
-        self._simulated = Simulated(program=str(PROGRAM), errors=12.0)
-        self._latency, self._lock = latency, threading.Lock()
-        self._server = OpenAIServer(self._respond)
-        self.asked: Counter[str] = Counter()
+    def __init__(self, program: Path, latency: float) -> None:
+        super().__init__(program, latency)
+        self.count, self._lock = 0, threading.Lock()
 
-    def __enter__(self) -> "Answers":
-        self._server.__enter__()
-        self.url = self._server.url
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.__exit__(*exception)
-
-    def _respond(self, body: dict[str, Any]) -> Any:
-        """Answer after a while."""
-        key = sha256(json.dumps([body["seed"], body["messages"]]).encode()).hexdigest()
+    def __call__(self, body: dict[str, Any]) -> Behaviour:
+        """Count a request and return its answer."""
         with self._lock:
-            self.asked[key] += 1
-        request = Request((), body["seed"], Move(GENERATE), None)
-        said = answer(self._simulated.complete(request).text)
-
-        def late(handler: Handler) -> None:
-            time.sleep(self._latency)
-            said(handler)
-
-        return late
+            self.count += 1
+        return super().__call__(body)
 
 
 @dataclass
 class NodeLoss(Observer):
-    """Removes a node in the middle of its job, as if its power were cut; another one joins.
+    """Kills a node during its job, without a shutdown, and adds another one.
 
-    That is some `seconds` after a search has begun, once so many are over: it is told of that in
-    the main thread, and Ray starts nodes in no other. `again` are the jobs that were lost.
+    An observer is called in the main thread, the only one in which Ray can start nodes.
+
+    Attributes:
+        cluster: The simulated cluster.
+        node: The node to kill.
+        enough: Number of finished searches before the loss.
+        seconds: Seconds between the start of the next search and the loss.
+        finished: Number of finished searches.
+        restarted: Names of the jobs that were restarted.
     """
 
     cluster: Any
     node: Any
     enough: int
     seconds: float
-    over: int = 0
-    again: list[str] = field(default_factory=list)
+    finished: int = 0
+    restarted: list[str] = field(default_factory=list)
 
     def advanced(self, event: Any) -> None:
-        """Count the searches that are over, and those that are begun again."""
+        """Count finished and restarted searches, and kill the node at the right moment."""
         is_search = event.task.kind == "search"
-        self.over += event.over and is_search
-        self.again += [event.task.name] if event.is_again else []
-        if self.node is not None and self.over >= self.enough and is_search and not event.over:
-            time.sleep(self.seconds)  # all nodes are at work meanwhile
+        self.finished += event.over and is_search
+        self.restarted += [event.task.name] if event.is_again else []
+        if self.node is not None and self.finished >= self.enough and is_search and not event.over:
+            time.sleep(self.seconds)  # all nodes work during this time
             node, self.node = self.node, None
             self.cluster.remove_node(node, allow_graceful=False)
             self.cluster.add_node(num_cpus=1)
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """Say in which files the searches of two benchmarks differ."""
+    """Yield a line with the files that differ between the searches of two benchmarks."""
     found: list[str] = []
     searches = sorted(file.parent.name for file in one.glob(f"*/{JOURNAL}"))
     for name in searches:
         for file in (JOURNAL, "best.py", RESULT):
-            texts = [_timeless(side / name / file) for side in (one, other)]
+            texts = [_comparable_text(side / name / file) for side in (one, other)]
             if texts[0] != texts[1]:
                 found.append(f"{name}/{file}")
-    words = f"differ: {', '.join(found[:5])}" if found else "are equal byte for byte but for times"
+    words = f"differ: {', '.join(found[:5])}" if found else "are equal byte for byte, except times"
     yield f"journals, programs and results of {len(searches)} searches {words}"
 
 
-def _timeless(file: Path) -> str:
-    """Read a file, JSON without times and places."""
+def _comparable_text(file: Path) -> str:
+    """Return the text of a file; JSON without times and paths."""
     text = file.read_text() if file.exists() else ""
     if file.suffix == ".py":
         return text
@@ -212,46 +204,43 @@ def _timeless(file: Path) -> str:
 
 
 def _without_times(value: Any) -> Any:
-    """Leave entries out that are times or places."""
     if isinstance(value, dict):
-        return {k: _without_times(v) for k, v in value.items() if k not in TIMES}
+        return {k: _without_times(v) for k, v in value.items() if k not in TIMES_AND_PATHS}
     return [_without_times(each) for each in value] if isinstance(value, list) else value
 
 
-def twice(folder: Path, server: Answers, asked: argparse.Namespace) -> Iterator[str]:
-    """Say what was asked for again: only what nobody had written down, one for each lost job."""
-    written = Counter(
+def repeated_requests(folder: Path, requests: int, chosen: argparse.Namespace) -> Iterator[str]:
+    """Yield a line about repeated requests: at most one unsaved completion per lost job."""
+    saved = Counter(
         (file.parent.name, json.loads(line)["node"]["step"])
         for file in folder.glob(f"*/{JOURNAL}")
         for line in file.read_text().splitlines()
     )
-    repeated = sum(count > 1 for count in written.values())
-    more = server.asked.total() - written.total()
+    repeated = sum(count > 1 for count in saved.values())
     yield (
-        f"{server.asked.total()} completions were asked for and {written.total()} written down "
-        f"({asked.searches * asked.budget} wanted): {more} were in flight when their node was "
-        "lost; "
-        f"{repeated} steps were written down twice"
+        f"{requests} completions were requested and {saved.total()} saved, of "
+        f"{chosen.searches * chosen.budget}: {requests - saved.total()} were in flight when "
+        f"their node was lost; {repeated} steps were saved twice"
     )
 
 
-def taken_by(result: BenchmarkResult) -> Iterator[str]:
-    """Say what jobs took, by node."""
+def resources(result: BenchmarkResult) -> Iterator[str]:
+    """Yield a line with the memory and processor time of the jobs of each node."""
     rows: dict[str, list[TrialRow]] = defaultdict(list)
     for row in result.rows:
-        rows[row.place or "here"].append(row)
+        rows[row.place or "local"].append(row)
     for place, found in rows.items():
         peaks = [row.peak_memory or 0 for row in found]
         seconds = [row.cpu_seconds or 0.0 for row in found]
         yield (
             f"{place}: {len(found)} jobs, peak memory of a process {max(peaks) / 1e6:.0f} MB "
-            f"(median {median(peaks) / 1e6:.0f} MB), {median(seconds):.1f} s of processors each "
-            "(median)"
+            f"(median {median(peaks) / 1e6:.0f} MB), {median(seconds):.1f} s of processor time "
+            "each (median)"
         )
 
 
-def overhead(folder: Path, address: str) -> Iterator[str]:
-    """Carry out jobs that do nothing, here and on Ray, in turn."""
+def empty_jobs(folder: Path, address: str) -> Iterator[str]:
+    """Run empty jobs alternately on this machine and on Ray; yield their seconds."""
     sides: dict[str, list[float]] = {"local": [], "ray": []}
     for turn in range(3):
         for name, seconds in sides.items():
@@ -264,30 +253,30 @@ def overhead(folder: Path, address: str) -> Iterator[str]:
             began = time.perf_counter()
             with closing(carried_out(made, commands)) as events:
                 ended = sum(isinstance(each, Ended) for each in events)
-            if turn:  # the first turn starts what is started once
+            if turn:  # the first turn includes the start of Ray
                 seconds.append((time.perf_counter() - began) / ended)
     theirs, ours = median(sides["ray"]), median(sides["local"])
-    yield f"a job that does nothing: {theirs:.3f} s on ray, {ours:.3f} s here (both cores taken)"
+    yield f"an empty job: {theirs:.3f} s on ray, {ours:.3f} s locally (both cores in use)"
 
 
 def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 10_000)) -> Iterator[str]:
-    """Say what the command itself takes for each job, where jobs are over as soon as they begin."""
+    """Yield the processor time of the command itself per job, for jobs that end immediately."""
     from tests.support.instant_jobs import work_on
 
     for size in sizes:
         place = folder / f"growth-{size}"
         began = time.process_time()
-        work = work_on(place, size // 2)  # in each of two environments
+        work = work_on(place, size // 2)  # for each of two environments
         with work.run:
             for _ in work.events():
                 work.counts()
         each = (time.process_time() - began) / size
-        begun = time.process_time()
+        began = time.process_time()
         with work_on(place, size // 2).run:
-            again = time.process_time() - begun
+            restart = time.process_time() - began
         yield (
-            f"{size} jobs: {1e3 * each:.1f} ms of the command's processor for each, "
-            f"{again:.1f} s to begin once all are over"
+            f"{size} jobs: {1e3 * each:.1f} ms of processor time of the command for each, "
+            f"{restart:.1f} s to start again after all have finished"
         )
     searches = [file.parent for file in (folder / "local").glob(f"*/{JOURNAL}")]
     files = [file for search in searches for file in search.iterdir()]

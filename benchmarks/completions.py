@@ -1,8 +1,7 @@
-"""What completions in flight gain, and what a completion takes beside the model.
+"""Measure the gain of completions in flight, and the processor time of a completion.
 
-A server on the loopback, in a process of its own, answers each request after a
-fixed time. A real search asks it through the backend `litellm`. Time beside the
-model is that of the processor, in all threads of the search's process.
+A loopback server in its own process answers each request after a fixed time. A real search sends
+requests through the backend `litellm`. Processor time is that of all threads of its process.
 """
 
 import os
@@ -17,25 +16,26 @@ from statistics import median
 import httpx
 
 from benchmarks.claims import Claim, Measured
-from benchmarks.journal import Drawn
+from benchmarks.journal import RandomProblem
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
+from benchmarks.served_programs import late
 from cwm_cli.registry import find
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.loop import Search
-from tests.support.openai_server import Handler, OpenAIServer, answer
+from tests.support.openai_server import OpenAIServer, answer
 
 MODEL = "gpt-4o-mini"
-LATENCY, SHORTER = 0.5, 0.2
+LATENCY, QUICK_LATENCY = 0.5, 0.2
 IN_FLIGHT = (2, 4, 8, 16)
 TURNS = 8
-ENOUGH = 0.9
-"""The share of the completions in flight that the gain should be at least, up to 8."""
+MIN_GAIN_PER_COMPLETION = 0.9
+"""Goal of the gain divided by the number of completions in flight, up to 8."""
 
 
 @contextmanager
-def served(latency: float) -> Iterator[str]:
-    """Start a server that takes so many seconds to answer; yield its address."""
+def running_server(latency: float) -> Iterator[str]:
+    """Start a server that answers after `latency` seconds; yield its address."""
     os.environ.setdefault("OPENAI_API_KEY", "none")
     context = get_context("spawn")
     ours, theirs = context.Pipe()
@@ -44,36 +44,31 @@ def served(latency: float) -> Iterator[str]:
     try:
         yield ours.recv()
     finally:
-        ours.send("that is all")
+        ours.send("stop")
         server.join()
 
 
 def serve(pipe: Connection, latency: float) -> None:
-    """Tell the address, and answer until something is heard."""
-    drawn = Drawn()
-    answered = answer(drawn.complete(Request((), 0, Move(GENERATE), drawn)).text)
-
-    def answer_late(handler: Handler) -> None:
-        time.sleep(latency)
-        answered(handler)
-
-    with OpenAIServer([answer_late]) as server:
+    """Send the address through a pipe, and answer requests until a message arrives."""
+    drawn = RandomProblem()
+    behaviour = answer(drawn.complete(Request((), 0, Move(GENERATE), drawn)).text)
+    with OpenAIServer([late(behaviour, latency)]) as server:
         pipe.send(server.url)
         pipe.recv()
 
 
 def search(address: str, completions: int, *, parallel: int = 1) -> None:
-    """Search with so many completions, of which some are in flight at once."""
+    """Search with a number of completions, `parallel` of them in flight."""
     backend = find("backend", "litellm")(model=f"openai/{MODEL}", api_base=address)
-    asking = Search(Drawn(), find("strategy", "zero-shot")(), backend, parallel=parallel)
-    assert sum(1 for _ in asking.run(completions)) == completions
+    running = Search(RandomProblem(), find("strategy", "zero-shot")(), backend, parallel=parallel)
+    assert sum(1 for _ in running.run(completions)) == completions
 
 
 def gain(in_flight: int, quick: bool) -> Measured:
-    """Measure one completion in flight and several in turn: as many answers for each."""
+    """Measure one and several completions in flight alternately, with equal numbers of turns."""
     turns, rounds = (4, 1) if quick else (TURNS, 3)
-    with served(SHORTER if quick else LATENCY) as address:
-        search(address, in_flight, parallel=in_flight)  # so that all is loaded and connected
+    with running_server(QUICK_LATENCY if quick else LATENCY) as address:
+        search(address, in_flight, parallel=in_flight)  # loads modules and opens connections
         times = in_turn(
             lambda _: search(address, turns),
             lambda _: search(address, turns * in_flight, parallel=in_flight),
@@ -88,12 +83,12 @@ def gain(in_flight: int, quick: bool) -> Measured:
 
 
 def cost(quick: bool) -> Measured:
-    """Measure LiteLLM alone and the search with it in turn, and plain HTTP beside them."""
+    """Measure LiteLLM alone and a search with it alternately, and plain HTTP requests."""
     completions, rounds = 20, 3 if quick else 10
-    with served(0.0) as address:
+    with running_server(0.0) as address:
         search(address, 1)
         times = in_turn(
-            lambda _: ask_litellm(address, completions),
+            lambda _: call_litellm(address, completions),
             lambda _: search(address, completions),
             rounds,
             clock=time.process_time,
@@ -108,8 +103,8 @@ def cost(quick: bool) -> Measured:
     return Measured(times.costs, figures, {f"calls in {completions} completions": counted})
 
 
-def ask_litellm(address: str, completions: int) -> None:
-    """Ask LiteLLM for completions, and nothing more."""
+def call_litellm(address: str, completions: int) -> None:
+    """Request completions with LiteLLM alone."""
     from cwm_litellm.library import load
 
     litellm = load()
@@ -118,7 +113,7 @@ def ask_litellm(address: str, completions: int) -> None:
 
 
 def post(address: str, completions: int) -> None:
-    """Send the requests without any library for models."""
+    """Request completions with plain HTTP."""
     with httpx.Client() as client:
         for _ in range(completions):
             body = {"model": MODEL, "messages": _messages()}
@@ -126,9 +121,7 @@ def post(address: str, completions: int) -> None:
 
 
 def _messages() -> list[dict[str, str]]:
-    """Write a prompt."""
-    drawn = Drawn().messages(Move(GENERATE))
-    return [message.model_dump() for message in drawn]
+    return [message.model_dump() for message in RandomProblem().messages(Move(GENERATE))]
 
 
 CLAIMS = (
@@ -136,16 +129,16 @@ CLAIMS = (
         Claim(
             f"completions-{number}",
             f"completions per second with {number} in flight against one, {LATENCY:g} s each"
-            f" ({SHORTER:g} s in a quick run)",
+            f" ({QUICK_LATENCY:g} s in a quick run)",
             partial(gain, number),
-            goal=ENOUGH * number if number <= 8 else None,
+            goal=MIN_GAIN_PER_COMPLETION * number if number <= 8 else None,
             in_quick=number == 8,
         )
         for number in IN_FLIGHT
     ),
     Claim(
         "completions-cost",
-        "processor time of a search's completion against LiteLLM's alone",
+        "processor time of a completion of a search against LiteLLM alone",
         cost,
         goal=1.5,
         is_cost=True,

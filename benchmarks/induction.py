@@ -1,8 +1,8 @@
-"""What induction finds from data alone: fresh draws of data, held-out rows, seconds and memory.
+"""Measure the programs that induction writes from new data: accuracy, seconds and memory.
 
-Each case is an environment and a seed of its data. Transitions are recorded as
-`cwm collect` does by default, then `cwm synthesize` runs on them in a process of
-its own. Results are kept in a file, one line each: what is there is not run again.
+A case is an environment and a seed of its data. Transitions are recorded as by `cwm collect` with
+its defaults, then `cwm synthesize` runs on them in its own process. Results are saved in a file and
+not measured again.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from benchmarks import aside, fresh, hard, novel, unseen
 from benchmarks.ceilings import GROUPS, ceiling
 from benchmarks.machine import machine
-from benchmarks.main_job import watched
+from benchmarks.main_job import run_cwm
+from benchmarks.result_file import ResultFile
 from benchmarks.variants import VARIANTS
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.text import share
@@ -37,7 +38,7 @@ class Case(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """What names the environment on the command line."""
+        """The options of `cwm` that select the environment."""
         return ["--env", self.env, *(word for one in self.arguments for word in ("--env-arg", one))]
 
 
@@ -62,7 +63,7 @@ SUITES = {
     "hard": [Case(f"benchmarks.hard:{name}") for name in hard.IDS],
     "fresh": [Case(f"benchmarks.fresh:{name}") for name in fresh.IDS],
 }
-"""Known environments, known ones with other constants or maps, and systems made for this test.
+"""Known environments, the same with other constants or maps, and systems made for this test.
 
 `novel`, `aside` and `hard` helped to develop induction; `unseen` and `fresh` were run once, at the
 end. `hard` and `fresh` have computed ceilings.
@@ -70,7 +71,7 @@ end. `hard` and `fresh` have computed ceilings.
 
 
 def main() -> None:
-    """Run what is missing, two at a time, and print a line per environment."""
+    """Run the missing cases, two at a time, and print a line per environment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suites", nargs="*", default=["known"], help=", ".join(SUITES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[201, 202, 203, 204, 205])
@@ -79,29 +80,20 @@ def main() -> None:
     chosen = parser.parse_args()
     for unknown in set(chosen.suites) - set(SUITES):
         parser.error(f"there is no suite {unknown}: choose from {', '.join(SUITES)}")
-    chosen.folder.mkdir(parents=True, exist_ok=True)
+    results = ResultFile(chosen.folder / f"budget-{chosen.budget}.jsonl", key="case")
+
+    def run(case: Case) -> dict[str, Any]:
+        return results.measure_once(case, lambda: measure(case, chosen.budget, chosen.folder))
+
     for suite in chosen.suites:
         cases = [case._replace(seed=seed) for seed in chosen.seeds for case in SUITES[suite]]
         with ThreadPoolExecutor(2) as pool:
-            done = list(pool.map(lambda case: result(case, chosen.budget, chosen.folder), cases))
+            done = list(pool.map(run, cases))
         print("\n".join(table(suite, cases, done)), flush=True)
     print(machine())
 
 
-def result(case: Case, budget: int, folder: Path) -> dict[str, Any]:
-    """Return what is kept of a case, or run it."""
-    file = folder / f"budget-{budget}.jsonl"
-    key = json.loads(json.dumps(case))
-    for line in file.read_text().splitlines() if file.exists() else ():
-        if (known := json.loads(line))["case"] == key:
-            return dict(known)
-    found = {"case": key, **measured(case, budget, folder)}
-    with file.open("a") as lines:
-        lines.write(json.dumps(found) + "\n")
-    return found
-
-
-def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
+def measure(case: Case, budget: int, folder: Path) -> dict[str, Any]:
     """Record transitions and search; return the result, seconds per completion and peak memory."""
     data = folder / f"{'-'.join([case.env.split(':')[-1], *case.arguments])}-{case.seed}.npz"
     if not data.exists():
@@ -110,15 +102,15 @@ def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
     words = ["synthesize", *case.options, "--dataset", str(data.resolve()), "--json", "--new"]
     with tempfile.TemporaryDirectory() as place:
         words += ["--budget", str(budget), "--run", f"{place}/run"]
-        output, peak = watched(words)
+        output, peak = run_cwm(words)
         found = json.loads(output)
         nodes = [json.loads(line) for line in (Path(place) / "run/nodes.jsonl").open()]
     seconds = [node["node"]["usage"]["seconds"] for node in nodes]
     scores = [node["node"]["verdict"]["score"] for node in nodes]
-    kept = {name: found[name] for name in ("solved", "train", "test", "unseen")}
+    result = {name: found[name] for name in ("solved", "train", "test", "unseen")}
     if (env_id := case.env.split(":")[-1]) in GROUPS:
-        kept["ceiling"] = ceiling(env_id, Dataset.load(data))
-    return {**kept, "seconds": seconds, "scores": scores, "peak_mb": round(peak / 1e6)}
+        result["ceiling"] = ceiling(env_id, Dataset.load(data))
+    return {**result, "seconds": seconds, "scores": scores, "peak_mb": round(peak / 1e6)}
 
 
 def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -163,7 +155,7 @@ def _share_of_ceiling(row: dict[str, Any]) -> float:
 
 
 def _mean(values: Iterable[float]) -> str:
-    """Write a mean, or a dash for none."""
+    """Return a mean as text, or a dash if there are no values."""
     found = list(values)
     return share(mean(found)) if found else "    -"
 

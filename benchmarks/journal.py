@@ -1,7 +1,7 @@
-"""How long the journal of a search takes to resume, against reading its JSON alone.
+"""Compare resuming the journal of a search with reading its JSON alone.
 
-A GIF-MCTS search with an instant backend writes the journal, with programs of some
-60 lines; then the journal is resumed as `cwm synthesize` does it.
+A GIF-MCTS search with an instant backend writes the journal, with programs of 60 lines. Then the
+journal is resumed as by `cwm synthesize`.
 """
 
 import json
@@ -32,32 +32,32 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.loop import Search
 
-NODES, FEWER = 10_000, 300
+NODES, QUICK_NODES = 10_000, 300
 LINES = 60
 
 
-class Drawn(Problem, Backend):
-    """A problem whose verdicts and a backend whose programs are drawn at random."""
+class RandomProblem(Problem, Backend):
+    """A problem with random verdicts, and a backend with random programs."""
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Ask for nothing in particular."""
+        """Return a short prompt."""
         return (Message(role="user", content=f"{move.action} {move.parent}"),)
 
     def judge(self, program: str) -> Verdict:
-        """Draw a score, or a failure."""
+        """Return a random score, or an error in 30 % of the cases."""
         rng = np.random.default_rng(len(program))
         kind = "step_error" if rng.random() < 0.3 else "mismatch"
         score = 0.0 if kind == "step_error" else float(rng.random() * 0.99)
         return Verdict(score=score, failure=Failure(kind=kind, message="m" * 1000))
 
     def complete(self, request: Request) -> Completion:
-        """Write some lines."""
+        """Return a program of `LINES` lines."""
         rng = np.random.default_rng(request.seed)
         lines = [f"value_{i} = {rng.random()!r}  # of a program" for i in range(LINES)]
         return Completion("```python\n" + "\n".join(lines) + "\n```", Usage())
 
     def worst_cost(self, request: Request) -> float | None:
-        """Cost nothing."""
+        """Return a cost of 0."""
         return 0.0
 
 
@@ -72,8 +72,8 @@ def start(folder: Path) -> SearchRun:
 
 
 def measure(quick: bool) -> Measured:
-    """Write a journal; then read its JSON and resume it in turn."""
-    nodes, drawn = FEWER if quick else NODES, Drawn()
+    """Write a journal; then read its JSON and resume it alternately."""
+    nodes, drawn = QUICK_NODES if quick else NODES, RandomProblem()
     with tempfile.TemporaryDirectory() as folder:
         run = start(Path(folder))
         writing = seconds(lambda: write(run, drawn, nodes))
@@ -81,14 +81,14 @@ def measure(quick: bool) -> Measured:
         times = in_turn(lambda _: parse(file), lambda _: resume(run, drawn), 5)
         counts = {
             "calls per node": calls(lambda: resume(run, drawn)) // nodes,
-            "bytes per node beside texts": beside_texts(file) // nodes,
+            "bytes per node beside texts": bytes_without_texts(file) // nodes,
         }
     figures = times.milliseconds("JSON", "resume") | {"write ms per node": 1e3 * writing / nodes}
     return Measured(times.costs, figures, counts)
 
 
-def write(run: SearchRun, drawn: Drawn, nodes: int) -> None:
-    """Search for so many nodes."""
+def write(run: SearchRun, drawn: RandomProblem, nodes: int) -> None:
+    """Search for a number of nodes."""
     with run:
         search = Search(drawn, find("strategy", "gif-mcts")(), drawn, journal=run.learn)
         for _ in search.run(nodes):
@@ -100,13 +100,13 @@ def parse(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def resume(run: SearchRun, drawn: Drawn) -> None:
-    """Learn all nodes of a journal."""
+def resume(run: SearchRun, drawn: RandomProblem) -> None:
+    """Resume a search with all nodes of a journal."""
     Search(drawn, find("strategy", "gif-mcts")(), drawn).resume(run.nodes())
 
 
-def beside_texts(file: Path) -> int:
-    """Return how many bytes a journal has beside programs, answers and what went wrong."""
+def bytes_without_texts(file: Path) -> int:
+    """Return the size of a journal without programs, answers and error messages, in bytes."""
     lines = parse(file)
     texts = [
         (line["text"], line["node"]["program"], line["node"]["verdict"]["failure"]["message"])
@@ -118,7 +118,7 @@ def beside_texts(file: Path) -> int:
 CLAIMS = (
     Claim(
         "journal",
-        f"a journal of {NODES:,} nodes ({FEWER} in a quick run) resumed against its JSON alone",
+        f"resuming a journal of {NODES:,} nodes ({QUICK_NODES} in a quick run) against its JSON",
         measure,
         is_cost=True,
     ),

@@ -1,16 +1,14 @@
-"""Compare search strategies on simulated proposals: this says nothing about any language model.
+"""Compare search strategies on simulated proposals. The results do not describe language models.
 
-Every run is a real search for a real world model in the real sandbox; only the answers
-are simulated, by the backend `simulated`: with errors and repairs of given chances, or as good as
-those of one measurement (`-o chances=measured`, and `measured-blind` for first prompts without
-data). Run number n of every strategy works on the same program, with the same seed. Results are
-kept in a file, one line each: what is there is not run again.
+The searches, problems and the sandbox are real, only the answers come from the backend `simulated`.
+Its errors and repairs have given probabilities, or those of one measurement
+(`-o chances=measured`, and `measured-blind` for first prompts without data). Runs of the same
+number have the same program and seed for all strategies. Results are saved in a file and not
+measured again.
 """
 
 import argparse
-import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ import numpy as np
 from benchmarks.charts import chart
 from benchmarks.curves import Curve, curve
 from benchmarks.machine import machine
+from benchmarks.result_file import ResultFile
 from benchmarks.world_models import PROGRAMS
 from cwm_cli.commands.recording import record
 from cwm_cli.evaluation import AccuracyMetric
@@ -48,32 +47,32 @@ PROPOSER = Owner("backend", Simulated)
 ROWS = 150
 LIMITS = Limits(stall_seconds=0.3, memory_mb=256)
 PICTURE = Path(__file__).parents[1] / "docs" / "laboratory.svg"
-SHORT = 0.1
-"""Seconds that an answer is on its way: longer than judging one takes, as with any provider."""
+MEDIAN_LATENCY = 0.1
+"""Seconds of an answer, if several are in flight: longer than judging a program takes."""
 TITLE = "Simulated proposals, not a language model"
 SHOWN = (1, 2, 5, 10, 15, 20, 30, 50, 100)
-"""After how many completions the table says how good the best program is."""
+"""Numbers of completions in the columns of the table."""
 
 
-class Underway(BackendWrapper):
-    """Answers after a while: as long as a provider takes, mostly between half and twice as long."""
+class SlowBackend(BackendWrapper):
+    """A backend that delays its answers, usually by half to twice the given seconds."""
 
     def __init__(self, inner: Backend, seconds: float) -> None:
         super().__init__(inner)
         self.seconds = seconds
 
     def complete(self, request: Request) -> Completion:
-        """Answer later."""
+        """Return the answer of the inner backend after a random delay."""
         rng = np.random.default_rng([request.seed, request.step, 1])
         time.sleep(self.seconds * float(np.exp(rng.normal(0.0, 0.35))))
         return self.inner.complete(request)
 
 
 class Laboratory(NamedTuple):
-    """What every run has in common: where programs are judged, the problems, and the proposer.
+    """The problems and backends by environment, and the settings of all runs.
 
-    With several completions in flight each is a while on its way, so that they arrive in another
-    order than they were asked for in.
+    With several completions in flight, answers are delayed, so that they arrive in another order
+    than requested.
     """
 
     problems: Mapping[str, WorldModelProblem]
@@ -82,7 +81,7 @@ class Laboratory(NamedTuple):
     parallel: int = 1
 
     def key(self, strategy: str, number: int) -> list[Any]:
-        """Return what decides the outcome of a run, but for the code."""
+        """Return everything except the code that determines the outcome of a run."""
         env = self._env(number)
         backend, dataset = self.backends[env], self.problems[env].dataset
         options = PROPOSER.identity(backend) | {"program": _digest(backend.program)}
@@ -90,61 +89,41 @@ class Laboratory(NamedTuple):
         return key if self.parallel == 1 else [*key, self.parallel]
 
     def run(self, strategy: str, number: int) -> list[float]:
-        """Search; return the score of the best program so far after every completion."""
+        """Search; return the score of the best program so far after each completion."""
         env = self._env(number)
         backend = self.backends[env].of_system(number)
-        problem = replace(self.problems[env])  # one that has not learned of another run
-        asked = backend if self.parallel == 1 else Underway(backend, SHORT)
-        search = Search(problem, _strategy(strategy), asked, seed=number, parallel=self.parallel)
+        problem = replace(self.problems[env])  # a new object, without state of other runs
+        source = backend if self.parallel == 1 else SlowBackend(backend, MEDIAN_LATENCY)
+        search = Search(problem, _strategy(strategy), source, seed=number, parallel=self.parallel)
         bests = (search.best for _ in search.run(self.budget))
         scores = [best.verdict.score for best in bests if best]
         return scores + [1.0] * (self.budget - len(scores))
 
+    def scores(self, results: ResultFile, strategy: str, number: int) -> list[float]:
+        """Return the saved scores of a run, or run it."""
+        found: list[float] = results.measure_once(
+            self.key(strategy, number), lambda: {"scores": self.run(strategy, number)}
+        )["scores"]
+        return found
+
     def _env(self, number: int) -> str:
-        """Name the environment of a run."""
         return list(self.problems)[number % len(self.problems)]
 
 
-class Kept:
-    """The results that are in a file, and those that are added to it."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._lock = file, threading.Lock()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        whole = text[: text.rfind("\n") + 1].splitlines()  # a line that was cut off is done again
-        if text and not text.endswith("\n"):
-            file.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
-        self._scores: dict[str, list[float]] = {
-            json.dumps(entry["key"]): entry["scores"] for entry in map(json.loads, whole)
-        }
-
-    def scores(self, laboratory: Laboratory, strategy: str, number: int) -> list[float]:
-        """Return the scores of a run, which takes place unless it has already."""
-        key = laboratory.key(strategy, number)
-        name = json.dumps(key)
-        if name not in self._scores:
-            scores = laboratory.run(strategy, number)
-            with self._lock, self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "scores": scores}) + "\n")
-                self._scores[name] = scores
-        return self._scores[name]
-
-
 def main() -> None:
-    """Run what is missing, print a table and draw the curves."""
-    arguments = _arguments()
+    """Run the missing searches, print a table and draw the curves."""
+    arguments = _parse()
     options = read_options(arguments.option, [PROPOSER])[PROPOSER.label]
-    kept = Kept(arguments.file)
+    results = ResultFile(arguments.file)
     with Sandbox(LIMITS, arguments.workers) as sandbox:
         tasks = dict(text.split("=", 1) for text in arguments.programs)
-        laboratory = made_of(tasks, sandbox, arguments.budget, options)
+        laboratory = make_laboratory(tasks, sandbox, arguments.budget, options)
         laboratory = laboratory._replace(parallel=arguments.parallel)
         with ThreadPoolExecutor(arguments.workers) as pool:
             numbers = range(arguments.first, arguments.first + arguments.runs)
             names = [name for number in numbers for name in arguments.strategies]
             runs = [number for number in numbers for _ in arguments.strategies]
-            found = list(pool.map(partial(kept.scores, laboratory), names, runs))
+            found = list(pool.map(partial(laboratory.scores, results), names, runs))
     places = np.array(numbers) % len(laboratory.problems)
     count = len(arguments.strategies)
     curves = [
@@ -158,14 +137,13 @@ def main() -> None:
     print(f"{arguments.picture}; {machine()}")
 
 
-def _arguments() -> argparse.Namespace:
-    """Read the command line."""
+def _parse() -> argparse.Namespace:
     known = {name for _, entries in iterate_parts("strategy") for name in entries}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="per strategy")
     parser.add_argument("--first", type=int, default=0, help="number, and seed, of the first run")
     parser.add_argument("--budget", type=int, default=30, help="completions per run")
-    parser.add_argument("--parallel", type=int, default=1, help="completions in flight of a run")
+    parser.add_argument("--parallel", type=int, default=1, help="completions in flight per run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--programs", nargs="+", metavar="ENV=FILE", default=TASKS)
     strategies = [text for text in STRATEGIES if text.split(",")[0] in known]
@@ -176,14 +154,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def made_of(
+def make_laboratory(
     tasks: Mapping[str, str], sandbox: Sandbox, budget: int, options: Mapping[str, Any]
 ) -> Laboratory:
     """Record transitions of environments, and check that the programs predict all of them.
 
-    `options` are those of the backend `simulated`.
+    Args:
+        tasks: Files of correct programs by environment.
+        sandbox: Where programs are judged.
+        budget: Completions per run.
+        options: Options of the backend `simulated`.
     """
-    problems = {env: _problem(env, sandbox) for env in tasks}
+    problems = {env: make_problem(env, sandbox) for env in tasks}
     for env, file in tasks.items():
         if not problems[env].judge(Path(file).read_text(encoding="utf-8")).solved:
             raise SystemExit(f"{file} does not predict {env}: name a correct program")
@@ -191,8 +173,8 @@ def made_of(
     return Laboratory(problems, backends, budget)
 
 
-def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
-    """Record a few transitions of many random episodes."""
+def make_problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
+    """Record `ROWS` transitions, spread over 30 random episodes, and return the problem."""
     spec = environment(env)
     recorded = record(spec, policy="random", episodes=30, test_episodes=0, max_steps=60)
     dataset = recorded[np.linspace(0, len(recorded) - 1, ROWS).astype(int)]
@@ -200,7 +182,7 @@ def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
 
 
 def _strategy(text: str) -> Strategy:
-    """Make a strategy of its name and options, such as `gif-mcts,preset=paper`."""
+    """Return the strategy of a name and options, such as `gif-mcts,preset=paper`."""
     name, *options = text.split(",")
     owner = Owner("strategy", find("strategy", name))
     made: Strategy = owner.factory(**read_options(options, [owner])[owner.label])
@@ -208,7 +190,6 @@ def _strategy(text: str) -> Strategy:
 
 
 def _digest(file: str) -> str:
-    """Tell the contents of a file from others."""
     return sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
@@ -220,8 +201,8 @@ def _table(curves: Sequence[Curve], laboratory: Laboratory) -> Iterator[str]:
     example = next(iter(laboratory.backends.values()))
     numbers = ("errors", "crashes", "fixes", "improves", "breaks")
     chances = [f"{name} {getattr(example, name):g}" for name in numbers]
-    said = ", ".join(chances) if example.chances == "errors" else example.chances
-    yield f"{TITLE}: {said}"
+    words = ", ".join(chances) if example.chances == "errors" else example.chances
+    yield f"{TITLE}: {words}"
     width = max(len(line.name) for line in curves) + 2
     for title in ("scores", "solved"):
         yield f"{title:{width}}" + "".join(f"{place:>18}" for place in columns)

@@ -1,7 +1,7 @@
-"""How long the main job takes as a user starts it, against the completion in it alone.
+"""Compare the duration of `cwm synthesize --env ID` with the duration of its completions alone.
 
-`cwm synthesize --env ID` runs with an empty cache, so that collection is part of it
-where no dataset ships; the memory of the process and all its children is sampled.
+The cache is empty, so that the command also collects data unless the environment has a shipped
+dataset. The memory of the process and all its children is sampled.
 """
 
 import json
@@ -25,17 +25,17 @@ ENVIRONMENTS = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1")
 FROZEN = ("FrozenLake-v1", "--env-arg", "is_slippery=false")
 
 
-class Done(NamedTuple):
-    """What a run took, in all and to complete, its peak memory and what it printed."""
+class Outcome(NamedTuple):
+    """Seconds of a run and of its completions, its peak memory and its JSON output."""
 
     seconds: float
-    completing: float
+    completion_seconds: float
     peak_mb: float
     result: dict[str, Any]
 
 
 def measure(_: bool, *, arguments: tuple[str, ...]) -> Measured:
-    """Run some times."""
+    """Run three times; return medians of seconds and the largest memory."""
     runs = [run(arguments) for _ in range(3)]
     result = runs[-1].result
     wrong = (1 - result[part]["exact"] for part in ("train", "test"))
@@ -45,29 +45,33 @@ def measure(_: bool, *, arguments: tuple[str, ...]) -> Measured:
         "held-out accuracy": result["test"]["accuracy"],
     }
     counts = {"completions": result["completions"], "wrong per mille": round(1e3 * max(wrong))}
-    return Measured([one.seconds / one.completing for one in runs], figures, counts)
+    return Measured([one.seconds / one.completion_seconds for one in runs], figures, counts)
 
 
-def run(arguments: tuple[str, ...]) -> Done:
+def run(arguments: tuple[str, ...]) -> Outcome:
     """Run `cwm synthesize` in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["synthesize", "--json", "--run", "run", "--env", *arguments]
-        where = {"cwd": folder, "env": {**os.environ, "XDG_CACHE_HOME": folder}}
         start = time.perf_counter()
-        output, peak = watched(words, **where)
+        output, peak = run_cwm(words, cwd=folder, env={**os.environ, "XDG_CACHE_HOME": folder})
         seconds = time.perf_counter() - start
         nodes = map(json.loads, Path(folder, "run/nodes.jsonl").read_text().splitlines())
-        completing = sum(node["node"]["usage"]["seconds"] for node in nodes)
-    return Done(seconds, completing, peak / 1e6, json.loads(output))
+        completion_seconds = sum(node["node"]["usage"]["seconds"] for node in nodes)
+    return Outcome(seconds, completion_seconds, peak / 1e6, json.loads(output))
 
 
-def watched(words: Sequence[str], **where: Any) -> tuple[bytes, int]:
-    """Run `cwm` in a process of its own; return what it prints and its peak memory in bytes."""
+def run_cwm(words: Sequence[str], **options: Any) -> tuple[bytes, int]:
+    """Run `cwm` in its own process; return its output and the peak memory in bytes.
+
+    Args:
+        words: Arguments of the command.
+        options: Further arguments of `subprocess.Popen`.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "cwm_cli", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        **where,
+        **options,
     )
     peak = 0
     while process.poll() is None:
@@ -75,12 +79,12 @@ def watched(words: Sequence[str], **where: Any) -> tuple[bytes, int]:
         time.sleep(0.02)
     assert process.stdout is not None
     if process.returncode:
-        raise RuntimeError(f"cwm {' '.join(words)} ended with {process.returncode}")
+        raise RuntimeError(f"cwm {' '.join(words)} failed with exit code {process.returncode}")
     return process.stdout.read(), peak
 
 
 def memory(pid: int) -> int:
-    """Add up the proportional memory of a process and its children, in bytes."""
+    """Return the sum of the proportional set sizes of a process and its children, in bytes."""
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]
@@ -92,7 +96,7 @@ def memory(pid: int) -> int:
 CLAIMS = tuple(
     Claim(
         f"main-job-{arguments[0]}",
-        f"`cwm synthesize --env {' '.join(arguments)}` in all against its completions alone",
+        f"`cwm synthesize --env {' '.join(arguments)}` against its completions alone",
         partial(measure, arguments=arguments),
         is_cost=True,
         in_quick=False,

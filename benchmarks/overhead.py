@@ -1,10 +1,9 @@
-"""What a search adds to its backend and its problem: time, calls and memory per node.
+"""Measure the time, calls and memory that a search adds per node.
 
-The backend has its answers ready, with programs of some 60 lines, and the
-problem draws its verdicts. Time is that of the processor, in all threads.
-Memory is what the search and its strategy keep beside the texts of the
-programs: verdicts without parts, whose messages have 1,000 characters, hashes
-of prompts, usage, statistics. A longer message counts for as much more.
+The backend has prepared answers, with programs of 60 lines, and the problem has random verdicts.
+Time is the processor time of all threads. Memory is that of the search and its strategy without the
+texts of the programs: verdicts without parts and with messages of 1,000 characters, hashes of
+prompts, usage, statistics. Longer messages need correspondingly more.
 """
 
 import ast
@@ -22,7 +21,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from benchmarks.claims import Claim, Measured
-from benchmarks.journal import Drawn, start
+from benchmarks.journal import RandomProblem, start
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
 from cwm_cli.registry import find
@@ -41,67 +40,70 @@ from cwm_cli.search.contracts import (
 from cwm_cli.search.loop import Search
 
 STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
-NODES, FEWER = 10_000, 1_000
+NODES, QUICK_NODES = 10_000, 1_000
 PARTS = 10
-MESSAGE = 1_000
-ALLOWED_BYTES = 2_048
-ALLOWED_PARSES = 2.5
-"""How often a program could be parsed in the time of its node: 1 ms at 0.4 ms each."""
+MESSAGE_CHARACTERS = 1_000
+MAX_BYTES = 2_048
+MAX_PARSES = 2.5
+"""Goal of the time per node, in parses of its program: 1 ms at 0.4 ms per parse."""
 
-ALLOWED_GROWTH = {"gif-mcts": 1.5, "zero-shot": 1.2}
-"""How many times as long the last tenth may take; `worldcoder` draws a number for every program."""
+MAX_GROWTH = {"gif-mcts": 1.5, "zero-shot": 1.2}
+"""Goal of the time of the last tenth divided by that of the first. `worldcoder` has no goal,
+because it draws a random number for each program."""
 
-KEPT = ("nodes", "strategy", "_prompt_counts")
+SEARCH_STATE = ("nodes", "strategy", "_prompt_counts")
+"""Attributes of a search whose memory counts."""
 
 
 @dataclass(frozen=True)
-class Given(Problem, Backend):
-    """A backend that has its answers ready, and a problem that draws its verdicts."""
+class PreparedAnswers(Problem, Backend):
+    """A backend with prepared answers, and a problem with random verdicts."""
 
-    drawn: Drawn
+    drawn: RandomProblem
     answers: list[Completion]
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Ask for nothing in particular."""
+        """Return a short prompt."""
         return self.drawn.messages(move)
 
     def judge(self, program: str) -> Verdict:
-        """Draw a score; the message is no other verdict's."""
+        """Return a random score, with a message that no other verdict has."""
         verdict = self.drawn.judge(program)
         kind = "step_error" if verdict.is_bug else "mismatch"
-        return Verdict(score=verdict.score, failure=Failure(kind=kind, message=program[:MESSAGE]))
+        failure = Failure(kind=kind, message=program[:MESSAGE_CHARACTERS])
+        return Verdict(score=verdict.score, failure=failure)
 
     def complete(self, request: Request) -> Completion:
-        """Give the answer for this step."""
+        """Return the answer for a step."""
         return self.answers[request.step]
 
     def worst_cost(self, request: Request) -> float | None:
-        """Cost nothing."""
+        """Return a cost of 0."""
         return 0.0
 
 
 @cache
-def given(nodes: int) -> Given:
-    """Write answers for so many nodes."""
-    drawn, move = Drawn(), Move(GENERATE)
+def prepare_answers(nodes: int) -> PreparedAnswers:
+    """Write the answers for a number of nodes."""
+    drawn, move = RandomProblem(), Move(GENERATE)
     requests = (Request((), seed, move, drawn) for seed in range(nodes))
-    return Given(drawn, [drawn.complete(request) for request in requests])
+    return PreparedAnswers(drawn, [drawn.complete(request) for request in requests])
 
 
-def searching(strategy: str, nodes: int) -> Search:
-    """Return a search that is about to begin."""
-    parts = given(nodes)
+def new_search(strategy: str, nodes: int) -> Search:
+    """Return a search that has not started."""
+    parts = prepare_answers(nodes)
     return Search(parts, find("strategy", strategy)(), parts)
 
 
 def finish(search: Search, nodes: int) -> None:
-    """Search to the end."""
+    """Run a search to its end."""
     for _ in search.run(nodes):
         pass
 
 
 class Tenth(NamedTuple):
-    """Seconds that a tenth of the nodes took, and those that parsing their programs takes."""
+    """Seconds of a tenth of the nodes, and seconds to parse their programs."""
 
     ours: float
     parsing: float
@@ -109,14 +111,14 @@ class Tenth(NamedTuple):
 
 @cache
 def searches(strategy: str, quick: bool) -> list[list[Tenth]]:
-    """Search several times, or once in a quick run."""
-    nodes = FEWER if quick else NODES
-    finish(searching(strategy, nodes), PARTS)  # so that all is loaded
-    return [list(tenths(searching(strategy, nodes), nodes)) for _ in range(1 if quick else 3)]
+    """Run three searches, or one in a quick run; return the tenths of each."""
+    nodes = QUICK_NODES if quick else NODES
+    finish(new_search(strategy, nodes), PARTS)  # loads all modules
+    return [list(tenths(new_search(strategy, nodes), nodes)) for _ in range(1 if quick else 3)]
 
 
 def tenths(search: Search, nodes: int) -> Iterator[Tenth]:
-    """Search, and parse the programs of every tenth of the nodes right after it was searched."""
+    """Search, and parse the programs of each tenth of the nodes directly after its search."""
     records = search.run(nodes)
     for _ in range(PARTS):
         found: list[Record] = []
@@ -126,21 +128,21 @@ def tenths(search: Search, nodes: int) -> Iterator[Tenth]:
 
 
 def time_per_node(strategy: str, quick: bool) -> Measured:
-    """Compare the time per node with that of parsing its program, and count calls."""
-    nodes = FEWER if quick else NODES
+    """Compare the time per node with the time to parse its program, and count calls."""
+    nodes = QUICK_NODES if quick else NODES
     sums = [Tenth(*map(sum, zip(*parts, strict=True))) for parts in searches(strategy, quick)]
     figures = {"ms per node": 1e3 * median(one.ours for one in sums) / nodes}
     figures["ms to parse"] = 1e3 * median(one.parsing for one in sums) / nodes
-    counted = calls(lambda: finish(searching(strategy, FEWER), FEWER))
+    counted = calls(lambda: finish(new_search(strategy, QUICK_NODES), QUICK_NODES))
     ratios = [one.ours / one.parsing for one in sums]
-    return Measured(ratios, figures, {f"calls in {FEWER} nodes": counted})
+    return Measured(ratios, figures, {f"calls in {QUICK_NODES} nodes": counted})
 
 
 def growth(strategy: str, quick: bool) -> Measured:
-    """Compare the last tenth of the nodes with the first, each by what parsing took then."""
+    """Compare the last tenth of the nodes with the first, each relative to its parsing time."""
     ends = [(parts[0], parts[-1]) for parts in searches(strategy, quick)]
     ratios = [last.ours / last.parsing * first.parsing / first.ours for first, last in ends]
-    size = (FEWER if quick else NODES) // PARTS
+    size = (QUICK_NODES if quick else NODES) // PARTS
     figures = {
         "first ms per node": 1e3 * median(first.ours for first, _ in ends) / size,
         "last ms per node": 1e3 * median(last.ours for _, last in ends) / size,
@@ -149,22 +151,23 @@ def growth(strategy: str, quick: bool) -> Measured:
 
 
 def memory_per_node(strategy: str, quick: bool) -> Measured:
-    """Compare the memory per node with what is allowed."""
-    nodes = FEWER if quick else NODES
-    search = searching(strategy, nodes)
+    """Compare the memory per node with the goal."""
+    nodes = QUICK_NODES if quick else NODES
+    search = new_search(strategy, nodes)
     finish(search, nodes)
-    taken = kept(search) // nodes
-    return Measured([taken / ALLOWED_BYTES], {}, {"bytes per node": taken})
+    size = memory_of(search) // nodes
+    return Measured([size / MAX_BYTES], {}, {"bytes per node": size})
 
 
-def kept(search: Search) -> int:
-    """Add up the bytes of all that a search has learned, without the texts of its programs."""
+def memory_of(search: Search) -> int:
+    """Return the bytes of the state of a search, without the texts of its programs."""
     programs = {id(node.program) for node in search.nodes}
-    return sum(map(sys.getsizeof, _reachable([getattr(search, name) for name in KEPT], programs)))
+    state = [getattr(search, name) for name in SEARCH_STATE]
+    return sum(map(sys.getsizeof, _reachable(state, programs)))
 
 
 def _reachable(found: list[object], seen: set[int]) -> Iterator[object]:
-    """Yield objects and all that they refer to, each once, without code."""
+    """Yield objects and all objects that they refer to, each once, except code."""
     while found:
         each = found.pop()
         if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
@@ -174,30 +177,30 @@ def _reachable(found: list[object], seen: set[int]) -> Iterator[object]:
 
 
 def with_journal(quick: bool) -> Measured:
-    """Search with and without a journal in turn."""
-    strategy, nodes = STRATEGIES[0], FEWER
+    """Search with and without a journal alternately."""
+    strategy, nodes = STRATEGIES[0], QUICK_NODES
     with tempfile.TemporaryDirectory() as folder:
 
-        def recorded(number: int) -> None:
-            search = searching(strategy, nodes)
+        def with_file(number: int) -> None:
+            search = new_search(strategy, nodes)
             with start(Path(folder, str(number))) as run:
                 search.journal = run.learn
                 finish(search, nodes)
 
-        def unrecorded(_: int) -> None:
-            finish(searching(strategy, nodes), nodes)
+        def without_file(_: int) -> None:
+            finish(new_search(strategy, nodes), nodes)
 
-        times = in_turn(unrecorded, recorded, 1 if quick else 5, clock=time.process_time)
+        times = in_turn(without_file, with_file, 1 if quick else 5, clock=time.process_time)
     return Measured(times.costs, times.milliseconds("without", "with"))
 
 
 def claims_of(strategy: str) -> Iterator[Claim]:
-    """Yield what is claimed of the search with a strategy."""
-    search = f"a search of {NODES:,} nodes ({FEWER:,} in a quick run) with `{strategy}`"
+    """Yield the claims about searches with a strategy."""
+    search = f"a search of {NODES:,} nodes ({QUICK_NODES:,} in a quick run) with `{strategy}`"
     claims: tuple[tuple[str, str, Callable[[str, bool], Measured], float | None], ...] = (
-        ("time", "a node against parsing its program", time_per_node, ALLOWED_PARSES),
-        ("growth", "the last tenth against the first", growth, ALLOWED_GROWTH.get(strategy)),
-        ("memory", "a node, beside its program, against 2 KB", memory_per_node, 1.0),
+        ("time", "a node against parsing its program", time_per_node, MAX_PARSES),
+        ("growth", "the last tenth against the first", growth, MAX_GROWTH.get(strategy)),
+        ("memory", "a node without its program against 2 KB", memory_per_node, 1.0),
     )
     for name, says, measure, goal in claims:
         measured = partial(measure, strategy)
@@ -208,7 +211,7 @@ CLAIMS = (
     *(claim for strategy in STRATEGIES for claim in claims_of(strategy)),
     Claim(
         "overhead-journal",
-        f"a search of {FEWER:,} nodes with a journal against one without, in processor time",
+        f"a search of {QUICK_NODES:,} nodes with a journal against one without, in processor time",
         with_journal,
         is_cost=True,
     ),

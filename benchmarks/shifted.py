@@ -1,9 +1,9 @@
-"""What induction alone gives in shifted environments, against the standard ones: held-out rows.
+"""Compare the held-out accuracy of induction in shifted and in standard environments.
 
-Each case is an environment, its shift or none, and a seed of its data: shift 3 is on data of seed
-3, as the standard environment is. Transitions are recorded as `cwm collect` does by default, then
-`cwm synthesize` runs on them. Results are kept in a file, one line each: what is there is not run
-again, and `--table` only prints what there is.
+A case is an environment, shifted or not, and a seed of its data. The seed is also the shift: shift
+3 has data of seed 3. Transitions are recorded as by `cwm collect` with its defaults, then
+`cwm synthesize` runs on them. Results are saved in a file and not measured again; `--table` only
+prints existing results.
 """
 
 import argparse
@@ -18,85 +18,80 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
+from benchmarks.result_file import ResultFile
 from cwm_cli.commands.collect import shipped_name
 from cwm_cli.envs.tasks import SUITES
 from cwm_cli.text import share
 
 SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"
 
-LESS = 0.9
-"""Share of what induction gives in the standard environment below which parts are compared."""
+COMPARE_PARTS_BELOW = 0.9
+"""Print the accuracy of each part if the ratio of shifted to standard accuracy is lower."""
 
 FLOOR = 0.02
-"""A normalised accuracy below this is no more than that nothing changes."""
+"""A normalised accuracy below this is not better than predicting no change."""
+
+PARTS = ("observation", "reward", "terminated")
 
 
 class Case(NamedTuple):
-    """An environment, whether it is shifted, and the seed of its data and of its shift."""
+    """An environment, whether it is shifted (0 or 1), and the seed of its data and shift."""
 
     env: str
-    shifted: bool
+    shifted: int
     seed: int
 
     @property
     def options(self) -> list[str]:
-        """What names the environment on the command line."""
+        """The options of `cwm` that select the environment."""
         return ["--env", self.env, *(["--shift", str(self.seed)] if self.shifted else [])]
 
 
 def main() -> None:
-    """Run what is missing, seed by seed, and print a line per environment."""
+    """Run the missing cases, seed by seed, and print a line per environment."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("envs", nargs="*", help="ids; all that can be shifted unless any is given")
+    parser.add_argument("envs", nargs="*", help="ids; default: all that can be shifted")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--budget", type=int, default=1, help="completions")
     parser.add_argument("--folder", type=Path, default=Path("runs/shifted"))
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
+    parser.add_argument("--table", action="store_true", help="only print existing results")
     chosen = parser.parse_args()
     envs = chosen.envs or SUITES["cwmb-shifted"]
     cases = [Case(e, shifted, seed) for seed in chosen.seeds for e in envs for shifted in (0, 1)]
-    chosen.folder.mkdir(parents=True, exist_ok=True)
-    file = chosen.folder / f"budget-{chosen.budget}.jsonl"
-    known = read(file)
-    for case in cases:
-        if case not in known and not chosen.table:
-            known[case] = measured(case, chosen.budget, chosen.folder)
-            with file.open("a") as lines:
-                lines.write(json.dumps({"case": case, **known[case]}) + "\n")
-    print("\n".join(table(envs, {case: known[case] for case in cases if case in known})))
+    results = ResultFile(chosen.folder / f"budget-{chosen.budget}.jsonl", key="case")
+    if not chosen.table:
+        for case in cases:
+            results.measure_once(
+                case, lambda case=case: measure(case, chosen.budget, chosen.folder)
+            )
+    print("\n".join(table(envs, {case: found for case in cases if (found := results.get(case))})))
     print(machine())
 
 
-def read(file: Path) -> dict[Case, dict[str, Any]]:
-    """Return what is kept of earlier runs."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {Case(*found.pop("case")): found for found in map(json.loads, lines)}
-
-
-def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
-    """Record transitions, or take those that ship, and search; return the scores and seconds."""
+def measure(case: Case, budget: int, folder: Path) -> dict[str, Any]:
+    """Record or copy transitions, and search; return the scores and seconds."""
     name = f"{case.env}-{'shifted' if case.shifted else 'standard'}-{case.seed}.npz"
-    data, ships = (folder / name).resolve(), SHIPPED / shipped_name(case.env)
-    if not data.exists() and not case.shifted and case.seed == 0 and ships.exists():
-        shutil.copy(ships, data)
+    data, shipped = (folder / name).resolve(), SHIPPED / shipped_name(case.env)
+    if not data.exists() and not case.shifted and case.seed == 0 and shipped.exists():
+        shutil.copy(shipped, data)
     if not data.exists():
         cwm("collect", *case.options, "--seed", str(case.seed), "--out", str(data))
     with tempfile.TemporaryDirectory() as place:
-        how = ("--backend", "induction", "--budget", str(budget), "--run", f"{place}/run")
-        words = ("synthesize", *case.options, "--dataset", str(data), "--json", *how)
+        search = ("--backend", "induction", "--budget", str(budget), "--run", f"{place}/run")
+        words = ("synthesize", *case.options, "--dataset", str(data), "--json", *search)
         found = json.loads(cwm(*words))
         program = found["program"] and Path(found["program"]).read_text()
     return {"test": found["test"], "seconds": found["seconds"], "program": program}
 
 
 def cwm(*words: str) -> bytes:
-    """Run a command in a process of its own; return what it prints."""
+    """Run a command of `cwm` in its own process; return its output."""
     command = [sys.executable, "-m", "cwm_cli", *words]
     return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 def table(envs: Iterable[str], done: dict[Case, dict[str, Any]]) -> Iterator[str]:
-    """Yield a line per environment: means over seeds, and which part loses most where it does."""
+    """Yield a line per environment: means over seeds, and the parts if the accuracy falls."""
     yield f"{'held-out, normalised':<26} {'standard':>12} {'shifted':>12}  ratio  exact"
     for env in envs:
         both = [
@@ -113,13 +108,13 @@ def table(envs: Iterable[str], done: dict[Case, dict[str, Any]]) -> Iterator[str
         ]
         exact = " ".join(share(mean(s["exact"] for s in each)) for each in both)
         parts = ""
-        if standard > FLOOR and shifted < LESS * standard:
-            rights = [{p: mean(s[p] for s in each) for p in PARTS} for each in both]
-            parts = ", ".join(f"{p} {share(rights[0][p])} to {share(rights[1][p])}" for p in PARTS)
+        if standard > FLOOR and shifted < COMPARE_PARTS_BELOW * standard:
+            parts = ", ".join(
+                f"{part} {' to '.join(share(mean(s[part] for s in each)) for each in both)}"
+                for part in PARTS
+            )
         yield f"{env:<26} {words[0]:>12} {words[1]:>12}  {ratio}  {exact}  {parts}".rstrip()
 
-
-PARTS = ("observation", "reward", "terminated")
 
 if __name__ == "__main__":
     main()

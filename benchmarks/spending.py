@@ -1,14 +1,15 @@
-"""Sixty-four jobs that share a limit of half of what they want, of a model that has a price.
+"""Measure 64 jobs that share a cost limit of half of their total cost.
 
     python -m benchmarks.spending
     python -m benchmarks.spending --jobs 8 --budget 4 --rate 120
 
-The jobs are processes of `cwm benchmark` on this machine; a server on the loopback speaks the
-protocol of OpenAI, says how many tokens it read and wrote, and adds up what a provider would
-charge at LiteLLM's price. Told are: what was charged against the limit, at the end and at the most
-while jobs ran; what was left, against the most that a single completion may cost (no job stops
-before less than that is left); requests a minute against the rate that was asked for; and what
-asking takes for a completion, with so many processes at the same file.
+The jobs are processes of `cwm benchmark` on this machine. A loopback server with OpenAI's protocol
+reports token counts, and the benchmark adds up the charges at LiteLLM's prices. It prints:
+
+- the charged and the largest reserved amount, and the limit;
+- the remaining amount and the maximum cost of one completion: no job stops while more remains;
+- the requests per minute and the allowed rate;
+- the time to reserve and settle the cost of a completion, if several processes use the same file.
 """
 
 import argparse
@@ -24,21 +25,20 @@ from typing import Any
 
 import cwm_cli
 from benchmarks.machine import machine
+from benchmarks.served_programs import WrongPrograms
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.spending import open_spending, read_spending
-from cwm_simulated.backend import Simulated
-from tests.support.openai_server import OpenAIServer, answer
+from tests.support.openai_server import Behaviour, OpenAIServer
 
 ENVIRONMENT, PROGRAM = "CliffWalking-v1", PROGRAMS / "cliff_branches.py"
 MODEL = "gpt-4o-mini"
-PROMPT, WRITTEN = 2_000, 1_000
-"""Tokens that the server says it read and wrote for each request."""
+PROMPT_TOKENS, COMPLETION_TOKENS = 2_000, 1_000
+"""Token counts that the server reports for each request."""
 
-MOST = 2_000
-"""Most tokens of an answer, so that the worst case is twice what is charged."""
+MAX_TOKENS = 2_000
+"""Limit of completion tokens, so that the maximum cost is twice the charge."""
 
-ASKING = """
+RESERVE_AND_SETTLE = """
 import sys, time
 from cwm_cli.search.spending import CostLimit
 limit = CostLimit.shared(sys.argv[1])
@@ -50,7 +50,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def main() -> None:
-    """Measure, and print a line for each finding."""
+    """Measure, and print a line for each figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,33 +59,33 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rate", type=float, default=240.0, help="requests a minute")
     parser.add_argument("--folder", type=Path, default=Path("runs/spending"))
-    asked = parser.parse_args()
+    chosen = parser.parse_args()
     os.environ["OPENAI_API_KEY"] = "sk-none"
-    shutil.rmtree(asked.folder, ignore_errors=True)
-    limited(asked)
-    asking(asked)
+    shutil.rmtree(chosen.folder, ignore_errors=True)
+    run_jobs(chosen)
+    time_reservations(chosen)
     print(machine())
 
 
-def limited(asked: argparse.Namespace) -> None:
-    """Run the jobs with a limit of half of what they want."""
+def run_jobs(chosen: argparse.Namespace) -> None:
+    """Run the jobs with a limit of half of their total cost."""
     from cwm_litellm.backend import LiteLLM
 
     price = LiteLLM(f"openai/{MODEL}").price
-    each, wanted = price(PROMPT, WRITTEN) or 0.0, asked.jobs * asked.budget
+    each, wanted = price(PROMPT_TOKENS, COMPLETION_TOKENS) or 0.0, chosen.jobs * chosen.budget
     limit = each * wanted / 2
-    place, highest, over = asked.folder / "bench" / "spending.json", [0.0], threading.Event()
-    simulated, times, lock = Simulated(program=str(PROGRAM), errors=12.0), [], threading.Lock()
+    file, highest, finished = chosen.folder / "bench" / "spending.json", [0.0], threading.Event()
+    times, lock = list[float](), threading.Lock()
+    programs = WrongPrograms(PROGRAM, tokens=(PROMPT_TOKENS, COMPLETION_TOKENS))
 
-    def respond(body: dict[str, Any]) -> Any:
+    def respond(body: dict[str, Any]) -> Behaviour:
         with lock:
             times.append(time.monotonic())
-        said = simulated.complete(Request((), body["seed"], Move(GENERATE), None)).text
-        return answer(said, PROMPT, WRITTEN)
+        return programs(body)
 
     def watch() -> None:
-        while not over.wait(0.1):
-            state = read_spending(place)
+        while not finished.wait(0.1):
+            state = read_spending(file)
             if state is not None:
                 highest[0] = max(highest[0], state.spent + state.lost + state.reserved_amount)
 
@@ -100,51 +100,49 @@ def limited(asked: argparse.Namespace) -> None:
                 "search.start=none",
                 "search.refine=none",
                 "search.simplify=0",
-                f"backend.max_tokens={MOST}",
-                f"backend.requests_per_minute={asked.rate:g}",
+                f"backend.max_tokens={MAX_TOKENS}",
+                f"backend.requests_per_minute={chosen.rate:g}",
             ],
-            seeds=asked.jobs,
-            budget=asked.budget,
-            workers=asked.workers,
+            seeds=chosen.jobs,
+            budget=chosen.budget,
+            workers=chosen.workers,
             max_cost=limit,
             api_base=server.url,
-            run=asked.folder / "bench",
+            run=chosen.folder / "bench",
         )
-        over.set()
+        finished.set()
         watcher.join()
-    state, charged = read_spending(place), each * len(times)
+    state, charged = read_spending(file), each * len(times)
     assert state is not None and state.left is not None
-    worst = price(2 * PROMPT, MOST) or 0.0  # no prompt of these is longer than twice that
+    max_cost = price(2 * PROMPT_TOKENS, MAX_TOKENS) or 0.0  # no prompt is longer than twice that
     print(
-        f"{asked.jobs} jobs wanted {wanted} completions for ${each * wanted:.4f}: the limit was "
-        f"${limit:.4f}, ${charged:.4f} was charged ({len(times)} completions), and never more than "
-        f"${highest[0]:.4f} was spent or kept back"
+        f"{chosen.jobs} jobs need {wanted} completions for ${each * wanted:.4f}; limit "
+        f"${limit:.4f}, charged ${charged:.4f} ({len(times)} completions), largest amount spent or "
+        f"reserved ${highest[0]:.4f}"
     )
     print(
-        f"left: ${state.left:.5f}, less than the worst of a completion, ${worst:.5f}: "
-        f"{state.left < worst}"
+        f"left: ${state.left:.5f}, less than the maximum cost of a completion, ${max_cost:.5f}: "
+        f"{state.left < max_cost}"
     )
     minutes = (times[-1] - times[0]) / 60
-    print(
-        f"{(len(times) - 1) / minutes:.0f} requests a minute, of {asked.rate:g} that were allowed"
-    )
+    print(f"{(len(times) - 1) / minutes:.0f} requests per minute; allowed: {chosen.rate:g}")
 
 
-def asking(asked: argparse.Namespace) -> None:
-    """Have as many processes ask the same file at the same time."""
-    place = asked.folder / "asked.json"
-    open_spending(place, 1.0, lambda: 0.0)
-    environment = os.environ | {"CWM_SPENDING": f"file:{place}"}
-    for count in (1, asked.workers):
-        words = [[sys.executable, "-c", ASKING, str(n), "100"] for n in range(count)]
+def time_reservations(chosen: argparse.Namespace) -> None:
+    """Time reservations of one process, and of several processes that use the same file."""
+    file = chosen.folder / "asked.json"
+    open_spending(file, 1.0, lambda: 0.0)
+    environment = os.environ | {"CWM_SPENDING": f"file:{file}"}
+    for count in (1, chosen.workers):
+        words = [[sys.executable, "-c", RESERVE_AND_SETTLE, str(n), "100"] for n in range(count)]
         running = [
             subprocess.Popen(w, env=environment, stdout=subprocess.PIPE, text=True) for w in words
         ]
-        taken = [float(line) for each in running for line in (each.communicate()[0].split())]
-        taken.sort()
+        seconds = sorted(float(line) for each in running for line in each.communicate()[0].split())
         print(
-            f"{count} processes: keeping back and settling takes {1e3 * median(taken):.1f} ms of a "
-            f"completion (95 %: {1e3 * taken[int(0.95 * len(taken))]:.1f} ms)"
+            f"{count} processes: reserving and settling a completion takes "
+            f"{1e3 * median(seconds):.1f} ms (95 %: "
+            f"{1e3 * seconds[int(0.95 * len(seconds))]:.1f} ms)"
         )
 
 

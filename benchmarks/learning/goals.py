@@ -1,12 +1,12 @@
 """Goals of the benchmark: an environment, a return to reach, and a number of steps."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cwm_cli
+from benchmarks.result_file import ResultFile
 from cwm_cli.registry import environment
 
 ORACLE_FRACTION = 0.9
@@ -101,15 +101,9 @@ def threshold(goal: Goal, folder: Path) -> float:
     """Return the return to reach; the oracle is measured once, and its result is stored."""
     if goal.returned is not None:
         return goal.returned
-    file = folder / "oracles.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    known = {found.pop("name"): found for found in map(json.loads, lines)}
-    if goal.name not in known:
-        known[goal.name] = _oracle(goal, folder)
-        with file.open("a") as out:
-            out.write(json.dumps({"name": goal.name} | known[goal.name]) + "\n")
-    oracle, random = known[goal.name]["oracle"], known[goal.name]["random"]
-    return float(random + ORACLE_FRACTION * (oracle - random))
+    results = ResultFile(folder / "oracles.jsonl", key="name")
+    known = results.measure_once(goal.name, lambda: _oracle(goal, folder))
+    return float(known["random"] + ORACLE_FRACTION * (known["oracle"] - known["random"]))
 
 
 def _oracle(goal: Goal, folder: Path) -> dict[str, float]:

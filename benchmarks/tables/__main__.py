@@ -1,9 +1,9 @@
-"""What induction finds from a CSV file alone: errors beside the errors of ideal predictors.
+"""Compare the errors of programs that induction writes from a CSV file with ideal predictors.
 
 Each table is imported and searched by two commands. The program then predicts 2,000 fresh rows of
 the same system. A table counts as explained if the root mean squared error of every column is at
-most 10 % above the error of an ideal predictor, which knows the law. Results are kept in a file,
-one line each, and are not measured again.
+most 10 % above the error of an ideal predictor, which knows the law. Results are saved in a file
+and not measured again.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.machine import machine
+from benchmarks.result_file import ResultFile
 from benchmarks.tables.observer import rmses, scored_rows
 from benchmarks.tables.recording import Array, Recording
 from benchmarks.tables.systems import (
@@ -74,11 +75,15 @@ def main() -> None:
     names = chosen.names or ((*DEVELOPMENT, *FINAL, *NEW) if chosen.all else DEVELOPMENT)
     for unknown in set(names) - set(SYSTEMS):
         parser.error(f"there is no system {unknown}: choose from {', '.join(SYSTEMS)}")
-    chosen.folder.mkdir(parents=True, exist_ok=True)
+    results = ResultFile(chosen.folder / f"budget-{chosen.budget}.jsonl", key="case")
     cases = [TableCase(name, noisy, chosen.seed) for name in names for noisy in (False, True)]
     done = []
     for case in cases:
-        done.append(_result(case, chosen.budget, chosen.folder))
+        done.append(
+            results.measure_once(
+                case, lambda case=case: _measure(case, chosen.budget, chosen.folder)
+            )
+        )
         print("\n".join(_lines(case, done[-1])), flush=True)
     explained, kinds = (sum(row[name] for row in done) for name in ("explained", "kind_is_right"))
     slowest = max(row["seconds"] for row in done)
@@ -86,19 +91,7 @@ def main() -> None:
     print(machine())
 
 
-def _result(case: TableCase, budget: int, folder: Path) -> dict[str, Any]:
-    """Return the kept result of a case, or run it."""
-    file = folder / f"budget-{budget}.jsonl"
-    for line in file.read_text().splitlines() if file.exists() else ():
-        if (known := json.loads(line))["case"] == list(case):
-            return dict(known)
-    found = {"case": list(case), **_measured(case, budget, folder)}
-    with file.open("a") as lines:
-        lines.write(json.dumps(found) + "\n")
-    return found
-
-
-def _measured(case: TableCase, budget: int, folder: Path) -> dict[str, Any]:
+def _measure(case: TableCase, budget: int, folder: Path) -> dict[str, Any]:
     """Import a table, search, and compare the predictions of fresh rows with the ideal ones."""
     system = case.system
     place = folder / f"{case.label.replace(' ', '-')}-{case.seed}"

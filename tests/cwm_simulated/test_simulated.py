@@ -1,7 +1,6 @@
 """The simulated proposer follows its probabilities, and the laboratory sums its runs up."""
 
 import ast
-import json
 from collections import Counter
 from functools import cache
 from math import sqrt
@@ -14,7 +13,6 @@ import pytest
 import recordings
 from benchmarks.charts import chart
 from benchmarks.curves import Band, curve
-from benchmarks.laboratory import Kept
 from benchmarks.training import Returns
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
@@ -425,31 +423,3 @@ def test_chart_is_a_picture_with_every_strategy():
     assert len(drawn) == 2
     assert len(points) == 30
     assert points == sorted(points, key=lambda point: (point[0], -point[1]))
-
-
-class Counted:
-    """A laboratory whose runs are counted."""
-
-    def __init__(self):
-        self.ran = []
-
-    def key(self, strategy, number):
-        return [strategy, number]
-
-    def run(self, strategy, number):
-        self.ran.append(number)
-        return [0.5, number]
-
-
-def test_stored_runs_are_not_repeated(tmp_path):
-    file = tmp_path / "runs" / "laboratory.jsonl"
-    first, second = Counted(), Counted()
-    kept = Kept(file)
-    assert [kept.scores(first, "a", n) for n in (0, 1, 1)] == [[0.5, 0], [0.5, 1], [0.5, 1]]
-    assert first.ran == [0, 1]
-    with file.open("a") as open_file:
-        open_file.write('{"key": ["a", 2], "sco')  # killed while it wrote
-    kept = Kept(file)
-    assert [kept.scores(second, "a", n) for n in (0, 1, 2)] == [[0.5, 0], [0.5, 1], [0.5, 2]]
-    assert second.ran == [2]
-    assert [json.loads(line)["key"][1] for line in file.read_text().splitlines()] == [0, 1, 2]
