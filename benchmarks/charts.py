@@ -1,4 +1,4 @@
-"""Draw the curves of searches with their bands."""
+"""Chart of the curves of searches with their bands."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from cwm_cli.views.curves import Chart, Series
 
 
 def chart(curves: Sequence[Curve], title: str) -> str:
-    """Draw the scores of strategies over the number of completions, as SVG."""
+    """Return an SVG chart of the scores of strategies over the number of completions."""
     numbers = np.arange(1, len(curves[0].scores.mean) + 1).tolist()
     series = [
         Series(

@@ -1,4 +1,4 @@
-"""Which cores work may use; Linux can say."""
+"""Restrict work to some cores (Linux only)."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 @contextmanager
 def on(cores: int) -> Iterator[None]:
-    """Keep this thread, and what it starts, to some cores."""
+    """Restrict this thread, and the threads and processes that it starts, to `cores` cores."""
     os.sched_setaffinity(0, CORES[:cores])
     try:
         yield

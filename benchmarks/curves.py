@@ -1,4 +1,4 @@
-"""Learning curves: the mean over many runs, and how sure it is."""
+"""Learning curves: means over many runs with confidence bands."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -10,11 +10,10 @@ from cwm_cli.text import share
 
 RESAMPLES = 2000
 LEVELS = (2.5, 97.5)
-"""Percentiles between which the mean lies with 95 % confidence."""
-
+"""Percentiles of the bootstrap means that bound a 95 % band."""
 
 TRIMMED = 0.25
-"""Share of the lowest and of the highest values that an interquartile mean leaves out."""
+"""Fraction of the lowest and of the highest values that an interquartile mean excludes."""
 
 
 class Band(NamedTuple):
@@ -26,9 +25,9 @@ class Band(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray, strata: np.ndarray) -> Self:
-        """Average rows; the bounds come from drawing rows again, within each stratum.
+        """Average rows; bounds are those of a bootstrap of rows within each stratum.
 
-        What tells the strata apart is given, and not drawn, so it adds no doubt.
+        Differences between strata do not widen the band, because strata are fixed, not sampled.
         """
         rng = np.random.default_rng(0)
         total = np.zeros((RESAMPLES, *values.shape[1:]))
@@ -41,30 +40,30 @@ class Band(NamedTuple):
 
     @classmethod
     def interquartile(cls, values: np.ndarray, strata: np.ndarray) -> Self:
-        """Average the middle half of rows, which neither luck nor failure of a few moves.
+        """Average the middle half of rows, which is robust to a few very good or bad runs.
 
-        Bounds come as in `of`: of normalised returns of several runs of each task, whose tasks are
-        the strata, as Agarwal et al. (2021) report them.
+        Bounds are those of a stratified bootstrap, as in `of`. Agarwal et al. (2021) report
+        normalised returns of several runs in this way, with tasks as strata.
         """
         rng = np.random.default_rng(0)
         places = np.empty((RESAMPLES, len(values)), np.int64)
         for stratum in np.unique(strata):
             within = np.flatnonzero(strata == stratum)
             places[:, within] = rng.choice(within, size=(RESAMPLES, len(within)))
-        drawn = trim_mean(values[places], TRIMMED, axis=1)
-        low, high = np.percentile(drawn, LEVELS, axis=0)
+        means = trim_mean(values[places], TRIMMED, axis=1)
+        low, high = np.percentile(means, LEVELS, axis=0)
         return cls(trim_mean(values, TRIMMED, axis=0), low, high)
 
 
 class Curve(NamedTuple):
-    """A strategy: the score of its best program so far, and the share of runs where that is 1."""
+    """A strategy: the score of its best program so far, and the share of runs with score 1."""
 
     name: str
     scores: Band
     solved: Band
 
     def cells(self, band: Band, places: Sequence[int]) -> list[str]:
-        """Write down points of a curve with their bands."""
+        """Return the points at some indices of a band as text."""
         points = (tuple(values[place] for values in band) for place in places)
         return [
             f"{share(mean, 2)} ({share(low, 2)}-{share(high, 2)})" for mean, low, high in points
@@ -72,6 +71,6 @@ class Curve(NamedTuple):
 
 
 def curve(name: str, scores: np.ndarray, strata: np.ndarray) -> Curve:
-    """Sum up runs (rows) of scores after each completion (columns)."""
+    """Return the curve of scores with shape (runs, completions)."""
     solved = Band.of((scores >= 1.0).astype(float), strata)
     return Curve(name, Band.of(scores, strata), solved)

@@ -1,9 +1,9 @@
-"""How large the house is, and how short the ways through it: `python -m benchmarks.house`.
+"""Measure the size of the code, and the number of files on its main paths.
 
-Lines and files of the core and of the plugins, modules with one door, class names that stand for
-two things, and the files of ours whose functions run from an environment's id until it is made,
-from rows until they are scored, from a completion until it is in the journal, and for a planned
-action. What runs in the process of a program is traced in this process, with the same handlers.
+`python -m benchmarks.house` prints the lines and files of the core and of the plugins, modules that
+only one module imports, and class names with two meanings. It counts the files whose functions run
+to make an environment, to score rows, to add a completion to the journal, and to plan an action.
+Code of the sandbox process is traced in this process, with the same handlers.
 """
 
 import ast
@@ -23,7 +23,7 @@ from cwm_cli.search.threads import free
 
 ROOT = Path(__file__).parent.parent
 CONFINED = ("worker", "candidate", "handlers")
-"""Modules of the sandbox that answer rows in the process of a program, which nothing can trace."""
+"""Modules that run in the process of a program, which cannot be traced."""
 
 
 def sources(*tops: str) -> list[Path]:
@@ -32,19 +32,19 @@ def sources(*tops: str) -> list[Path]:
 
 
 def size(*tops: str) -> dict[str, int]:
-    """Count lines and files."""
+    """Return the number of lines and files of some folders."""
     files = sources(*tops)
     return {"lines": sum(len(f.read_text().splitlines()) for f in files), "files": len(files)}
 
 
 def dotted(file: Path) -> str:
-    """Return the name under which a file is imported."""
+    """Return the module name of a file."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[parts[0] == "plugins" :]).removesuffix(".__init__")
 
 
-def doors() -> tuple[int, int]:
-    """Return how many modules are imported by exactly one other, and how many there are."""
+def single_importers() -> tuple[int, int]:
+    """Return the number of modules that exactly one other imports, and the number of modules."""
     files = sources("cwm_cli", "plugins")
     known = {dotted(file) for file in files}
     importers: dict[str, set[Path]] = defaultdict(set)
@@ -61,7 +61,7 @@ def doors() -> tuple[int, int]:
 
 
 def shared_names() -> dict[str, list[str]]:
-    """Return the public class names that stand for two things, with their files."""
+    """Return the public class names of several classes, with their files."""
     homes: dict[str, list[str]] = defaultdict(list)
     for file in sources("cwm_cli", "plugins"):
         for node in ast.parse(file.read_text()).body:
@@ -72,7 +72,7 @@ def shared_names() -> dict[str, list[str]]:
 
 @contextmanager
 def traced() -> Iterator[set[str]]:
-    """Collect the files of ours whose functions run meanwhile, in every new thread as well."""
+    """Collect the files of this project whose functions run, also in new threads."""
     seen: set[str] = set()
     tops = tuple(str(ROOT / top) + "/" for top in ("cwm_cli", "plugins"))
 
@@ -82,7 +82,7 @@ def traced() -> Iterator[set[str]]:
         if event == "call" and is_function and file.startswith(tops):
             seen.add(str(Path(file).relative_to(ROOT)))
 
-    free.clear()  # threads that wait for work began before
+    free.clear()  # existing threads would not be traced
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
@@ -92,8 +92,8 @@ def traced() -> Iterator[set[str]]:
         threading.setprofile(None)  # type: ignore[arg-type]  # None is allowed, typeshed errs
 
 
-def ways() -> dict[str, set[str]]:
-    """Trace the four ways and a whole `synthesize`; everything is warm, as in a longer session."""
+def trace_paths() -> dict[str, set[str]]:
+    """Return the files of the four paths and of a whole `synthesize`, after a warm-up."""
     import cwm_cli as cwm
     from cwm_cli.commands.collect import load_transitions
     from cwm_cli.evaluation import AccuracyMetric, evaluate
@@ -103,40 +103,40 @@ def ways() -> dict[str, set[str]]:
 
     found: dict[str, set[str]] = {}
     environment("CartPole-v1").make().close()
-    with traced() as found["an environment until it is made"]:
+    with traced() as found["make an environment"]:
         environment("CartPole-v1").make().close()
     rows, _ = load_transitions(environment("CartPole-v1"))
     with tempfile.TemporaryDirectory() as folder:
         with traced() as found["a whole synthesize"]:
             run = cwm.synthesize("CartPole-v1", run=Path(folder) / "run")
         text = (Path(folder) / "run" / "best.py").read_text()
-        found["a completion until it is in the journal"] = _completion(rows, text, folder)
-        found["a planned action"] = _action(run.run)
+        found["add a completion to the journal"] = _trace_completion(rows, text, folder)
+        found["plan an action"] = _trace_action(run.run)
     with Sandbox(Limits()) as sandbox:
         model, metric = ProgramModel(text, sandbox), AccuracyMetric.of(rows.train)
         evaluate(model, rows.test, metric)
-        with traced() as found["rows until they are scored"]:
+        with traced() as found["score rows"]:
             evaluate(model, rows.test, metric)
-    found["rows until they are scored"] |= {f"cwm_cli/sandbox/{name}.py" for name in CONFINED}
+    found["score rows"] |= {f"cwm_cli/sandbox/{name}.py" for name in CONFINED}
     return found
 
 
-def _completion(rows: Any, text: str, folder: str) -> set[str]:
-    """Trace a search of one completion whose problem has been judged: what is left is the loop."""
+def _trace_completion(rows: Any, text: str, folder: str) -> set[str]:
+    """Trace a search of one completion, without prompt, backend and judging."""
     from cwm_cli.registry import find
     from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
     from cwm_cli.runs.store import timestamp
     from cwm_cli.search.contracts import Backend, Completion, Message, Problem, Verdict
     from cwm_cli.search.loop import Search
 
-    class Judged(Problem):
+    class FixedProblem(Problem):
         def messages(self, move: Any) -> tuple[Message, ...]:
             return (Message(role="user", content="Write it."),)
 
         def judge(self, candidate: str) -> Verdict:
             return Verdict(score=0.5)
 
-    class Written(Backend):
+    class FixedBackend(Backend):
         def complete(self, request: Any) -> Completion:
             return Completion(f"```python\n{text}\n```")
 
@@ -146,16 +146,16 @@ def _completion(rows: Any, text: str, folder: str) -> set[str]:
     )
     with SearchRun.start(Path(folder) / "other", header, {"dataset.npz": rows}) as run:
         strategy = find("strategy", config.strategy)()
-        search = Search(Judged(), strategy, Written(), journal=run.learn)
+        search = Search(FixedProblem(), strategy, FixedBackend(), journal=run.learn)
         with traced() as seen:
             list(search.run(1))
     return seen
 
 
 class _InThisProcess:
-    """Stands where the process of a program stands: a question is asked twice.
+    """Replaces the process of a program and answers one question twice.
 
-    What ran until the second time, when the program is in its form, is forgotten.
+    Files of the first answer do not count, because it includes the translation of the program.
     """
 
     def __init__(self, text: str, question: bytes) -> None:
@@ -171,7 +171,7 @@ class _InThisProcess:
         return names["Environment"]()
 
     def begin(self) -> None:
-        """Begin at once."""
+        """Begin without delay."""
 
     def read(self, size: int) -> bytes:
         if len(self._left) == self._half:
@@ -180,25 +180,25 @@ class _InThisProcess:
         return part
 
     def write(self, reply: bytes) -> None:
-        """Lose the answer."""
+        """Discard the answer."""
 
 
-def _action(run: Path) -> set[str]:
-    """Trace one decision: on our side of the sandbox, and what the other side does with it."""
+def _trace_action(run: Path) -> set[str]:
+    """Trace one decision on both sides of the sandbox."""
     import cwm_cli as cwm
     from cwm_cli.worlds.confined import PlanningHandler
     from cwm_cli.worlds.messages import SIZE, encode_question
     from cwm_cli.worlds.program import ProgramSession
 
     seen: set[str] = set()
-    asked: list[Any] = []
+    last_call: list[Any] = []
     plain = ProgramSession.plan
 
     def plan(self: Any, moments: Any) -> Any:
-        asked[:] = [self, moments]
+        last_call[:] = [self, moments]
         with traced() as files:
             answer = plain(self, moments)
-        seen.clear()  # the last decision counts: the first one starts the process
+        seen.clear()  # only the last decision counts: the first one starts the process
         seen.update(files)
         return answer
 
@@ -207,28 +207,28 @@ def _action(run: Path) -> set[str]:
         cwm.plan(run, episodes=1, max_steps=3, new=True)
     finally:
         ProgramSession.plan = plain  # type: ignore[method-assign]
-    session, moments = asked
+    session, moments = last_call
     handler = PlanningHandler(session._job)
     handler.prepare()
     question = encode_question(moments, session._states)
     program = _InThisProcess(session._job.program, SIZE.pack(len(question)) + question)
     with traced() as program.seen:
-        handler.run(program)  # type: ignore[arg-type]  # as far as a handler looks
+        handler.run(program)  # type: ignore[arg-type]  # has all methods that a handler uses
     return seen | program.seen | {"cwm_cli/sandbox/handlers.py"}
 
 
 def main() -> None:
     """Print the figures."""
     core, everything = size("cwm_cli"), size("cwm_cli", "plugins", "data")
-    single, modules = doors()
-    twice = shared_names()
+    single, modules = single_importers()
+    shared = shared_names()
     print(f"core                    {core['lines']:>7,} lines  {core['files']:>4} files")
     print(
         f"with plugins and data   {everything['lines']:>7,} lines  {everything['files']:>4} files"
     )
     print(f"imported by one other   {single} of {modules} modules ({single / modules:.0%})")
-    print(f"names for two things    {len(twice)} {json.dumps(twice) if twice else ''}")
-    for name, files in ways().items():
+    print(f"shared class names      {len(shared)} {json.dumps(shared) if shared else ''}")
+    for name, files in trace_paths().items():
         print(f"{name:<40} {len(files)} files")
         if "--files" in sys.argv:
             print("\n".join(f"    {file}" for file in sorted(files)))

@@ -4,10 +4,10 @@
     python -m benchmarks.in_flight score --runs 100    # scores after equal numbers of completions
     python -m benchmarks.in_flight time                # duration with a slow provider
 
-`score` runs each simulated search with GIF-MCTS (backend `simulated`, no language model) twice, with
-one and with several completions in flight, on the same problem with the same seed. With eight in
-flight, a prompt does not know the last seven answers. The part prints the mean score of the best
-program, and the mean difference of the pairs with its 95 % interval.
+`score` runs each simulated search with GIF-MCTS (backend `simulated`, no language model) twice,
+with one and with several completions in flight, on the same problem with the same seed. With eight
+in flight, a prompt does not contain the last seven answers. The part prints the mean score of the
+best program, and the mean difference of the pairs with its 95 % interval.
 `time` runs `cwm synthesize` with a loopback server that takes two seconds per answer. Half of the
 rewards of its transitions are random, so that no program is correct and the whole budget is used.
 It measures searches with and without refiners, which compute on this machine. Both sides alternate;

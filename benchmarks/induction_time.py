@@ -1,8 +1,9 @@
-"""How long a completion of the backend `induction` takes, from the datasets that ship.
+"""Measure the duration of a completion of the backend `induction` from the shipped datasets.
 
-Times are in least-squares fits of numpy, 1,000 rows by 100 columns, measured in turn,
-so that machines can be compared. Counted are the work units of a completion, its calls
-in a quick run, which has the first rows only, and the rows that its program gets wrong.
+The unit of time is a least-squares fit of numpy with 1,000 rows and 100 columns, measured
+alternately, so that machines can be compared. The script counts the work units of a completion, its
+calls (only in a quick run, which uses the first rows), and the rows that its program predicts
+wrongly.
 """
 
 import math
@@ -33,8 +34,8 @@ ROWS, COLUMNS, FITS = 1_000, 100, 20
 
 PACKAGE = "cwm_induction"
 
-FEWER = 120
-"""Rows of the dataset in a quick run."""
+QUICK_ROWS = 120
+"""Number of rows in a quick run."""
 
 QUICK = ("CliffWalking-v1", "MountainCar-v0", "Pendulum-v1")
 OTHERS = (
@@ -44,7 +45,7 @@ OTHERS = (
 
 
 def measure(quick: bool, *, env: str) -> Measured:
-    """Fit least squares and complete in turn."""
+    """Fit least squares and request a completion alternately."""
     rng = np.random.default_rng(0)
     table, target = rng.normal(size=(ROWS, COLUMNS)), rng.normal(size=ROWS)
 
@@ -52,39 +53,39 @@ def measure(quick: bool, *, env: str) -> Measured:
         for _ in range(FITS):
             np.linalg.lstsq(table, target)
 
-    with problem(env, FEWER if quick else None) as task, counted() as efforts:
+    with problem(env, QUICK_ROWS if quick else None) as task, record_efforts() as efforts:
         programs: list[str] = []
         times = in_turn(
-            fit, lambda _: programs.append(completed(task)), 1 if quick else 3, warm_up=0
+            fit, lambda _: programs.append(complete(task)), 1 if quick else 3, warm_up=0
         )
-        called = {"calls": calls(lambda: completed(task))} if quick else {}
-        counts = called | {
+        call_count = {"calls": calls(lambda: complete(task))} if quick else {}
+        counts = call_count | {
             "work units": math.ceil(backend.UNITS - efforts[-1].units),
-            "wrong rows": wrong(programs[-1], task),
+            "wrong rows": count_wrong_rows(programs[-1], task),
         }
     ratios = [FITS * cost for cost in times.costs]
     return Measured(ratios, {"seconds": median(times.ours)}, counts)
 
 
-def completed(task: WorldModelProblem) -> str:
-    """Return the program of a completion that remembers nothing of the ones before it."""
+def complete(task: WorldModelProblem) -> str:
+    """Return the program of a completion, with empty caches."""
     for module in [module for name, module in sys.modules.items() if name.startswith(PACKAGE)]:
-        for kept in vars(module).values():
-            if hasattr(kept, "cache_clear"):
-                kept.cache_clear()
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
     request = Request((), 0, Move(GENERATE), task)
     return extract_program(backend.Induction().complete(request).text)
 
 
-def wrong(program: str, task: WorldModelProblem) -> int:
-    """Return how many rows a program gets wrong."""
+def count_wrong_rows(program: str, task: WorldModelProblem) -> int:
+    """Return the number of rows that a program predicts wrongly."""
     exact = task.judge(program).parts.get("exact", 0.0)
     return round((1 - exact) * len(task.dataset))
 
 
 @contextmanager
 def problem(env: str, rows: int | None) -> Iterator[WorldModelProblem]:
-    """Pose the problem of an environment, with workers that have started."""
+    """Yield the problem of an environment, with started workers."""
     data = Dataset.load(FOLDER / shipped_name(env)).train
     data = data[np.arange(len(data))[:rows]]
     with Sandbox() as sandbox:
@@ -93,15 +94,15 @@ def problem(env: str, rows: int | None) -> Iterator[WorldModelProblem]:
 
 
 @contextmanager
-def counted() -> Iterator[list[Effort]]:
-    """Keep the efforts of completions, to see what is left of them."""
+def record_efforts() -> Iterator[list[Effort]]:
+    """Record the effort objects of completions, which contain the remaining work units."""
     efforts: list[Effort] = []
 
-    def kept(*arguments: object) -> Effort:
+    def record(*arguments: object) -> Effort:
         efforts.append(Effort(*arguments))  # type: ignore[arg-type]
         return efforts[-1]
 
-    with patch.object(backend, "Effort", kept):
+    with patch.object(backend, "Effort", record):
         yield efforts
 
 

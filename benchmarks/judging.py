@@ -1,7 +1,7 @@
-"""How fast test cases of coding problems are judged, and that memory stays flat.
+"""Measure how fast test cases of coding problems are judged, and whether memory stays constant.
 
-Trivial programs, one that prints and one that is called, are judged on a single core with
-all guards up, against a new interpreter per test, the least that keeps tests apart.
+Trivial programs, one that prints and one that is called, are judged on a single core with all
+protections. The other side is a new interpreter per test, the minimum that separates tests.
 """
 
 import itertools
@@ -36,12 +36,12 @@ WRONG = {
 
 
 def speed(quick: bool, *, program: str, function: str = "") -> Measured:
-    """Judge a program on all tests and run it in an interpreter for each, in turn."""
+    """Judge a program on all tests, and run it in an interpreter per test, alternately."""
     task = problem(0, function)
     with on(1), Sandbox(LIMITS, workers=1) as sandbox:
-        judged = partial(check, program, task, sandbox, is_right=True)
-        times = in_turn(lambda _: interpreted(), lambda _: judged(), 3 if quick else 9)
-        counts = {"calls per test": calls(judged) // TESTS}
+        judge_all = partial(check, program, task, sandbox, is_right=True)
+        times = in_turn(lambda _: run_interpreters(), lambda _: judge_all(), 3 if quick else 9)
+        counts = {"calls per test": calls(judge_all) // TESTS}
     rates = {
         f"{name} tests per second": TESTS * 1e3 / taken
         for name, taken in zip(
@@ -51,34 +51,34 @@ def speed(quick: bool, *, program: str, function: str = "") -> Measured:
     return Measured(times.gains, rates, counts)
 
 
-def interpreted() -> None:
-    """Run the program that prints in a new interpreter for each test."""
+def run_interpreters() -> None:
+    """Run the program that prints in a new interpreter per test."""
     for case in problem(0).tests:
         command = [sys.executable, "-I", "-S", "-c", PRINTING]
         done = subprocess.run(command, input=case.input, capture_output=True, text=True, check=True)
         assert done.stdout == case.output
 
 
-def flat(quick: bool) -> Measured:
-    """Judge a right and a wrong program by turns; compare the memory of all processes."""
+def memory_growth(quick: bool) -> Measured:
+    """Judge correct and wrong programs alternately; compare the memory of all processes."""
     problems = 100 if quick else 1_000
     samples, marks = [], {problems // 10, problems // 2, problems - 1}
-    programs = turns()
+    programs = alternate_programs()
     began = time.perf_counter()
     with Sandbox(LIMITS, workers=len(CORES)) as sandbox:
         for number in range(problems):
             program, is_right = next(programs)
             check(program, problem(number), sandbox, is_right=is_right)
             if number in marks:
-                time.sleep(0.3)  # in which what is left of the last program is cleaned up
+                time.sleep(0.3)  # until the sandbox has cleaned up after the last program
                 samples.append(memory(os.getpid()) / 2**20)
     rate = problems * TESTS / (time.perf_counter() - began)
     figures = {"tenth MB": samples[0], "all MB": samples[-1], "tests per second": rate}
     return Measured([one / samples[0] for one in samples[1:]], figures)
 
 
-def turns() -> Iterator[tuple[str, bool]]:
-    """Yield programs for sums and whether they are right."""
+def alternate_programs() -> Iterator[tuple[str, bool]]:
+    """Yield programs for sums, and whether they are correct."""
     for wrong in itertools.cycle(WRONG.values()):
         yield PRINTING, True
         yield wrong, False
@@ -96,7 +96,7 @@ def problem(number: int, function: str = "") -> CodingTask:
 
 
 def check(program: str, task: CodingTask, sandbox: Sandbox, *, is_right: bool) -> None:
-    """Judge a program; every verdict has to be as it should."""
+    """Judge a program; exit if a verdict is wrong."""
     passed, failure = judge(program, task, task.tests, sandbox)
     if passed != (is_right,) * TESTS or (failure is None) != is_right:
         raise SystemExit(f"{sum(passed)} of {TESTS} tests passed: {failure}")
@@ -105,7 +105,7 @@ def check(program: str, task: CodingTask, sandbox: Sandbox, *, is_right: bool) -
 CLAIMS = (
     Claim(
         "judging-printing",
-        "test cases per second of a program that prints, against a bare interpreter for each",
+        "test cases per second of a program that prints, against an interpreter for each",
         partial(speed, program=PRINTING),
         goal=1,
     ),
@@ -118,7 +118,7 @@ CLAIMS = (
     Claim(
         "judging-memory",
         "memory of all processes after half and all of 1,000 problems against a tenth of them",
-        flat,
+        memory_growth,
         goal=1.1,
         is_cost=True,
         in_quick=False,

@@ -1,7 +1,7 @@
-"""What drawing a search takes, against a twentieth of a core and against plain lines.
+"""Compare the CPU time of the live view of a search with 5 % of a core, and with plain lines.
 
-A node is learned before every refresh, four times a second, on a terminal of 140 by 40.
-CPU time is measured, which other work on the machine does not disturb.
+A node is added before each refresh, four times a second, on a terminal of 140 by 40 characters.
+CPU time does not depend on other work on the machine.
 """
 
 import time
@@ -39,54 +39,53 @@ from cwm_cli.views.search import Screen
 from cwm_cli.views.terminal import REFRESHES_PER_SECOND, Pane
 
 SHAPES = {"bushy": 0.5, "deep": 0.05, "wide": 0.98}
-"""How far back in time parents lie, as a share of all nodes."""
+"""Maximum age of a parent, as a share of all nodes, for each shape of tree."""
 
-SHARE = 0.05
-"""Of one core, what following a search of 1,000 nodes may take."""
+MAX_CORE_SHARE = 0.05
+"""Goal of the share of a core for the live view of a search of 1,000 nodes."""
 
 WIDTH, HEIGHT = 140, 40
 BUG = Failure(kind="step_error", message="NameError: name 'observation' is not defined", line=3)
 
 
 class Idle(Strategy, Problem, Backend):
-    """Plays all parts of a search that nobody runs."""
+    """A strategy, problem and backend for a search that does not run."""
 
     def select(self, rng: np.random.Generator, pending: object) -> Move:
-        """Start anew."""
+        """Return a move to generate a program."""
         return Move(GENERATE)
 
     def update(self, node: Node) -> None:
-        """Learn nothing."""
+        """Ignore the node."""
 
     def state(self, node: int) -> str:
-        """Call every fifth node terminal."""
+        """Return "terminal" for each fifth node."""
         return "" if node % 5 else "terminal"
 
     def messages(self, move: Move) -> tuple[()]:
-        """Ask nothing."""
+        """Return no messages."""
         return ()
 
     def judge(self, program: str) -> Verdict:
-        """Judge nothing."""
+        """Return a score of 0."""
         return Verdict(score=0.0)
 
     def complete(self, request: Request) -> Completion:
-        """Answer nothing."""
+        """Return an empty answer."""
         return Completion("")
 
     def worst_cost(self, request: Request) -> float | None:
-        """Cost nothing."""
+        """Return a cost of 0."""
         return 0.0
 
 
 def grow(count: int, spread: float) -> list[Node]:
-    """Grow a tree: `spread` is how far back in time, as a share of all nodes, parents lie."""
+    """Return the nodes of a tree; `spread` is the maximum age of parents, as a share of nodes."""
     rng = np.random.default_rng(0)
     return [_node(number, rng, spread) for number in range(count)]
 
 
 def _node(number: int, rng: np.random.Generator, spread: float) -> Node:
-    """Make one node at random."""
     back = 1 + int(rng.random() * spread * number) if number else 1
     root = number == 0 or rng.random() < (0.9 if spread > 0.9 else 0.02)
     bug = rng.random() < 0.2
@@ -103,9 +102,9 @@ def _node(number: int, rng: np.random.Generator, spread: float) -> Node:
 
 
 def share(quick: bool, *, size: int, shape: str) -> Measured:
-    """Measure the CPU time of learning and drawing, in twentieths of a core."""
+    """Measure the CPU time of adding nodes and drawing, relative to 5 % of a core."""
     nodes = grow(size + 1 + (10 if quick else 40), SHAPES[shape])
-    with terminal() as console, followed(nodes[:size], console) as (search, screen, display):
+    with open_terminal() as console, open_view(nodes[:size], console) as (search, screen, display):
 
         def learn(node: Node) -> None:
             search.learn(node)
@@ -121,15 +120,15 @@ def share(quick: bool, *, size: int, shape: str) -> Measured:
             "calls to draw again": calls(display.refresh),
         }
     pairs = zip(learning, drawing, strict=True)
-    ratios = [REFRESHES_PER_SECOND * sum(pair) / SHARE for pair in pairs]
+    ratios = [REFRESHES_PER_SECOND * sum(pair) / MAX_CORE_SHARE for pair in pairs]
     figures = {"learn ms": 1e3 * median(learning), "refresh ms": 1e3 * median(drawing)}
     return Measured(ratios, figures, counts)
 
 
 def drawing(quick: bool) -> Measured:
-    """Refresh in turn plain lines and an unchanged tree."""
+    """Refresh plain lines and an unchanged tree alternately."""
     lines = [Text("x" * WIDTH)] * (HEIGHT - 1)
-    with terminal() as console, followed(grow(1_000, SHAPES["bushy"]), console) as (*_, tree):
+    with open_terminal() as console, open_view(grow(1_000, SHAPES["bushy"]), console) as (*_, tree):
         plain = Pane(lambda width, height: lines, console).display()
         times = in_turn(
             lambda _: plain.refresh(),
@@ -141,8 +140,8 @@ def drawing(quick: bool) -> Measured:
 
 
 @contextmanager
-def terminal() -> Iterator[Console]:
-    """Open a terminal that nobody looks at."""
+def open_terminal() -> Iterator[Console]:
+    """Open a terminal that discards its output."""
     with Path("/dev/null").open("w") as file:
         yield Console(
             file=file, width=WIDTH, height=HEIGHT, force_terminal=True, color_system="256"
@@ -150,8 +149,8 @@ def terminal() -> Iterator[Console]:
 
 
 @contextmanager
-def followed(nodes: list[Node], console: Console) -> Iterator[tuple[Search, Screen, Live]]:
-    """Follow a search that has learned some nodes; nothing is drawn until it is asked for."""
+def open_view(nodes: list[Node], console: Console) -> Iterator[tuple[Search, Screen, Live]]:
+    """Open the live view of a search with some nodes, without automatic refreshes."""
     idle = Idle()
     search = Search(idle, idle, idle)
     search.resume(nodes)
@@ -182,7 +181,7 @@ CLAIMS = (
     ),
     Claim(
         "live-view-plain",
-        "one refresh of an unchanged tree against as many plain lines in the same pane",
+        "one refresh of an unchanged tree against equally many plain lines in the same pane",
         drawing,
         is_cost=True,
     ),

@@ -1,7 +1,7 @@
-"""Planning against the published planners: one decision or one plan, side by side.
+"""Compare planning with the published planners: one decision, or one plan.
 
-World models plan in the sandbox, all guards up. Where a published plan takes
-minutes, fewer samples and iterations are measured and scaled to all of them.
+World models plan in the sandbox, with all protections. If a published plan takes minutes, a part of
+its samples and iterations is measured and scaled.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,14 @@ SCALE = ENTROPY.samples * ENTROPY.iterations / (SMALL.samples * SMALL.iterations
 
 @dataclass(frozen=True)
 class Row:
-    """Both sides of a claim: what opens a published planner, and one of ours.
+    """Both sides of a claim: functions that open a published planner and one of ours.
 
-    One act of ours makes so many decisions, one of theirs is scaled to one
-    decision; short ones are `repeated`.
+    Attributes:
+        published: Opens the published planner.
+        ours: Opens our planner.
+        scale: Factor from the time of a published act to that of one decision.
+        decisions: Decisions of one act of ours.
+        repeated: Number of acts per measurement, for short acts.
     """
 
     published: Callable[[], Act]
@@ -38,7 +42,7 @@ class Row:
     repeated: int = 1
 
     def measure(self, quick: bool) -> Measured:
-        """Act in turn, and count the steps and the calls of one more act of ours."""
+        """Act alternately, and count the steps and calls of one more act of ours."""
         published = self.published()
         with self.ours() as ours:
             sides = self._several(published), self._several(ours)
@@ -49,12 +53,12 @@ class Row:
         theirs = [seconds * self.scale / self.repeated for seconds in times.theirs]
         times = Times(theirs, [seconds / one for seconds in times.ours])
         counts = {"model steps": round(steps[0] / self.decisions)}
-        if counted:  # else it was all done by threads that had begun before
+        if counted:  # 0 if existing threads did all the work
             counts["calls"] = counted
         return Measured(times.gains, times.milliseconds("published", "ours"), counts)
 
     def _several(self, act: Act) -> Side:
-        """Return what acts several times, as one of a row of acts."""
+        """Return a function that acts `repeated` times."""
 
         def acts(number: int) -> None:
             for place in range(self.repeated):
@@ -70,7 +74,7 @@ def tree(program: str) -> Row:
 
 
 def values(program: str) -> Row:
-    """Compare the tree search with decisions of the planner that wins the trial in CartPole."""
+    """Compare the tree search with the planner that `cwm plan` chooses for CartPole."""
     model = WorldModel(program, "CartPole-v1")
     return Row(model.trees, model.session("grid", preset=""), repeated=20)
 
@@ -84,13 +88,13 @@ def plan(env_id: str, program: str, **options: Any) -> Row:
 
 def true_tree(env_id: str, *, repeated: int) -> Row:
     """Compare decisions of the tree search in a true environment."""
-    ours = true_environments.simulated(env_id, "mcts")
+    ours = true_environments.planner_session(env_id, "mcts")
     return Row(partial(true_environments.trees, env_id), ours, repeated=repeated)
 
 
 def true_plan(env_id: str) -> Row:
     """Compare plans of the cross-entropy method in a true environment, one iteration of ours."""
-    ours = true_environments.simulated(env_id, "cem", iterations=1)
+    ours = true_environments.planner_session(env_id, "cem", iterations=1)
     published = partial(true_environments.plans, env_id, SMALL)
     return Row(published, ours, SCALE, 1 / ENTROPY.iterations)
 
@@ -98,20 +102,20 @@ def true_plan(env_id: str) -> Row:
 def claim(
     name: str, says: str, goal: float | None, row: Callable[[], Row], *, in_quick: bool = False
 ) -> Claim:
-    """Claim that ours is so many times as fast."""
+    """Return the claim that our planner is `goal` times as fast."""
     return Claim(name, says, lambda quick: row().measure(quick), goal, in_quick=in_quick)
 
 
 PENDULUM = ("Pendulum-v1", "pendulum_numpy")
 TREE = "a tree-search decision in"
 PLAN = "a CEM plan in"
-# Goals of the tree search in CartPole: both trees are Python, and take most of the time. Steps of
-# the model that take no time at all would give a ratio of 3.
+# Goals of the tree search in CartPole: both trees are written in Python and take most of the time.
+# A model without any cost per step would give a ratio of 3.
 CLAIMS = (
     claim(
         "grid-cartpole",
-        "a decision of `grid`, after its value iteration, beside a tree-search decision in a model "
-        "of CartPole",
+        "a decision of `grid`, after its value iteration, against a tree-search decision in a "
+        "model of CartPole",
         10,
         partial(values, "cartpole_float32"),
     ),
@@ -124,7 +128,7 @@ CLAIMS = (
     ),
     claim(
         "mcts-cartpole-helpers",
-        f"{TREE} a model of CartPole with methods of its own",
+        f"{TREE} a model of CartPole with helper methods",
         2,
         partial(tree, "cartpole_helpers"),
     ),
@@ -157,13 +161,13 @@ CLAIMS = (
     ),
     claim(
         "cem-pendulum-eight",
-        f"{PLAN} a model of Pendulum, 8 episodes side by side",
-        150,  # numpy works on one core; two workers have a goal of their own
+        f"{PLAN} a model of Pendulum, 8 episodes at a time",
+        150,  # numpy uses one core; two workers have their own goal
         partial(plan, *PENDULUM, episodes=8),
     ),
     claim(
         "cem-pendulum-two-workers",
-        f"{PLAN} a model of Pendulum, 8 episodes side by side in each of 2 workers",
+        f"{PLAN} a model of Pendulum, 8 episodes at a time in each of 2 workers",
         300,
         partial(plan, *PENDULUM, episodes=8, workers=2),
     ),
@@ -176,7 +180,7 @@ CLAIMS = (
     claim(
         "cem-cheetah-true",
         f"{PLAN} the true HalfCheetah",
-        2.5,  # most of the time is MuJoCo's own steps: see `batches`
+        2.5,  # the steps of MuJoCo take most of the time: see `batches`
         partial(true_plan, "HalfCheetah-v5"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The films in `docs/`: plans play inside programs that were found, beside the true environment.
+"""Record the films in `docs/`: plans in programs from induction, next to the true environment.
 
 python -m benchmarks.plays                     # synthesizes both programs, without a language model
 python -m benchmarks.plays --run RUN FILE.gif  # the agent of a trained run, in its own world model
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 class Film(NamedTuple):
-    """An environment whose program is played in, for so many steps, so many a second."""
+    """An environment, the number of steps, and frames per second."""
 
     env: str
     steps: int
@@ -31,8 +31,8 @@ FILMS: Mapping[str, Film] = {
 }
 
 
-def filmed(name: str, film: Film) -> GameResult:
-    """Find a program and have plans play in it."""
+def record_film(name: str, film: Film) -> GameResult:
+    """Find a program, and record plans in it."""
     with TemporaryDirectory() as folder, chdir(folder):
         found = cwm.synthesize(film.env, run=Path("found"))
         return cwm.play(
@@ -41,7 +41,7 @@ def filmed(name: str, film: Film) -> GameResult:
 
 
 def main() -> None:
-    """Record the films, or one of a run."""
+    """Record the films, or a film of one run."""
     parser = argparse.ArgumentParser(description="Record the films of the documentation.")
     parser.add_argument("--run", nargs=2, metavar=("RUN", "FILE"), help="film a trained run")
     chosen = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> None:
         print(cwm.play(run, mode="agent", episodes=4, record=file, fps=6).as_json())
         return
     for name, film in FILMS.items():
-        print(filmed(name, film).as_json())
+        print(record_film(name, film).as_json())
 
 
 if __name__ == "__main__":

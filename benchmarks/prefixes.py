@@ -13,37 +13,36 @@ from collections.abc import Sequence
 from benchmarks.evidence import NINETEEN, half_right, problem, prompt_of, tokenizer
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message
 
-LEAST = 1024
-"""Fewest equal tokens that most providers cache."""
+MIN_CACHED_TOKENS = 1024
+"""Minimum number of equal tokens that most providers cache."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each environment, and the sums."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("envs", nargs="*", help="ids; nineteen usual ones unless given")
+    parser.add_argument("envs", nargs="*", help="ids; default: nineteen usual ones")
     count, name = tokenizer()
     rows: list[tuple[int, int, int]] = []
     for env in parser.parse_args(arguments).envs or NINETEEN:
         texts = ["\n".join(each.content for each in prompt) for prompt in prompts(env)]
-        held = [
-            count(max((alike(before, text) for before in texts[:n]), key=len))
+        repeated = [
+            count(max((common_prefix(before, text) for before in texts[:n]), key=len))
             for n, text in enumerate(texts)
             if n
         ]
-        rows.append(
-            (sum(map(count, texts[1:])), sum(held), sum(size for size in held if size >= LEAST))
-        )
-        told = ", ".join(f"{size:,}" for size in held)
-        print(f"{env:26} {rows[-1][0]:6,} tokens, begun before: {told}", flush=True)
-    tokens, shared, long = (sum(column) for column in zip(*rows, strict=True))
+        long = [size for size in repeated if size >= MIN_CACHED_TOKENS]
+        rows.append((sum(map(count, texts[1:])), sum(repeated), sum(long)))
+        sizes = ", ".join(f"{size:,}" for size in repeated)
+        print(f"{env:26} {rows[-1][0]:6,} tokens, repeated at the start: {sizes}", flush=True)
+    tokens, shared, cached = (sum(column) for column in zip(*rows, strict=True))
     print(
-        f"{'all':26} {tokens:6,} tokens, {shared / tokens:.0%} begun before, "
-        f"{long / tokens:.0%} in prompts that had {LEAST:,} and more so ({name})"
+        f"{'all':26} {tokens:6,} tokens, {shared / tokens:.0%} repeated at the start, "
+        f"{cached / tokens:.0%} in prompts that repeat at least {MIN_CACHED_TOKENS:,} ({name})"
     )
 
 
 def prompts(env: str) -> list[tuple[Message, ...]]:
-    """Return prompts of a search in the order in which it may send them."""
+    """Return prompts of a search, in a usual order."""
     asked = problem(env, 2000)
     program = half_right(env, asked)
     return [
@@ -54,8 +53,8 @@ def prompts(env: str) -> list[tuple[Message, ...]]:
     ]
 
 
-def alike(one: str, other: str) -> str:
-    """Return what two texts begin with alike."""
+def common_prefix(one: str, other: str) -> str:
+    """Return the common beginning of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return one[: next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))]
 

@@ -1,8 +1,7 @@
-"""The planners of the paper as it describes them: the other side of every ratio.
+"""The planners as the paper describes them: the reference of each ratio.
 
-They copy the state of the model with `deepcopy` once for each node and each
-time they restore it, and stand a program at its last observation before every
-step, as published, and waste nothing else.
+As published, they copy the state of the model with `deepcopy` for each node and each restore, and
+set a program to its last observation before each step. Everything else is efficient.
 """
 
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ class Saved(Protocol):
         """Return the state."""
 
     def load(self, state: Any) -> None:
-        """Return to a state; it can be loaded again."""
+        """Restore a state, which can be loaded again."""
 
     def step(self, action: Any, /) -> tuple[Any, ...]:
-        """Take an action; return observation, reward, terminated and whatever else."""
+        """Take an action; return observation, reward, terminated and further values."""
 
 
 class Copied:
@@ -35,16 +34,16 @@ class Copied:
         self.step = environment.step
 
     def save(self) -> Any:
-        """Copy the attributes."""
+        """Return a copy of the attributes."""
         return deepcopy(vars(self.environment))
 
     def load(self, state: Any) -> None:
-        """Put a copy of saved attributes in place."""
+        """Restore a copy of saved attributes."""
         self.environment.__dict__ = deepcopy(state)
 
 
-class Stood(Copied):
-    """A program that is stood at its last observation before every step."""
+class ResetProgram(Copied):
+    """A program that is set to its last observation before each step."""
 
     def __init__(self, environment: Any, observation: Any) -> None:
         super().__init__(environment)
@@ -52,11 +51,11 @@ class Stood(Copied):
         self.step = self._step
 
     def save(self) -> Any:
-        """Copy the attributes, and keep the observation."""
+        """Return a copy of the attributes, and the observation."""
         return super().save(), self.observation
 
     def load(self, state: Any) -> None:
-        """Put a copy of saved attributes in place, and the observation."""
+        """Restore a copy of saved attributes, and the observation."""
         attributes, self.observation = state
         super().load(attributes)
 
@@ -69,7 +68,7 @@ class Stood(Copied):
 
 
 class Decision(NamedTuple):
-    """The actions to play before the next decision, and the steps of the model they took."""
+    """The actions until the next decision, and the number of model steps to find them."""
 
     actions: list[Any]
     steps: int
@@ -85,7 +84,7 @@ class Entropy(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Options of Monte Carlo tree search; `rollout` is its longest one."""
+    """Options of Monte Carlo tree search; `rollout` is the maximum length of a rollout."""
 
     simulations: int = 25
     rollout: int = 100
@@ -124,7 +123,7 @@ def cem(
 
 
 def _score(model: Saved, plan: np.ndarray) -> tuple[float, int]:
-    """Return the sum of the rewards of a plan, and how many steps it lasted."""
+    """Return the sum of the rewards of a plan, and its number of steps."""
     total = 0.0
     for steps, action in enumerate(plan, 1):
         _, reward, terminated, *_ = model.step(action)
@@ -168,16 +167,16 @@ def mcts(
             node.counts[index] += 1
             node.visits += 1
     model.load(root.state)
-    return Decision([actions[_drawn(root, options.temperature, rng)]], steps)
+    return Decision([actions[_draw(root, options.temperature, rng)]], steps)
 
 
 def _descend(
     model: Saved, node: Node, actions: Sequence[Any], exploration: float, rng: Random
 ) -> tuple[list[tuple[Node, int, float]], Node]:
-    """Follow the upper confidence bounds to a new or terminal state; return the path and it."""
+    """Follow the upper confidence bounds to a new or terminal node; return path and node."""
     path: list[tuple[Node, int, float]] = []
     while True:
-        index = _selected(node, exploration, rng)
+        index = _select(node, exploration, rng)
         model.load(node.state)
         observation, reward, terminated, *_ = model.step(actions[index])
         path.append((node, index, reward))
@@ -190,7 +189,7 @@ def _descend(
             return path, node
 
 
-def _selected(node: Node, exploration: float, rng: Random) -> int:
+def _select(node: Node, exploration: float, rng: Random) -> int:
     """Return the action of the highest upper confidence bound, ties at random."""
     logarithm = log(node.visits)
     bounds = [
@@ -204,7 +203,7 @@ def _selected(node: Node, exploration: float, rng: Random) -> int:
 def _roll_out(
     model: Saved, actions: Sequence[Any], options: Tree, rng: Random
 ) -> tuple[float, int]:
-    """Return the discounted return of random actions, and how many steps they lasted."""
+    """Return the discounted return of random actions, and their number."""
     total, factor = 0.0, 1.0
     for steps in range(1, options.rollout + 1):
         _, reward, terminated, *_ = model.step(rng.choice(actions))
@@ -215,8 +214,8 @@ def _roll_out(
     return total, options.rollout
 
 
-def _drawn(root: Node, temperature: float, rng: Random) -> int:
-    """Draw an action from the softmax of the values; those that were not tried have none."""
+def _draw(root: Node, temperature: float, rng: Random) -> int:
+    """Draw an action from the softmax of the values, among actions that were tried."""
     pairs = zip(root.totals, root.counts, strict=True)
     values = [total / count if count else -inf for total, count in pairs]
     highest = max(values)

@@ -1,8 +1,8 @@
-"""What the sandbox costs: 1000 CartPole rows scored in it, warm, in a plain loop, and audited.
+"""Measure the cost of the sandbox: 1000 CartPole rows in it, in a plain loop, and audited.
 
-All guards are up and the rows are in two processes; the loop calls `set_state` and
-`step` with its inputs at hand, and nothing is compared. An audit asks for the same rows
-in as many processes as keep rows of an episode apart.
+The sandbox is warm, with all protections, and the rows are in two processes. The loop calls
+`set_state` and `step` with prepared inputs and compares nothing. An audit predicts the same rows
+in enough processes to separate rows of the same episode.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class Environment:
 
 
 def measure(quick: bool) -> Measured:
-    """Score in turn in a plain loop and in the sandbox."""
+    """Run a plain loop and score in the sandbox alternately."""
     dataset = cartpole(ROWS)
     plain = in_process(dataset)
     with Sandbox() as sandbox:
@@ -60,7 +60,7 @@ def measure(quick: bool) -> Measured:
 
 
 def measure_audit(quick: bool) -> Measured:
-    """Predict and audit the predictions in turn."""
+    """Predict and audit the predictions alternately."""
     dataset = cartpole(ROWS)
     with CountingSandbox() as sandbox:
         answers = sandbox.predict(PROGRAM, dataset).columns
@@ -71,20 +71,20 @@ def measure_audit(quick: bool) -> Measured:
         )
         sandbox.processes = 0
         if failure := audit():
-            raise SystemExit(f"the audit of a right program fails: {failure}")
+            raise SystemExit(f"the audit of a correct program fails: {failure}")
         counts = {"processes": sandbox.processes, "calls": calls(audit)}
     return Measured(times.costs, times.milliseconds("prediction", "audit"), counts)
 
 
 class CountingSandbox(Sandbox):
-    """Counts the processes in which programs are asked for rows."""
+    """A sandbox that counts the processes of programs that predict rows."""
 
     processes = 0
 
     def run_apart(
         self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
     ) -> list[list[Reply]]:
-        """Count, and do the jobs."""
+        """Count the jobs and run them."""
         self.processes += sum(map(len, sides))
         return super().run_apart(sides, limits)
 
@@ -107,7 +107,7 @@ def cartpole(rows: int) -> Dataset:
 
 
 def score(sandbox: Sandbox, dataset: Dataset) -> None:
-    """Predict in the sandbox and compare here; every row has to be right."""
+    """Predict in the sandbox and compare the rows; exit if any row is wrong."""
     predicted, failure = sandbox.predict(PROGRAM, dataset)
     columns = dataset.columns
     same = np.isclose(
@@ -120,7 +120,7 @@ def score(sandbox: Sandbox, dataset: Dataset) -> None:
 
 
 def in_process(dataset: Dataset) -> Callable[[], None]:
-    """Return a loop over set_state and step, with the inputs at hand and nothing compared."""
+    """Return a loop over `set_state` and `step` with prepared inputs."""
     namespace: dict[str, type] = {}
     exec(PROGRAM, namespace)
     environment = namespace["Environment"]()

@@ -1,7 +1,7 @@
 """Take pictures of the page of a run: light, dark and on a phone.
 
-Run by `python -m benchmarks.screenshots DIR --out FOLDER`. It takes Chromium with its driver, and
-selenium (`.[test]`).
+`python -m benchmarks.screenshots DIR --out FOLDER` needs Chromium with its driver, and selenium
+(`.[test]`).
 """
 
 import argparse
@@ -26,22 +26,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a run")
     parser.add_argument("--out", type=Path, default=Path("screenshots"), help="where to write")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    page = asked.out / "report.html"
-    report(asked.run, html=page)
+    chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    page = chosen.out / "report.html"
+    report(chosen.run, html=page)
     with opened_browser() as browser:
         for name, size in SIZES.items():
             browser.open(page, **size)  # type: ignore[arg-type]
-            browser.picture(asked.out / f"{name}-top.png")
+            browser.picture(chosen.out / f"{name}-top.png")
             browser.run(TREE)
-            browser.picture(asked.out / f"{name}-tree.png")
+            browser.picture(chosen.out / f"{name}-tree.png")
             browser.run(CLICK)
             while not browser.run(SHOWN):
                 pass
-            browser.picture(asked.out / f"{name}-node.png")
-            browser.picture(asked.out / f"{name}-all.png", whole=True)
-            print(*sorted(asked.out.glob(f"{name}-*.png")), sep="\n")
+            browser.picture(chosen.out / f"{name}-node.png")
+            browser.picture(chosen.out / f"{name}-all.png", whole=True)
+            print(*sorted(chosen.out.glob(f"{name}-*.png")), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Sequence models of tokens beside each other: the same rows, and as many updates of each.
+"""Compare sequence models of tokens, trained on the same rows with equal numbers of updates.
 
     python -m benchmarks.sequences                      # about 8 minutes
     python -m benchmarks.sequences --case ncp --seeds 1
-    python -m benchmarks.sequences --table              # run nothing, print what there is
+    python -m benchmarks.sequences --table              # only print existing results
 
-Held-out rows say how well tokens are predicted; `imagined` is how many steps a second are imagined,
-64 episodes at once. What stays as it was (`copy`) comes with each.
+Predictions of tokens are scored on held-out rows. `imagined` is the number of imagined steps per
+second, with 64 episodes at a time. `copy` is the score of predicting no change.
 """
 
 import time
@@ -35,7 +35,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ncp": ("ncp", {}),
     "ncp-multi": ("ncp-multi", {}),
 }
-"""What is compared, with the options of the profile `tiny` that are others."""
+"""The compared variants: the model, and options that differ from the profile `tiny`."""
 
 UPDATES, EPISODES, IMAGINED, STEPS = 300, 64, 64, 10
 
@@ -51,8 +51,8 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def measured(case: str, seed: int, folder: Path) -> Figures:
-    """Train a variant for some updates, and measure it."""
+def measure(case: str, seed: int, folder: Path) -> Figures:
+    """Train a variant for `UPDATES` updates, and measure it."""
     model, others = VARIANTS[case]
     rows = record(
         environment(ENV), policy="random", episodes=EPISODES, test_episodes=EPISODES // 4, seed=seed
@@ -80,7 +80,7 @@ def measured(case: str, seed: int, folder: Path) -> Figures:
 
 
 def _imagined(run: TrainRun, rows: Dataset) -> float:
-    """Return how many steps are imagined in a second."""
+    """Return the number of imagined steps per second."""
     model = run.trusted_model((), SILENT)
     rng = np.random.default_rng(0)
     starts = [
@@ -106,7 +106,7 @@ def table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
         yield f"| {case} | {' | '.join(f'{value:,.4g}' for value in means)} |"
 
 
-PARTS = (Part(ENV, list(VARIANTS), measured, table, seeds=2, about=f"after {UPDATES} updates"),)
+PARTS = (Part(ENV, list(VARIANTS), measure, table, seeds=2, about=f"after {UPDATES} updates"),)
 
 
 if __name__ == "__main__":

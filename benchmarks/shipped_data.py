@@ -1,4 +1,4 @@
-"""Record the datasets that ship in `data/`: those of `cwm collect` with its defaults.
+"""Record the shipped datasets in `data/`, as `cwm collect` does with its defaults.
 
 With the package versions in the metadata, a second run writes the same bytes. Episodes of an
 existing file are kept if this version of the collector would record the same ones; `--anew`
@@ -34,11 +34,11 @@ def begun(file: Path, versions: dict[str, str]) -> Dataset | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Record each environment and print how large its file is."""
+    """Record each environment and print the size of its file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("envs", nargs="*", help="ids; all that ship unless any is given")
+    parser.add_argument("envs", nargs="*", help="ids; default: all shipped datasets")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--anew", action="store_true", help="use no episode that is there")
+    parser.add_argument("--anew", action="store_true", help="record all episodes again")
     chosen = parser.parse_args(arguments)
     for env in chosen.envs or SUITES["cwmb"]:
         file = chosen.folder / shipped_name(env)

@@ -1,6 +1,6 @@
-"""Write the problems that ship in `data/`, with tests whose answers two programs agree on.
+"""Write the shipped coding problems in `data/`, with tests on which two programs agree.
 
-Run again, it writes the same bytes.
+A second run writes the same bytes.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from data.problems import MODULES
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data" / "apps"
 CHECKS = 200
-"""Small inputs, drawn anew, on which the reference and brute force have to agree."""
+"""Number of additional small inputs, with equal answers of the reference and of brute force."""
 
 ORIGIN = "written for cwm-cli"
 LICENSE = "Apache-2.0"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the problems and print how large each is."""
+    """Write the problems and print the size of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args(arguments)
@@ -60,12 +60,16 @@ def files(module: ModuleType, number: int) -> dict[str, str]:
 
 
 def answers(program: Callable[..., Any], *, called: bool) -> Callable[[Any], Any]:
-    """Return a function of an input, whether it is a text or a list of arguments."""
+    """Return a function of one input: a text, or a list of arguments if `called`."""
     return lambda case: program(*case) if called else program(case)
 
 
 def check(module: ModuleType, rng: Random) -> None:
-    """Raise unless brute force gives the answers of the reference to the examples and others."""
+    """Compare the reference with brute force on the examples and on small inputs.
+
+    Raises:
+        AssertionError: The answers differ.
+    """
     called = bool(module.FUNCTION)
     reference, brute = (answers(each, called=called) for each in (module.reference, module.brute))
     for case in [*module.EXAMPLES, *(module.small(rng) for _ in range(CHECKS))]:
@@ -74,7 +78,7 @@ def check(module: ModuleType, rng: Random) -> None:
 
 
 def write(path: Path, text: str) -> int:
-    """Write a file and return how many bytes it has."""
+    """Write a file and return its size in bytes."""
     return path.write_bytes(text.encode())
 
 

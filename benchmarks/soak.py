@@ -1,4 +1,4 @@
-"""Measure the sandbox under fire: many programs, one in five of them hostile, and what is left."""
+"""Judge many programs in the sandbox, one in five of them hostile, and count what remains."""
 
 import argparse
 import itertools
@@ -18,11 +18,11 @@ from cwm_cli.sandbox import Limits, Sandbox
 
 ROWS = 100
 LIMITS = Limits(stall_seconds=0.5, memory_mb=128)
-EVERY = 5
-"""One program in so many is hostile."""
+HOSTILE_EVERY = 5
+"""One of this number of programs is hostile."""
 
 HANGING_EVERY = 200
-"""One program in so many hangs."""
+"""One of this number of programs hangs."""
 
 HOSTILE = {
     "syntax error": "class Environment(:",
@@ -44,7 +44,7 @@ HOSTILE = {
     "aborts": "import os\nos.abort()",
     "large array": "import numpy\nnumpy.ones(10**9)",
     "growing list": "x = [0]\nwhile True: x += x",
-    "prints for ever": "import os\nwhile True: os.write(1, b'x' * 100000)",
+    "prints without end": "import os\nwhile True: os.write(1, b'x' * 100000)",
     "takes descriptors": "import os\n[os.dup(1) for _ in range(10000)]",
     "closes descriptors": "import os\nos.closerange(0, 99)\nraise ValueError",
     "deep recursion": "def f(n): return f(n + 1)\nf(0)",
@@ -52,7 +52,7 @@ HOSTILE = {
     "raises": "raise ValueError('\\033[2J' * 1000)",
     "machine code": "import mmap\nmmap.mmap(-1, 4096, prot=7)",
 }
-"""What a hostile program does first in `step`, or instead of defining an environment."""
+"""Code at the start of `step` of a hostile program, or instead of its environment."""
 
 HANGING = {
     "loops": "while True: pass",
@@ -63,8 +63,8 @@ HANGING = {
 }
 
 
-class Left(NamedTuple):
-    """What is in use: processes, descriptors, memory of the largest process, temporary files."""
+class Usage(NamedTuple):
+    """Processes, descriptors, memory of the largest process, and temporary files in use."""
 
     processes: int
     descriptors: int
@@ -72,17 +72,17 @@ class Left(NamedTuple):
     files: int
 
 
-class Soak(NamedTuple):
-    """When each program was judged, the wrong verdicts, and what was in use before and after."""
+class Outcome(NamedTuple):
+    """Times of the verdicts, wrong verdicts, and resources in use before and after."""
 
     seconds: list[float]
     wrong: list[str]
-    before: Left
-    after: Left
+    before: Usage
+    after: Usage
 
 
 def main() -> None:
-    """Run the soak and print what came of it."""
+    """Judge the programs without and with hanging ones, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
@@ -92,7 +92,7 @@ def main() -> None:
         speeds = [99 / (part[-1] - part[0]) for part in (found.seconds[:100], found.seconds[-100:])]
         kind = f"one in {hanging} hangs" if hanging else "none hangs"
         print(
-            f"{arguments.programs} programs, one in {EVERY} hostile, {kind}:"
+            f"{arguments.programs} programs, one in {HOSTILE_EVERY} hostile, {kind}:"
             f" {arguments.programs / found.seconds[-1]:.0f} per second;"
             f" the last hundred at {speeds[1] / speeds[0]:.2f} x the speed of the first;"
             f" {len(found.wrong)} wrong verdicts; {found.before} before, {found.after} after"
@@ -100,8 +100,8 @@ def main() -> None:
     print(machine())
 
 
-def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY) -> Soak:
-    """Judge so many programs with two workers, from several threads."""
+def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY) -> Outcome:
+    """Judge a number of programs with two workers, from several threads."""
     dataset, seconds, wrong = cartpole(ROWS), [], []
     queue, lock = mix(programs, hanging_every), threading.Lock()
     with Sandbox(LIMITS, workers=2) as sandbox:
@@ -117,15 +117,15 @@ def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY)
                 seconds.append(time.perf_counter() - began)
 
         began = time.perf_counter()
-        _all_at_once(threads, lambda: judge(itertools.islice(mix(100, 0), 20)))
+        _run_in_threads(threads, lambda: judge(itertools.islice(mix(100, 0), 20)))
         seconds.clear()
-        before, began = in_use(), time.perf_counter()
-        _all_at_once(threads, lambda: judge(queue))
-        return Soak(seconds, wrong, before, in_use())
+        before, began = measure_usage(), time.perf_counter()
+        _run_in_threads(threads, lambda: judge(queue))
+        return Outcome(seconds, wrong, before, measure_usage())
 
 
-def _all_at_once(threads: int, work: Callable[[], None]) -> None:
-    """Do the same in several threads; then wait for what is cleaned up when nothing else is."""
+def _run_in_threads(threads: int, work: Callable[[], None]) -> None:
+    """Do the same work in several threads; then wait until the sandbox has cleaned up."""
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
@@ -140,24 +140,24 @@ def mix(programs: int, hanging_every: int) -> Iterator[tuple[str, str]]:
     for number in range(1, programs + 1):
         if hanging_every and number % hanging_every == 0:
             yield _in_step(*next(hanging))
-        elif number % EVERY == 0:
+        elif number % HOSTILE_EVERY == 0:
             yield _in_step(*next(hostile))
         else:
             yield "good", PROGRAM
 
 
-def in_use() -> Left:
-    """Return what this process and those that descend from it use."""
+def measure_usage() -> Usage:
+    """Return the resources that this process and its descendants use."""
     here = psutil.Process()
     files = len(list(Path(tempfile.gettempdir()).glob("cwm-sandbox-*/*")))
     family = [here, *here.children()]
     descriptors = sum(process.num_fds() for process in family)
     memory = max(process.memory_info().rss for process in family) / 2**20
-    return Left(len(here.children(recursive=True)), descriptors, memory, files)
+    return Usage(len(here.children(recursive=True)), descriptors, memory, files)
 
 
 def _fault(sandbox: Sandbox, dataset: Dataset, name: str, program: str) -> str | None:
-    """Judge a program; say what is wrong with the verdict, if anything is."""
+    """Judge a program; return a description of a wrong verdict, or None."""
     failure = sandbox.predict(program, dataset).failure
     if (failure is None) != (name == "good"):
         return f"{name}: {failure}"
@@ -165,7 +165,7 @@ def _fault(sandbox: Sandbox, dataset: Dataset, name: str, program: str) -> str |
 
 
 def _in_step(name: str, text: str) -> tuple[str, str]:
-    """Put what a hostile program does into the step of an environment, if it can stand there."""
+    """Return a program whose `step` begins with hostile code, or only the code if it is no body."""
     if name in ("syntax error", "no class", "null byte", "exit at import"):
         return name, text
     body = text.replace("\n", "\n        ")

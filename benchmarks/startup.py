@@ -1,7 +1,7 @@
-"""How long `cwm --help` takes, against the `--help` of an empty Typer application.
+"""Compare the duration of `cwm --help` with the `--help` of an empty Typer application.
 
-Both are started in turn as new processes with their bytecode compiled. What `cwm --help`
-imports of this project, and of the heavy libraries, is counted.
+Both start alternately as new processes, with compiled bytecode. The script also counts the modules
+of this project and the heavy libraries that `cwm --help` imports.
 """
 
 import json
@@ -28,22 +28,22 @@ HEAVY = ("litellm", "mujoco", "gymnasium", "numpy", "torch", "pydantic")
 
 
 def measure(quick: bool) -> Measured:
-    """Start both in turn."""
+    """Start both alternately."""
     with tempfile.TemporaryDirectory() as folder:
         empty, cwm = Path(folder, "empty.py"), Path(folder, "cwm_help.py")
         empty.write_text(EMPTY)
         cwm.write_text(CWM)
         rounds = 3 if quick else 30
-        times = in_turn(lambda _: started(empty), lambda _: started(cwm), rounds)
-    return Measured(times.costs, times.milliseconds("empty", "cwm"), imported())
+        times = in_turn(lambda _: start(empty), lambda _: start(cwm), rounds)
+    return Measured(times.costs, times.milliseconds("empty", "cwm"), count_imports())
 
 
-def started(script: Path) -> None:
+def start(script: Path) -> None:
     """Run a script with `--help`."""
     subprocess.run([sys.executable, str(script), "--help"], check=True, stdout=subprocess.DEVNULL)
 
 
-def imported() -> dict[str, int]:
+def count_imports() -> dict[str, int]:
     """Count the modules of this project and the heavy libraries that `cwm --help` imports."""
     code = f"""
 import atexit, json, sys

@@ -1,7 +1,7 @@
-"""Train tiny language models, one for the words of each environment that is named, to ship them.
+"""Train the tiny language models that ship, one for the vocabulary of each named environment.
 
-It takes `cwm-cli[neural]`, and as the seconds are a limit the weights differ a little from machine
-to machine. What a model says of how it was trained stands in its file.
+Training needs `cwm-cli[neural]`. Because it has a time limit, weights differ slightly between
+machines. The file of a model describes its training.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from cwm_theorize.tiny.training import Course
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train a model for each environment and print what it took."""
+    """Train a model for each environment, and print its size and training."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("envs", nargs="*", default=["Door-v0"], help="ids of environments")
     parser.add_argument("--steps", type=int, default=4000)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for env in chosen.envs:
         spec = find_environment(env)
         if spec.text is None:
-            raise CwmError(f"{env} has no text view: nothing can be said of it in words")
+            raise CwmError(f"{env} has no text view: choose an environment that has one")
         with closing(spec.make()) as made:
             view = spec.text(made)
         model = train_for(spec, {}, view, course, partial(print, flush=True))

@@ -1,10 +1,10 @@
-"""Returns of agents that are trained, over the steps of the environment that they took.
+"""Compare the returns of trained agents over the number of environment steps.
 
     python -m benchmarks.training CartPole-v1 --models dreamer ensemble --steps 3000 --oracle 500
     python -m benchmarks.training Catch-v0 --models transformer+actor-critic dreamer --profile tiny
 
-Each model is trained once for each seed by `cwm train`, and tested as often as that tests. Runs are
-kept in a folder, where what was stopped continues and nothing is trained twice.
+Each model is trained once per seed by `cwm train`, with the tests of that command. Runs are kept in
+a folder: interrupted runs continue, and finished runs are not repeated.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from cwm_cli.views.curves import Chart, Series
 from cwm_neural.training.runs import TrainingResult
 
 SEEDS = (100, 101, 102)
-"""Nothing was tuned on them."""
+"""Seeds that were not used for tuning."""
 
 
 class Returns(NamedTuple):
-    """What several runs of a model were worth after so many steps: rows are runs."""
+    """Mean returns of several runs of a model; `values` has shape (runs, steps)."""
 
     name: str
     steps: list[int]
@@ -33,7 +33,10 @@ class Returns(NamedTuple):
 
     @classmethod
     def of(cls, name: str, runs: Sequence[TrainingResult], oracle: float | None) -> "Returns":
-        """Gather tests that all runs had; with an oracle 0 is random play, and 1 the oracle."""
+        """Collect the tests that all runs have.
+
+        With the return of an oracle, values are normalised: 0 is random play, 1 is the oracle.
+        """
         tests = [{test.steps: test.mean for test in run.tests if test.number} for run in runs]
         steps = sorted(set.intersection(*map(set, tests)))
         values = np.array([[test[step] for step in steps] for test in tests])
@@ -44,11 +47,11 @@ class Returns(NamedTuple):
 
     @property
     def band(self) -> Band:
-        """Their interquartile means, and where these lie with 95 % confidence."""
+        """Interquartile means over runs, with 95 % bands."""
         return Band.interquartile(self.values, np.zeros(len(self.values)))
 
     def lines(self) -> list[str]:
-        """Write down what they were worth, a line for each number of steps."""
+        """Return a table row for each number of steps."""
         runs = len(self.values)
         return [
             f"| {self.name} | {steps:,} | {mean:.3g} | {low:.3g} to {high:.3g} | {runs} |"
@@ -56,13 +59,13 @@ class Returns(NamedTuple):
         ]
 
     def series(self) -> Series:
-        """Return them as a line with its band."""
+        """Return the curve with its band."""
         mean, low, high = (part.tolist() for part in self.band)
         return Series(self.name, self.steps, mean, (low, high))
 
 
 def main() -> None:
-    """Train what is missing, and print the table."""
+    """Train the missing agents, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -71,8 +74,10 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--profile")
-    parser.add_argument("-o", "--option", action="append", default=[], help="as of cwm train")
-    parser.add_argument("--oracle", type=float, help="its return: 1 in the table, random play 0")
+    parser.add_argument(
+        "-o", "--option", action="append", default=[], help="an option of cwm train"
+    )
+    parser.add_argument("--oracle", type=float, help="return of an oracle, to normalise returns")
     parser.add_argument("--folder", type=Path, default=Path("runs/training"))
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Programs planned with by default, through the sandbox: in which form, and how long that takes.
+"""Measure the form and the duration of decisions of the default planners in the sandbox.
 
 `python -m benchmarks.translation [PROGRAM.py=ENVIRONMENT ...] [--before DIR] [--rounds N]`
-takes the programs of the tests, or others, and compares with another checkout,
-each side in processes of its own, in turn. The first decision includes making
-the form. That forms answer as programs do is tested in `tests/translation/`.
+uses the programs of the tests, or others. With `--before` it also measures another checkout; the
+sides alternate, in separate processes. The first decision includes the translation of the program.
+Tests in `tests/translation/` check that forms predict the same as programs.
 """
 
 import argparse
@@ -44,7 +44,7 @@ ROWS = 509
 
 
 def main() -> None:
-    """Measure, here or on both sides."""
+    """Measure this checkout, or both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--before", type=Path)
@@ -56,17 +56,17 @@ def main() -> None:
     ]
     if chosen.one:
         for path, env in pairs:
-            for line in measured(path, env):
+            for line in measure(path, env):
                 print(json.dumps(line), flush=True)
         return
     sides = [ROOT, *([chosen.before] if chosen.before else [])]
     for path, env in pairs:
-        rounds = [[_asked(side, path, env) for side in sides] for _ in range(chosen.rounds)]
-        _report(Path(path), env, rounds)
+        rounds = [[_measure_side(side, path, env) for side in sides] for _ in range(chosen.rounds)]
+        _report(Path(path), rounds)
 
 
-def measured(path: str, env_id: str) -> list[dict[str, Any]]:
-    """Plan with a program, with each planner that serves."""
+def measure(path: str, env_id: str) -> list[dict[str, Any]]:
+    """Plan in a program with each planner for its action space."""
     import gymnasium as gym
 
     from cwm_cli.planning import Moment
@@ -88,7 +88,7 @@ def measured(path: str, env_id: str) -> list[dict[str, Any]]:
                 started = time.perf_counter()
                 try:
                     [plan] = session.plan([Moment(0, number, observation, 200)])
-                except Exception as error:  # noqa: BLE001  # a planner that does not suit
+                except Exception as error:  # noqa: BLE001  # the planner cannot use the program
                     times = []
                     report = str(error)
                     break
@@ -99,8 +99,8 @@ def measured(path: str, env_id: str) -> list[dict[str, Any]]:
     return out
 
 
-def _asked(side: Path, path: str, env: str) -> list[dict[str, Any]]:
-    """Measure on one side."""
+def _measure_side(side: Path, path: str, env: str) -> list[dict[str, Any]]:
+    """Measure a checkout in a new process."""
     folders = [str(side), str(side / "plugins"), str(side / "data")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     arguments = [sys.executable, str(Path(__file__).resolve()), "--one", f"{path}={env}"]
@@ -110,8 +110,8 @@ def _asked(side: Path, path: str, env: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
-def _report(path: Path, env: str, rounds: Sequence[Sequence[Sequence[dict[str, Any]]]]) -> None:
-    """Print the medians of both sides."""
+def _report(path: Path, rounds: Sequence[Sequence[Sequence[dict[str, Any]]]]) -> None:
+    """Print the medians of each checkout."""
     for place, one in enumerate(rounds[0][0]):
         texts = []
         for side in range(len(rounds[0])):

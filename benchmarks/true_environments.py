@@ -1,4 +1,4 @@
-"""True environments planned in, and the same as the published planners do."""
+"""Planning in true environments, with our planners and with the published ones."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def plans(env_id: str, entropy: Entropy) -> Act:
     spec = environment(env_id)
     env: Any = spec.make().unwrapped
     assert spec.rewinder is not None
-    model = _Rewound(env, spec.rewinder(env))
+    model = _SavedEnvironment(env, spec.rewinder(env))
     bounds = env.action_space.low.astype(float), env.action_space.high.astype(float)
 
     def act(number: int) -> int:
@@ -43,7 +43,7 @@ def plans(env_id: str, entropy: Entropy) -> Act:
 
 
 def bare_steps(env_id: str, lanes: int) -> Act:
-    """Return what takes 100 steps of MuJoCo in so many lanes, from C on all cores."""
+    """Return a function that takes 100 steps of MuJoCo in `lanes` lanes, from C on all cores."""
     import mujoco
     from mujoco.batch import Batch
 
@@ -65,10 +65,10 @@ def bare_steps(env_id: str, lanes: int) -> Act:
     return act
 
 
-def simulated(
+def planner_session(
     env_id: str, planner: str, **options: Any
 ) -> Callable[[], AbstractContextManager[Act]]:
-    """Return what plans in a true environment with a planner as published."""
+    """Return a function that opens a planner with the preset `paper` in a true environment."""
 
     @contextmanager
     def ours() -> Iterator[Act]:
@@ -85,8 +85,8 @@ def simulated(
     return ours
 
 
-class _Rewound:
-    """A true environment whose state is saved and restored exactly."""
+class _SavedEnvironment:
+    """A true environment whose state can be saved and restored exactly."""
 
     def __init__(self, env: Any, rewinder: Any) -> None:
         self.step = env.step

@@ -1,6 +1,6 @@
-"""Known environments with other constants or another map, for what claims to learn from data.
+"""Known environments with other constants or another map, to test learning from data.
 
-Importing registers them; `--env benchmarks.variants:HeavyCartPole-v0` does that by itself.
+Importing the module registers them, and `--env benchmarks.variants:HeavyCartPole-v0` imports it.
 """
 
 from importlib.resources import files
@@ -63,7 +63,7 @@ class OtherCliff(CliffWalkingEnv):
     """The cliff between other columns, with another price."""
 
     def __init__(self, **options: Any) -> None:
-        """Move the cliff, and compute the transitions anew."""
+        """Move the cliff, and recompute the transitions."""
         super().__init__(**options)
         on_cliff = private_part(self, "_cliff")
         outcomes = private_part(self, "_calculate_transition_prob")
@@ -76,11 +76,11 @@ class OtherCliff(CliffWalkingEnv):
 
 
 def model_file(name: str, *changes: tuple[str, str]) -> str:
-    """Write a model of MuJoCo with some of its text replaced; return where it lies."""
+    """Write a model of MuJoCo with some replaced text; return the path of the file."""
     text = (Path(str(files("gymnasium"))) / "envs/mujoco/assets" / name).read_text()
     for old, new in changes:
         if old not in text:
-            raise ValueError(f"{name} does not hold {old!r}")
+            raise ValueError(f"{name} does not contain {old!r}")
         text = text.replace(old, new)
     with NamedTemporaryFile("w", prefix="variant", suffix=".xml", delete=False) as file:
         file.write(text)
@@ -88,7 +88,7 @@ def model_file(name: str, *changes: tuple[str, str]) -> str:
 
 
 def other_model(entry: str, name: str, *changes: tuple[str, str]) -> Any:
-    """Return a maker of an environment of MuJoCo with another model."""
+    """Return a function that makes an environment of MuJoCo with another model."""
 
     def make(**options: Any) -> gymnasium.Env[Any, Any]:
         spec = gymnasium.spec(entry)

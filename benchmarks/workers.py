@@ -1,7 +1,7 @@
-"""How many programs per second two workers judge on two cores, against one worker.
+"""Compare the programs per second of two workers on two cores and of one worker.
 
-One worker is measured on a single core, and with both: there the processes for
-the next programs are made on the second core while a program runs on the first.
+One worker is measured on a single core, and on both. On both cores, the processes for the next
+programs start on the second core while a program runs on the first.
 """
 
 import threading
@@ -22,25 +22,25 @@ PROGRAMS = 40
 
 
 def measure(quick: bool, *, cores: int) -> Measured:
-    """Judge in turn with one worker on some cores and with two workers on two."""
+    """Judge alternately with one worker on `cores` cores and with two workers on two."""
     dataset, programs = cartpole(ROWS), 10 if quick else PROGRAMS
     one, two = [], []
     with Sandbox(workers=1) as single, Sandbox(workers=2) as double:
         for _ in range(1 + (3 if quick else 15)):
             one.append(rate(single, dataset, programs, cores))
             two.append(rate(double, dataset, programs, 2))
-        counts = {"calls per program": calls(lambda: judged(single, dataset))}
+        counts = {"calls per program": calls(lambda: judge_program(single, dataset))}
     ratios = [more / less for more, less in zip(two[1:], one[1:], strict=True)]
     figures = {"one per second": median(one[1:]), "two per second": median(two[1:])}
     return Measured(ratios, figures, counts)
 
 
 def rate(sandbox: Sandbox, dataset: Dataset, programs: int, cores: int) -> float:
-    """Return how many programs per second are judged when two threads ask."""
+    """Return the number of judged programs per second, requested from two threads."""
 
     def judge() -> None:
         for _ in range(programs // 2):
-            judged(sandbox, dataset)
+            judge_program(sandbox, dataset)
 
     with on(cores):
         threads = [threading.Thread(target=judge) for _ in range(2)]
@@ -52,8 +52,8 @@ def rate(sandbox: Sandbox, dataset: Dataset, programs: int, cores: int) -> float
     return programs / (time.perf_counter() - started)
 
 
-def judged(sandbox: Sandbox, dataset: Dataset) -> None:
-    """Judge the program, which is right."""
+def judge_program(sandbox: Sandbox, dataset: Dataset) -> None:
+    """Judge a correct program; exit if it fails."""
     if failure := sandbox.predict(PROGRAM, dataset).failure:
         raise SystemExit(str(failure))
 
@@ -67,7 +67,7 @@ CLAIMS = (
     ),
     Claim(
         "workers-two-cores",
-        "programs per second: two workers against one, which has both cores as well",
+        "programs per second: two workers against one worker, both on two cores",
         partial(measure, cores=2),
         in_quick=False,
     ),

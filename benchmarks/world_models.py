@@ -1,4 +1,4 @@
-"""World models planned with in the sandbox, and the same ones as the published planners do."""
+"""Planning in world models, with our planners in the sandbox and with the published ones."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.published import Entropy, Stood, cem, mcts
+from benchmarks.published import Entropy, ResetProgram, cem, mcts
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
@@ -24,7 +24,7 @@ PROGRAMS = Path(__file__).parent.parent / "tests" / "support" / "world_models"
 LIMITS = Limits(wall_seconds=600, cpu_seconds=600, stall_seconds=10)
 
 Act = Callable[[int], int]
-"""Makes the decision or the plan of a number, and returns how many steps of the model it took."""
+"""Makes the decision or plan of a number, and returns the number of model steps."""
 
 
 class WorldModel:
@@ -40,7 +40,7 @@ class WorldModel:
         """Return the published tree search."""
 
         def act(number: int) -> int:
-            return mcts(self._stood(number), range(2), Random(number)).steps
+            return mcts(self._program_at(number), range(2), Random(number)).steps
 
         return act
 
@@ -51,7 +51,8 @@ class WorldModel:
         bounds = space.low.astype(float), space.high.astype(float)
 
         def act(number: int) -> int:
-            return cem(self._stood(number), bounds, np.random.default_rng(number), entropy).steps
+            rng = np.random.default_rng(number)
+            return cem(self._program_at(number), bounds, rng, entropy).steps
 
         return act
 
@@ -67,7 +68,7 @@ class WorldModel:
         def ours() -> Iterator[Act]:
             with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
                 sessions = [
-                    stack.enter_context(self._opened(planner, preset)) for _ in range(workers)
+                    stack.enter_context(self._open(planner, preset)) for _ in range(workers)
                 ]
 
                 def plan(session: ProgramSession, number: int) -> None:
@@ -91,8 +92,8 @@ class WorldModel:
         return ours
 
     @contextmanager
-    def _opened(self, planner: str, preset: str) -> Iterator[ProgramSession]:
-        """Open a session with a planner in a sandbox of its own."""
+    def _open(self, planner: str, preset: str) -> Iterator[ProgramSession]:
+        """Open a session with a planner in its own sandbox."""
         env = self._env
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         task = Task(lambda: gym.make(self._env_id), seed=0, limit=200)
@@ -109,19 +110,19 @@ class WorldModel:
             yield ProgramSession(box, job)
 
     def _start(self, number: int) -> np.ndarray:
-        """Return an observation at which an episode begins."""
+        """Return an initial observation."""
         start: np.ndarray = self._starts[number % len(self._starts)]
         return start
 
-    def _stood(self, number: int) -> Stood:
-        """Return the program at a start, as the published planners take it."""
-        model = Stood(self._environment, self._start(number).astype(float))
+    def _program_at(self, number: int) -> ResetProgram:
+        """Return the program at an initial observation, for the published planners."""
+        model = ResetProgram(self._environment, self._start(number).astype(float))
         self._environment.set_state(model.observation)
         return model
 
     @cached_property
     def _environment(self) -> Any:
-        """The program's `Environment`, outside of the sandbox."""
+        """The `Environment` of the program, outside of the sandbox."""
         names: dict[str, Any] = {}
         exec(self._text, names)
         return names["Environment"]()

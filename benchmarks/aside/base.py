@@ -1,4 +1,4 @@
-"""What the environments share: a state that is drawn, advanced and shown."""
+"""Base class of the environments: it draws, advances and shows a state."""
 
 from abc import abstractmethod
 from collections.abc import Callable

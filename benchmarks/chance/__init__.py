@@ -1,1 +1,1 @@
-"""How chance and memory are learned, scored and planned with: `python -m benchmarks.chance`."""
+"""Benchmark of programs with chance and memory: `python -m benchmarks.chance`."""

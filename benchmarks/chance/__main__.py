@@ -1,11 +1,11 @@
-"""What is reached in worlds that roll dice and in worlds that hide something.
+"""Measure induced programs for environments with chance or with hidden state.
 
-    python -m benchmarks.chance                       # all of it, three seeds: an hour and more
+    python -m benchmarks.chance                       # everything, three seeds: more than an hour
     python -m benchmarks.chance lake cart-pole-force --seeds 10
-    python -m benchmarks.chance --table               # run nothing, print what there is
+    python -m benchmarks.chance --table               # only print existing results
 
-Programs are induced, without a language model; rows, runs and results are kept in a folder, one
-line for each world and seed, and nothing is measured twice.
+No language model is needed. Rows, runs and results are kept in a folder, one line per environment
+and seed, and nothing is measured twice.
 """
 
 import argparse
@@ -20,21 +20,21 @@ from benchmarks.machine import machine
 from cwm_cli.errors import CwmError
 
 SEEDS = (10, 11, 12)
-"""None of which anything was tuned on."""
+"""Seeds that were not used for tuning."""
 
 Results = dict[tuple[str, int], list[Measure]]
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
+    """Measure the missing items, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [item.name for item in ITEMS]
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(names)}")
+    parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(names)}")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--folder", type=Path, default=Path("runs/chance"))
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
+    parser.add_argument("--table", action="store_true", help="only print existing results")
     chosen = parser.parse_args()
     if unknown := set(chosen.names) - set(names):
         parser.error(f"there is no {min(unknown)}: choose from {', '.join(names)}")
@@ -43,14 +43,14 @@ def main() -> None:
     if not chosen.table:
         for seed in chosen.seeds:
             for item in items:
-                if (item.name, seed) not in kept(file):
+                if (item.name, seed) not in load_results(file):
                     _measure(item, seed, chosen.folder, file)
-    print("\n".join(table(items, kept(file), chosen.seeds)))
+    print("\n".join(table(items, load_results(file), chosen.seeds)))
     print(machine())
 
 
-def kept(file: Path) -> Results:
-    """Return what was measured, by world and seed."""
+def load_results(file: Path) -> Results:
+    """Return the saved measures by item and seed."""
     lines = file.read_text().splitlines() if file.exists() else []
     found = map(json.loads, lines)
     return {
@@ -59,7 +59,7 @@ def kept(file: Path) -> Results:
 
 
 def _measure(item: Item, seed: int, folder: Path, file: Path) -> None:
-    """Measure a world, and write that down."""
+    """Measure an item, and save the result."""
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
@@ -76,8 +76,8 @@ def _measure(item: Item, seed: int, folder: Path, file: Path) -> None:
 
 
 def table(items: Sequence[Item], results: Results, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield a line for each figure: its median and worst over seeds, and whether it is reached."""
-    yield f"{'world':20s} {'figure':18s} {'median':>9s} {'worst':>9s} {'goal':>6s}  reached"
+    """Yield a line for each figure: median and worst over seeds, and how often it is reached."""
+    yield f"{'environment':20s} {'figure':18s} {'median':>9s} {'worst':>9s} {'goal':>6s}  reached"
     for item in items:
         found = [results[item.name, seed] for seed in seeds if (item.name, seed) in results]
         if not found:
@@ -87,7 +87,6 @@ def table(items: Sequence[Item], results: Results, seeds: Sequence[int]) -> Iter
 
 
 def _line(name: str, measures: Sequence[Measure]) -> str:
-    """Return the line of a figure."""
     values = [each.value for each in measures]
     goal, reached = measures[0].goal, [bool(each.is_reached) for each in measures]
     end = "" if goal is None else f"{goal:6g}  {sum(reached)} of {len(reached)}"

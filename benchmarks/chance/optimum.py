@@ -1,4 +1,4 @@
-"""Values of finite worlds with known probabilities: the best policy, and what a plan is worth."""
+"""Exact returns of policies in finite environments with known probabilities."""
 
 from typing import Any, NamedTuple
 
@@ -11,10 +11,16 @@ from cwm_cli.worlds import ProgramModel
 
 
 class Dynamics(NamedTuple):
-    """All that can follow in a finite world, one line for each outcome of each pair.
+    """The outcomes of a finite environment, with one entry per outcome of each state and action.
 
-    `pair` is the number of state and action (state * actions + action), `state` what follows;
-    those of a pair have probabilities that sum to 1.
+    Attributes:
+        pair: Index of state and action: state * actions + action.
+        probability: Probability of the outcome; the sum over a pair is 1.
+        state: Next state.
+        reward: Reward.
+        ended: Whether the episode ends.
+        states: Number of states.
+        actions: Number of actions.
     """
 
     pair: np.ndarray
@@ -25,15 +31,15 @@ class Dynamics(NamedTuple):
     states: int
     actions: int
 
-    def backed_up(self, values: np.ndarray) -> np.ndarray:
-        """Return what every action is worth in every state, if states are worth `values` then."""
+    def action_values(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of actions, shape (states, actions), given values of next states."""
         worth = self.probability * (self.reward + ~self.ended * values[self.state])
         pairs = np.bincount(self.pair, worth, minlength=self.states * self.actions)
         return pairs.reshape(self.states, self.actions)
 
 
 def true_dynamics(env: gym.Env[Any, Any]) -> Dynamics:
-    """Read the probabilities that an environment of Gymnasium holds in its table `P`."""
+    """Return the outcomes of an environment of Gymnasium from its table `P`."""
     table: Any = env.unwrapped.P  # type: ignore[attr-defined]
     states, actions = len(table), len(table[0])
     lines = [
@@ -48,19 +54,19 @@ def true_dynamics(env: gym.Env[Any, Any]) -> Dynamics:
     )
 
 
-def told_dynamics(model: ProgramModel, env: gym.Env[Any, Any], truth: Dynamics) -> Dynamics:
-    """Ask a program what can follow in every state that the environment has, in the sandbox."""
+def program_dynamics(model: ProgramModel, env: gym.Env[Any, Any], truth: Dynamics) -> Dynamics:
+    """Return the outcomes that a program predicts for all states and actions of `truth`."""
     rows = [
         Transition(state, action, state, 0.0, False, episode=state * truth.actions + action)
         for state in range(truth.states)
         for action in range(truth.actions)
     ]
-    asked = Dataset.of(
+    data = Dataset.of(
         rows,
         observation_space=space_of(env.observation_space),
         action_space=space_of(env.action_space, "actions"),
     )
-    found = model.predict(asked, draws=64)
+    found = model.predict(data, draws=64)
     if found.failure is not None:
         raise SystemExit(f"the program fails at a state: {found.failure.message}")
     lines = []
@@ -72,21 +78,25 @@ def told_dynamics(model: ProgramModel, env: gym.Env[Any, Any], truth: Dynamics) 
     return Dynamics(*joined, truth.states, truth.actions)
 
 
-def planned(told: Dynamics, truth: Dynamics, starts: np.ndarray, limit: int) -> float:
-    """Return what the plans of one are worth in the other, from starts with their chances.
+def plan_return(model: Dynamics, truth: Dynamics, starts: np.ndarray, limit: int) -> float:
+    """Return the expected return in `truth` of the optimal policy of `model`.
 
-    In `limit` steps, the best action of those left being taken each time.
+    Args:
+        model: Dynamics for planning.
+        truth: Dynamics for acting.
+        starts: Probability of each initial state.
+        limit: Number of steps. The policy is optimal for the number of remaining steps.
     """
     believed, true = np.zeros(truth.states), np.zeros(truth.states)
     every = np.arange(truth.states)
     for _ in range(limit):
-        worth = told.backed_up(believed)
-        chosen = worth.argmax(axis=1)
-        believed = worth[every, chosen]
-        true = truth.backed_up(true)[every, chosen]
+        values = model.action_values(believed)
+        chosen = values.argmax(axis=1)
+        believed = values[every, chosen]
+        true = truth.action_values(true)[every, chosen]
     return float(starts @ true)
 
 
 def share(value: float, best: float) -> float:
-    """Return a value as a share of the best one; below nothing it is how little is lost of it."""
+    """Return 1 minus the loss as a fraction of the absolute best value."""
     return 1.0 - (best - value) / max(abs(best), 1e-12)

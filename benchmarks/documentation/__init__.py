@@ -1,5 +1,5 @@
-"""The documentation's blocks run, its outputs are recorded, its reference pages are generated.
+"""Run the code blocks of the documentation, record outputs, and generate reference pages.
 
-`python -m benchmarks.documentation --record [PAGE ...]` runs pages and writes what their commands
-print below them; `--list` says what ran, and how long it took.
+`python -m benchmarks.documentation --record [PAGE ...]` runs pages and updates the outputs below
+their commands. `--list` prints each command with its duration.
 """

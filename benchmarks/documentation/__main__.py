@@ -1,4 +1,4 @@
-"""Run pages of the documentation: write what their commands print, or list what ran."""
+"""Run pages of the documentation; check or update the outputs of their commands."""
 
 import argparse
 import sys
@@ -6,24 +6,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.documentation.pages import Page, PageError, pages, runs
-from benchmarks.documentation.running import Ran, Session, checked, recorded
+from benchmarks.documentation.running import Execution, Session, check, record_outputs
 
 
 def main() -> int:
-    """Run what is asked for; returns how many pages were not as they say."""
+    """Run the selected pages; return 1 if any page fails or shows a wrong output, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.documentation", description=__doc__)
-    parser.add_argument("page", nargs="*", help="parts of paths, such as tutorials/learn; else all")
-    parser.add_argument("--record", action="store_true", help="write outputs where they differ")
+    parser.add_argument(
+        "page", nargs="*", help="parts of paths, such as tutorials/learn; default: all"
+    )
+    parser.add_argument("--record", action="store_true", help="update outputs that differ")
     parser.add_argument("--list", action="store_true", help="print page, line, command and seconds")
     parser.add_argument("--when", nargs="+", default=["quick", "slow"], help="quick, slow or long")
-    asked = parser.parse_args()
+    chosen = parser.parse_args()
     wrong = 0
     for page in pages():
-        if asked.page and not any(part in page.name for part in asked.page):
+        if chosen.page and not any(part in page.name for part in chosen.page):
             continue
         try:
-            if asked.page or page.when in asked.when:
-                wrong += not run(page, record=asked.record, listed=asked.list)
+            if chosen.page or page.when in chosen.when:
+                wrong += not run(page, record=chosen.record, listed=chosen.list)
         except (PageError, AssertionError) as error:
             wrong += 1
             print(error, file=sys.stderr)
@@ -31,26 +33,26 @@ def main() -> int:
 
 
 def run(page: Page, *, record: bool, listed: bool) -> bool:
-    """Run a page and print what ran; returns whether it shows what is so."""
+    """Run a page and print a summary; return whether all its outputs are correct."""
     with TemporaryDirectory(prefix="cwm-page-") as folder, Session(page, Path(folder)) as session:
         try:
             if record:
-                problems = list(filter(None, [recorded(page, session)]))
+                problems = list(filter(None, [record_outputs(page, session)]))
             else:
-                problems = list(checked(page, session))
+                problems = list(check(page, session))
         finally:
-            total = sum(each.seconds for each in session.ran)
-            print(f"{page.name}: {len(session.ran)} commands, {total:.1f} s ({page.when})")
+            total = sum(each.seconds for each in session.executions)
+            print(f"{page.name}: {len(session.executions)} commands, {total:.1f} s ({page.when})")
             if listed:
-                print_list(page, session.ran)
+                print_list(page, session.executions)
     print("\n".join(problems))
     return not problems
 
 
-def print_list(page: Page, ran: list[Ran]) -> None:
-    """Print what ran, and what did not and why."""
-    for each in ran:
-        print(f"  {each.page}:{each.line}  {each.seconds:6.1f} s  {each.what}")
+def print_list(page: Page, executions: list[Execution]) -> None:
+    """Print the commands that ran, and the others with the reason."""
+    for each in executions:
+        print(f"  {each.page}:{each.line}  {each.seconds:6.1f} s  {each.command}")
     for step in page.steps():
         if not runs(step.block) and "no-run" in step.block.attributes:
             reason = step.block.attributes["no-run"]

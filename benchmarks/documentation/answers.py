@@ -1,8 +1,8 @@
-"""What answers the documentation's commands in place of a language model: a server, and its words.
+"""Answers of a loopback server that replaces language models in the documentation.
 
-It speaks OpenAI's API on the loopback. Of the usual environments it knows programs that were
-written from memory (`benchmarks/recalled`): asked for CartPole the first time it is wrong about
-gravity. Of coding problems it knows those that ship. To all else it says that nothing changes.
+The server has OpenAI's API. For some usual environments, it answers with programs that were written
+from memory (`benchmarks/recalled`); its first answer for CartPole has a wrong gravity. For the
+shipped coding problems, it answers with a solution. All other answers predict no change.
 """
 
 import json
@@ -24,7 +24,7 @@ KNOWN = {
     "inverted pendulum swingup": "pendulum",
     "two links connected linearly": "acrobot",
 }
-"""Words of a description, and the module of `benchmarks/recalled` that has the environment."""
+"""Words of a description, and the module in `benchmarks/recalled` with the environment."""
 
 UNCHANGED = '''class Environment:
     """Nothing changes."""
@@ -37,11 +37,11 @@ UNCHANGED = '''class Environment:
 '''
 
 RULES = "1. A red item opens the door.\n2. A key of any colour opens the door.\n"
-"""An answer where rules in words are asked for."""
+"""The answer to requests for rules in words."""
 
 
 def answering() -> LanguageServer:
-    """Return the server, to be entered as a context manager."""
+    """Return the server, a context manager."""
     return LanguageServer(script=respond)
 
 
@@ -60,8 +60,8 @@ def respond(body: dict[str, Any]) -> str:
 
 def _recalled(module: str, prompt: str) -> str:
     program = (Path(__file__).parents[1] / "recalled" / f"{module}.py").read_text(encoding="utf-8")
-    asked_first = not re.search(r"This program (runs|fails)", prompt)
-    return program.replace('"gravity": 9.8', '"gravity": 5.0') if asked_first else program
+    is_first = not re.search(r"This program (runs|fails)", prompt)
+    return program.replace('"gravity": 9.8', '"gravity": 5.0') if is_first else program
 
 
 def _solution(prompt: str) -> str | None:
@@ -73,7 +73,7 @@ def _solution(prompt: str) -> str | None:
 
 @cache
 def _problems() -> dict[str, str]:
-    """Return the beginning of each problem that ships, and a program that solves it."""
+    """Return a solution of each shipped problem, by the first 120 characters of its question."""
     folder = ROOT / "data" / "cwm_data" / "apps"
     known = {}
     for problem in sorted(folder.glob("*")):

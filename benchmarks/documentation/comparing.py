@@ -1,4 +1,4 @@
-"""Whether what a page shows is what its command prints, but for what differs from run to run."""
+"""Compare the outputs on a page with those of its commands, except parts that vary between runs."""
 
 import re
 from collections.abc import Sequence
@@ -20,29 +20,29 @@ VARYING = (
     ),
     (r'("\w*seconds\w*": )[\d.e+-]+', r"\1TIME"),
 )
-"""What another machine or another day changes, and what stands for it."""
+"""Patterns of text that depends on the machine or the time, and their replacements."""
 
 PASSING = re.compile(r"about [\d:.]+ ?\w* left$")
-"""A line that is printed every half minute, where something takes that long."""
+"""A progress line, which slow commands print every half minute."""
 
 NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?%?")  # noqa: RUF001  the minus is printed
 RULES = re.compile(r"[─━═│┃║┄┆╌╎┈┊╭╮╯╰┌┐└┘├┤┬┴┼╞╡╪┏┓┗┛┡┩╇┳┻╋╈╔╗╚╝╠╣╦╩╬|+-]{2,}|[│┃|]")
 CUT = "..."
-"""A line of a block that stands for any number of lines."""
+"""A line of a block that represents any number of lines."""
 
 
 def masked(line: str) -> str:
-    """Return a line without what varies; how wide a table is drawn does not count."""
+    """Return a line without varying text, rules of tables and repeated spaces."""
     for pattern, instead in VARYING:
         line = re.sub(pattern, instead, line)
     return " ".join(RULES.sub(" ", line).split())
 
 
 def alike(shown: str, printed: str, *, loose: bool = False) -> bool:
-    """Return whether two lines say the same.
+    """Return whether two lines are equal, with a tolerance for numbers.
 
-    Decimals may differ by a twentieth of the larger, or by 0.02: what a processor or another
-    version of a library changes. With `loose` every number may differ.
+    Decimals may differ by 5 % of the larger one, or by 0.02, because of processors and library
+    versions. With `loose`, all numbers may differ.
     """
     one, other = masked(shown), masked(printed)
     if one == other:
@@ -63,14 +63,14 @@ def _near(one: str, other: str) -> bool:
 
 
 def matches(shown: str, printed: str, *, loose: bool = False) -> bool:
-    """Return whether the lines shown are those printed, where `...` stands for any."""
+    """Return whether the shown lines equal the printed lines; `...` matches any lines."""
     want = [line for line in shown.splitlines() if masked(line) or line.strip() == CUT]
     have = [x for x in printed.splitlines() if masked(x) and not PASSING.search(x.rstrip())]
     return _match(want, have, loose)
 
 
 def _match(want: Sequence[str], have: Sequence[str], loose: bool) -> bool:
-    """Match from the left; after a cut the rest of what is shown may begin anywhere."""
+    """Match from the first line; the lines after a cut may begin at any later line."""
     reached = {0}
     for line in want:
         if line.strip() == CUT:
@@ -85,7 +85,7 @@ def _match(want: Sequence[str], have: Sequence[str], loose: bool) -> bool:
 
 
 def cut(printed: str, *, head: int | None = None, tail: int | None = None) -> str:
-    """Return what is printed as a page shows it: its first and last lines, if so many are more."""
+    """Return an output as a page shows it: only the first and last lines if it is longer."""
     lines = [line.rstrip() for line in re.sub(VARYING[0][0], "", printed).splitlines()]
     lines = [line for line in lines if not PASSING.search(line)]
     while lines and not lines[-1]:

@@ -1,6 +1,7 @@
-"""The drawings of the documentation: how it works, and badges (`python -m ...drawing`).
+"""Draw the diagram and the badges of the documentation.
 
-Each is written in light and dark, as SVG, into `docs/images`.
+`python -m benchmarks.documentation.drawing` writes SVG files into `docs/images`. The diagram has a
+light and a dark version.
 """
 
 from html import escape
@@ -12,7 +13,7 @@ LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 class Colours(NamedTuple):
-    """What a drawing is painted with."""
+    """Colours of a drawing."""
 
     ink: str
     faint: str
@@ -35,7 +36,7 @@ BADGES = {
 
 
 class Drawing:
-    """An SVG that grows by boxes, words and arrows; all places are in pixels."""
+    """An SVG image of boxes, words and arrows; coordinates are in pixels."""
 
     def __init__(self, width: int, height: int, colours: Colours, title: str) -> None:
         self.colours = colours
@@ -56,7 +57,7 @@ class Drawing:
         self.words(x + 16, y + 26, name, size=13, faint=True)
 
     def box(self, x: int, y: int, width: int, title: str, *lines: str) -> None:
-        """Draw a box with a title and small words below it; 22 pixels a line."""
+        """Draw a box with a title and lines of small words, 20 pixels per line."""
         height = 42 + 20 * len(lines)
         self.parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="9" '
@@ -69,7 +70,7 @@ class Drawing:
     def words(
         self, x: float, y: float, text: str, *, size: float, bold: bool = False, faint: bool = False
     ) -> None:
-        """Write words; `x` and `y` are where they begin, at the foot of the letters."""
+        """Write words; `x` and `y` are the left end of the baseline."""
         colour = self.colours.faint if faint else self.colours.ink
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
@@ -78,7 +79,7 @@ class Drawing:
         )
 
     def arrow(self, path: str, label: str = "", at: tuple[float, float] = (0, 0)) -> None:
-        """Draw an arrow along a path of SVG, with words beside it."""
+        """Draw an arrow along an SVG path, with a label at `at`."""
         self.parts.append(
             f'<path d="{path}" fill="none" stroke="{self.colours.faint}" stroke-width="1.6" '
             'marker-end="url(#tip)"/>'
@@ -140,7 +141,7 @@ def badge(name: str, value: str) -> str:
 
 
 def main() -> None:
-    """Write every drawing."""
+    """Write the diagrams and badges."""
     for theme, colours in THEMES.items():
         how_it_works(colours).save(f"how-it-works-{theme}")
     for name, (left, right) in BADGES.items():

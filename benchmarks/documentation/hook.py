@@ -1,6 +1,6 @@
-"""What mkdocs asks of this project while it builds: pages without the attributes of their blocks.
+"""Hook of mkdocs: remove the attributes of blocks, and insert generated text.
 
-Where a page says `<!-- generated: NAME -->`, what `reference` makes of the code stands there.
+A comment `<!-- generated: NAME -->` is replaced by the text of that name from `reference`.
 """
 
 import re
@@ -14,7 +14,7 @@ from benchmarks.documentation.pages import without_attributes
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page as it is drawn."""
+    """Return the Markdown of a page for mkdocs."""
     from benchmarks.documentation import reference
 
     def made(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The notebooks of the examples run in an empty folder, and keep their outputs.
+"""Run the notebooks of the examples in an empty folder.
 
 `python -m benchmarks.documentation.notebooks` runs each notebook and stores its outputs.
 """

@@ -1,4 +1,4 @@
-"""The blocks of a page: what they are, where they stand, and what becomes of them."""
+"""Pages of the documentation and their code blocks."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 LANGUAGES = ("sh", "python", "text", "json", "toml", "csv")
-"""What a block may be labelled; a block of anything else would not run, and nobody would see."""
+"""Allowed languages of blocks. Others are errors, because their blocks would never run."""
 
 ATTRIBUTES = {
     "sh": {"no-run", "exit"},
@@ -20,7 +20,7 @@ ATTRIBUTES = {
     "toml": {"file"},
     "csv": {"file"},
 }
-"""What may stand behind each label."""
+"""Allowed attributes of the blocks of each language."""
 
 FENCE = re.compile(r"^( *)(`{3,})([^`\n]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
@@ -35,7 +35,7 @@ class PageError(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `shown` has the places of its text in the page, `line` counts from 1."""
+    """A fenced block; `shown` is the range of its text in the page, `line` counts from 1."""
 
     language: str
     attributes: dict[str, str]
@@ -44,17 +44,17 @@ class Block:
     shown: tuple[int, int]
     indent: str = ""
     follows: bool = False
-    """Whether nothing but space stands between it and the block before."""
+    """Whether only white space separates the block from the previous one."""
 
     @property
     def commands(self) -> list[str]:
-        """The lines of a shell block, those that go on joined; comments are left out."""
+        """The commands of a shell block, with continued lines joined and without comments."""
         joined = re.sub(r"\\\n\s*", " ", self.text)
         return [line for line in joined.splitlines() if line.strip() and line.lstrip()[0] != "#"]
 
 
 class Step(NamedTuple):
-    """A block that does something, and the blocks that show what it prints."""
+    """A block that runs or writes a file, and the block that shows its output."""
 
     block: Block
     output: Block | None
@@ -74,20 +74,24 @@ class Page:
 
     @property
     def name(self) -> str:
-        """Its path below the repository."""
+        """The path relative to the repository."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def when(self) -> str:
-        """When its blocks run as a test: what its front matter says for `run`, or slow."""
+        """The tests that run the page: the entry `run` of its front matter, or slow."""
         front = FRONT_MATTER.match(self.text)
-        said = re.search(r"^run: *(\S+)$", front[1], re.MULTILINE) if front else None
-        if said and said[1] not in WHEN:
-            raise PageError(f"{self.name}: run is one of {', '.join(WHEN)}, not {said[1]}")
-        return said[1] if said else "slow"
+        run = re.search(r"^run: *(\S+)$", front[1], re.MULTILINE) if front else None
+        if run and run[1] not in WHEN:
+            raise PageError(f"{self.name}: run is one of {', '.join(WHEN)}, not {run[1]}")
+        return run[1] if run else "slow"
 
     def blocks(self) -> list[Block]:
-        """Return the fenced blocks, in order; raises PageError for one of another language."""
+        """Return the fenced blocks in order.
+
+        Raises:
+            PageError: A block has an unknown language or attribute.
+        """
         found: list[Block] = []
         end = -1
         for match in FENCE.finditer(self.text):
@@ -103,7 +107,7 @@ class Page:
         return found
 
     def steps(self) -> list[Step]:
-        """Return what a page does: blocks that run or write a file, each with what it shows."""
+        """Return the blocks that run or write a file, each with the block of its output."""
         blocks = self.blocks()
         steps = []
         for i, block in enumerate(blocks):
@@ -130,13 +134,13 @@ class Page:
                 known = ", ".join(sorted(ATTRIBUTES[language]))
                 raise PageError(f"{self.name}:{line}: {name!r} is not one of {known}")
             attributes[name] = value
-        if not attributes.get("no-run", "said"):
-            raise PageError(f'{self.name}:{line}: say why it does not run, as in no-run="installs"')
+        if not attributes.get("no-run", "none"):
+            raise PageError(f'{self.name}:{line}: name the reason, such as no-run="installs"')
         return language, attributes
 
 
 def is_output(block: Block) -> bool:
-    """Return whether a block may show what a command printed."""
+    """Return whether a block may show the output of a command."""
     return block.language in ("text", "json") and "file" not in block.attributes
 
 
@@ -152,7 +156,7 @@ def pages() -> list[Page]:
 
 
 def without_attributes(markdown: str) -> str:
-    """Return a page as it is drawn: of labels the language alone, and names of files as titles."""
+    """Return a page for mkdocs: blocks with their language, and with file names as titles."""
 
     def label(match: re.Match[str]) -> str:
         words = shlex.split(match[3])

@@ -1,8 +1,8 @@
-"""The blocks of a page run in order, in a folder of its own, as a reader would run them.
+"""Run the blocks of a page in order, in a new folder, as a reader would run them.
 
-Commands run in bash, line by line; what one exports and where it goes holds for the next. Python
-runs in one process for the page. A server on the loopback that speaks OpenAI's API answers what is
-asked of a language model: see `answers`.
+Commands run in bash, line by line; exported variables and the working folder are kept for the next
+line. Python blocks of a page run in one process. A loopback server with OpenAI's API replaces
+language models: see `answers`.
 """
 
 import json
@@ -21,10 +21,10 @@ from benchmarks.documentation.answers import answering
 from benchmarks.documentation.comparing import cut, matches
 from benchmarks.documentation.pages import ROOT, Block, Page, Step, runs
 
-COLUMNS = 88  # what a page can show of a line without scrolling, at 1280 pixels
+COLUMNS = 88  # fits on a page that is 1280 pixels wide, without scrolling
 
 LOCAL = re.compile(r"http://(127\.0\.0\.1|localhost):(8000|8080|11434)/v1")
-"""Where pages say that a reader's own server is; here it is the one that answers."""
+"""Addresses of a reader's own server, which are replaced by the loopback server."""
 
 INTERPRETER = """
 import contextlib, io, json, linecache, os, sys, traceback
@@ -46,15 +46,15 @@ for line in sys.stdin:
     reply.write(json.dumps([int(failed), printed.getvalue()]) + "\\n")
     reply.flush()
 """
-"""The Python process of a page: it runs what it is sent, in one namespace."""
+"""The Python process of a page: it runs the blocks that it receives, in one namespace."""
 
 
-class Ran(NamedTuple):
-    """A command or a block of Python that ran."""
+class Execution(NamedTuple):
+    """A command or a Python block that ran, with its exit code and output."""
 
     page: str
     line: int
-    what: str
+    command: str
     seconds: float
     code: int
     printed: str
@@ -66,7 +66,7 @@ class Session:
 
     page: Page
     folder: Path
-    ran: list[Ran] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
 
     def __enter__(self) -> "Session":
         self._answers = answering()
@@ -85,7 +85,11 @@ class Session:
         self._answers.__exit__(*exception)
 
     def do(self, step: Step) -> str:
-        """Run a step and return what it printed; raises AssertionError where it fails."""
+        """Run a step and return its output.
+
+        Raises:
+            AssertionError: The exit code differs from the code that the block names (default 0).
+        """
         block = step.block
         if "file" in block.attributes:
             target = self.at / block.attributes["file"]
@@ -93,28 +97,29 @@ class Session:
             target.write_text(block.text, encoding="utf-8")
             return ""
         if "of" in block.attributes:
-            return self._checked(block, [block.attributes["of"]])
+            return self._run_checked(block, [block.attributes["of"]])
         if not runs(block):
             return ""
         if block.language == "python":
-            return self._checked(block, [block.text], python=True)
-        return self._checked(block, block.commands)
+            return self._run_checked(block, [block.text], python=True)
+        return self._run_checked(block, block.commands)
 
-    def _checked(self, block: Block, sources: list[str], *, python: bool = False) -> str:
+    def _run_checked(self, block: Block, sources: list[str], *, python: bool = False) -> str:
         printed = ""
         for i, source in enumerate(sources):
             start = time.monotonic()
-            code, said = self._run_python(block) if python else self._run_command(source)
-            what = f"python, {source.count(chr(10))} lines" if python else source
+            code, output = self._run_python(block) if python else self._run_command(source)
+            command = f"python, {source.count(chr(10))} lines" if python else source
             seconds = time.monotonic() - start
-            self.ran.append(Ran(self.page.name, block.line, what, seconds, code, said))
-            wanted = int(block.attributes.get("exit", 0)) if i == len(sources) - 1 else 0
-            assert code == wanted, f"{self.page.name}:{block.line}: {what}\nexit {code}\n{said}"
-            printed += said
-        return self._as_readers_see(printed)
+            name, line = self.page.name, block.line
+            self.executions.append(Execution(name, line, command, seconds, code, output))
+            expected = int(block.attributes.get("exit", 0)) if i == len(sources) - 1 else 0
+            assert code == expected, f"{name}:{line}: {command}\nexit {code}\n{output}"
+            printed += output
+        return self._with_reader_paths(printed)
 
-    def _as_readers_see(self, printed: str) -> str:
-        """Return what was printed with the addresses and folders that a reader would see."""
+    def _with_reader_paths(self, printed: str) -> str:
+        """Replace addresses and folders by the ones that a reader would see."""
         seen = printed.replace(self.url, "http://127.0.0.1:8000/v1")
         for folder, name in ((self.folder / "work", "."), (self.folder / "home", "~")):
             seen = seen.replace(f"{folder}/", f"{name}/").replace(str(folder), name)
@@ -165,10 +170,10 @@ class Session:
         assert self._python.stdin is not None and self._python.stdout is not None
         self._python.stdin.write(json.dumps(task) + "\n")
         self._python.stdin.flush()
-        said = self._python.stdout.readline()
-        if not said:
+        reply = self._python.stdout.readline()
+        if not reply:
             raise AssertionError(f"{task['place']}: the Python process of the page ended")
-        code, printed = json.loads(said)
+        code, printed = json.loads(reply)
         return code, printed
 
     def _environment(self) -> dict[str, str]:
@@ -191,16 +196,16 @@ class Session:
         }
 
 
-def told(step: Step, printed: str) -> str | None:
-    """Return what is wrong with what a page shows of a step, or None."""
+def difference(step: Step, printed: str) -> str | None:
+    """Return the difference between the output of a step and the page, or None."""
     shown = step.output
     if shown is None or matches(shown.text, printed, loose="loose" in shown.attributes):
         return None
-    return f"line {shown.line} shows\n{shown.text}\nwhat was printed is\n{printed}"
+    return f"line {shown.line} shows\n{shown.text}\nbut the output is\n{printed}"
 
 
 def as_shown(block: Block, printed: str) -> str:
-    """Return what a block shows of what was printed."""
+    """Return the part of an output that a block shows."""
     numbers = {
         name: int(block.attributes[name]) for name in ("head", "tail") if name in block.attributes
     }
@@ -208,10 +213,11 @@ def as_shown(block: Block, printed: str) -> str:
     return re.sub(r"^(?=.)", block.indent, text, flags=re.MULTILINE)
 
 
-def recorded(page: Page, session: Session) -> str:
-    """Run a page, as far as that goes, and write the outputs in it as they are now.
+def record_outputs(page: Page, session: Session) -> str:
+    """Run a page up to the first failure, and update its outputs.
 
-    Returns what went wrong, empty if nothing did.
+    Returns:
+        The failure, or an empty string.
     """
     changes, failure = [], ""
     for step in page.steps():
@@ -220,7 +226,7 @@ def recorded(page: Page, session: Session) -> str:
         except AssertionError as error:
             failure = str(error)
             break
-        if step.output is not None and told(step, printed):
+        if step.output is not None and difference(step, printed):
             changes.append((step.output.shown, as_shown(step.output, printed)))
     text = page.text
     for (start, end), new in reversed(changes):
@@ -230,8 +236,8 @@ def recorded(page: Page, session: Session) -> str:
     return failure
 
 
-def checked(page: Page, session: Session) -> Iterator[str]:
-    """Run a page and yield what it shows that is not so."""
+def check(page: Page, session: Session) -> Iterator[str]:
+    """Run a page and yield a message for each wrong output."""
     for step in page.steps():
-        if wrong := told(step, session.do(step)):
+        if wrong := difference(step, session.do(step)):
             yield f"{page.name}: {wrong}"

@@ -1,7 +1,7 @@
-"""Fifty generated faults in right programs of ten systems: what a repair and a report have to find.
+"""Fifty generated faults in correct programs of ten systems, for diagnosis and repair.
 
-`python -m benchmarks.faults diagnosis` counts how often the first group of rows that a report shows
-holds the cause.
+`python -m benchmarks.faults diagnosis` counts how often the first group of rows of a diagnosis
+contains the cause.
 """
 
 from benchmarks.faults.generator import Fault, answers, faults, tally, wrong

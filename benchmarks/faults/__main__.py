@@ -1,4 +1,4 @@
-"""Try what finds or repairs faults on the fifty of each seed: `python -m benchmarks.faults -h`."""
+"""Measure diagnosis or repair of fifty faults per seed: `python -m benchmarks.faults -h`."""
 
 import argparse
 
@@ -11,10 +11,11 @@ from cwm_induction.refining.patches import UNITS, patch_program
 
 
 def holds_cause(fault: Fault) -> bool:
-    """Whether the first group of rows of a diagnosis holds the cause.
+    """Return whether the first group of rows of a diagnosis contains the cause.
 
-    The group are all rows in which its condition holds, right or wrong: most of them have to be
-    in the fault's guard, and they have to be most of the wrong ones.
+    The group consists of all rows with its condition, predicted correctly or not. More than half
+    of its rows must be in the guard of the fault, and it must contain more than half of the wrong
+    rows.
     """
     train = fault.dataset.train
     rows = train[train.fitted]
@@ -24,9 +25,9 @@ def holds_cause(fault: Fault) -> bool:
 
 
 def is_patched(fault: Fault) -> bool:
-    """Whether the refiner `patch` makes the program exact, in train and in held-out rows.
+    """Return whether the refiner `patch` makes the program exact on train and held-out rows.
 
-    The programs are ours, so they run in this process and not in the sandbox.
+    The programs come from this project, so they run in this process instead of the sandbox.
     """
     train = fault.dataset.train
     effort = Effort(UNITS, np.inf)
@@ -38,7 +39,7 @@ MEASURES = {"diagnosis": holds_cause, "patch": is_patched}
 
 
 def main() -> None:
-    """Measure on each seed."""
+    """Measure each seed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("measure", choices=MEASURES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="SEED")

@@ -1,4 +1,4 @@
-"""Faults in right programs, drawn from a seed, each with the rows of the system that it is in."""
+"""Generate faults in correct programs from a seed, each with rows of its system."""
 
 import re
 from collections import Counter
@@ -15,35 +15,35 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric
 
 KINDS = {"region 2": 20, "region 1": 8, "term": 6, "clamp": 6, "order": 5, "rule": 5}
-"""How many faults there are of each kind; a region has another law, in one or two dimensions."""
+"""Number of faults of each kind. A region has another law, in one or two dimensions."""
 
 ROWS = {0: 600, 1: 200}
-"""Rows of the train and of the held-out part."""
+"""Numbers of train rows and of held-out rows."""
 
 EPISODE = 25
-"""Steps of an episode: short, so that starts are spread."""
+"""Steps of an episode: short, so that initial states are varied."""
 
-FEWEST = 10
-"""Rows, of either part and of what may be fitted to, in which a fault shows at least."""
+MIN_WRONG_ROWS = 10
+"""Minimum number of wrong rows in the fitted train rows, and in the held-out rows."""
 
-WIDEST = 0.5
-"""Share of the rows that a region has at most: beyond, it would be the rule."""
+MAX_REGION_SHARE = 0.5
+"""Maximum share of the rows in a region: a larger region would be the rule."""
 
 TRIES = 500
 TURNS = 20
-"""Draws in one system before another one has its turn."""
+"""Draws in one system before the next system is used."""
 
 MAP_LINE = re.compile(r'(?m)^        "(.+)",$')
 MAP = "the map"
-"""Stands for a change of a cell of a system's map."""
+"""Represents a change of a cell of the map of a system."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A right program, the same one with a fault, and rows that the right one is exact on.
+    """A correct program, the same program with a fault, and rows of the correct program.
 
-    `condition` says in Python, over the names of the system, where a region lies; other faults
-    act in the rows in which they change what the program says.
+    `condition` is a Python expression of a region over the names of the system. Faults without a
+    condition act in the rows with changed predictions.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Fault:
     dataset: Dataset
 
     def guard(self, rows: Dataset) -> np.ndarray:
-        """Return the mask of the rows in which the fault acts."""
+        """Return the mask of the rows that the fault affects."""
         if not self.condition:
             return wrong(self.program, rows)
         code = compile(self.condition, self.name, "eval")
@@ -64,15 +64,15 @@ class Fault:
         return np.array([eval(code, values) for values in names], dtype=np.bool_)
 
     def is_repaired_by(self, program: str) -> bool:
-        """Whether a program is right in every part of every row, train and held out."""
+        """Return whether a program predicts all train and held-out rows exactly."""
         try:
             return not wrong(program, self.dataset).any()
-        except Exception:  # noqa: BLE001  # a patched program may fail in held-out rows
+        except Exception:  # noqa: BLE001  # a patched program may fail on held-out rows
             return False
 
     @cached_property
     def metric(self) -> AccuracyMetric:
-        """What the rows are scored by."""
+        """The metric of the train rows."""
         return AccuracyMetric.of(self.dataset.train)
 
     def _names(self, row: Transition) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Fault:
 
 
 def faults(seed: int, kinds: Sequence[str] = ()) -> list[Fault]:
-    """Draw the fifty faults of a seed, or those of some kinds; always the same ones."""
+    """Return the fifty faults of a seed, or only its faults of some kinds."""
     found: dict[str, Fault] = {}
     for place, (kind, count) in enumerate(KINDS.items()):
         if kind in kinds or not kinds:
@@ -95,7 +95,7 @@ def faults(seed: int, kinds: Sequence[str] = ()) -> list[Fault]:
 
 
 def answers(program: str, rows: Dataset) -> Columns:
-    """Return what a program says to each row; it is run here, so it has to be one of ours."""
+    """Return the predictions of a program, which runs in this process and must be trusted."""
     names: dict[str, Any] = {}
     exec(program, names)
     environment = names["Environment"]()
@@ -111,12 +111,12 @@ def answers(program: str, rows: Dataset) -> Columns:
 
 
 def wrong(program: str, rows: Dataset) -> np.ndarray:
-    """Return the mask of the rows of which a program gets a part wrong that counts."""
+    """Return the mask of the rows that a program predicts wrongly."""
     return AccuracyMetric.of(rows).losses(answers(program, rows), rows) > 0
 
 
 def tally(drawn: Sequence[Fault], succeeds: Callable[[Fault], bool]) -> str:
-    """Try every fault, and write how many of each kind succeed and which do not."""
+    """Return the numbers of successes by kind, and the names of the failures, as text."""
     results = [(fault, succeeds(fault)) for fault in drawn]
     total = Counter(fault.kind for fault in drawn)
     right = Counter(fault.kind for fault, success in results if success)
@@ -129,7 +129,7 @@ def tally(drawn: Sequence[Fault], succeeds: Callable[[Fault], bool]) -> str:
 def _fault(
     kind: str, systems: Sequence[System], rng: np.random.Generator, others: Container[str]
 ) -> Fault:
-    """Draw faults until one is new and shows in enough rows, but not in most."""
+    """Draw faults until one is new and changes enough rows, but not most."""
     for turn in range(TRIES):
         system = systems[turn // TURNS % len(systems)]
         base = _other_constants(system.program, rng)
@@ -157,11 +157,11 @@ def _fault(
         fault = Fault(name, kind, dimensions, system, truth, program, condition, data)
         if _shows(fault):
             return fault
-    raise ValueError(f"no new fault of the kind {kind} shows in {TRIES} draws")
+    raise ValueError(f"no new fault of the kind {kind} in {TRIES} draws")
 
 
 def _changes(kind: str, system: System) -> Iterator[tuple[str, str]]:
-    """Yield the changes of a text that make a fault of a kind; a region is an addition instead."""
+    """Yield the text changes of a kind of fault; for regions, yield the names of the axes."""
     named = {
         "term": system.dropped,
         "clamp": system.unclamped,
@@ -174,7 +174,7 @@ def _changes(kind: str, system: System) -> Iterator[tuple[str, str]]:
 
 
 def _other_constants(program: str, rng: np.random.Generator) -> str:
-    """Draw the constants anew that are real numbers, with three digits, and shuffle a map."""
+    """Change the real constants by up to 20 %, with three digits, and shuffle the map."""
 
     def drawn(found: re.Match[str]) -> str:
         return f"{found[1]} = {float(f'{float(found[2]) * rng.uniform(0.8, 1.2):.3g}')!r}"
@@ -186,7 +186,7 @@ def _other_constants(program: str, rng: np.random.Generator) -> str:
 
 
 def _other_cell(program: str, system: System, rng: np.random.Generator) -> tuple[str, str]:
-    """Change one cell of the map; return both lines that it is in."""
+    """Change one cell of the map; return its line before and after."""
     lines = MAP_LINE.findall(program)
     row = int(rng.integers(len(lines)))
     place = int(rng.integers(len(lines[row])))
@@ -197,7 +197,7 @@ def _other_cell(program: str, system: System, rng: np.random.Generator) -> tuple
 def _simulated(
     program: str, system: System, rng: np.random.Generator, counts: dict[int, int]
 ) -> Dataset:
-    """Play random episodes of a program until there are enough rows of every split."""
+    """Play random episodes of a program until each split has its number of rows."""
     names: dict[str, Any] = {}
     exec(program, names)
     environment = names["Environment"]()
@@ -223,7 +223,7 @@ def _simulated(
 
 
 def _action(system: System, rng: np.random.Generator) -> Any:
-    """Draw an action; of real numbers one in ten at a bound."""
+    """Draw an action; a tenth of the real components are at a bound."""
     if system.action.kind == "discrete":
         return int(rng.integers(system.action.count))
     low, high = np.array(system.action.low), np.array(system.action.high)
@@ -232,18 +232,18 @@ def _action(system: System, rng: np.random.Generator) -> Any:
 
 
 def _shows(fault: Fault) -> bool:
-    """Whether a fault shows in enough rows of every part, and a region is not nearly everywhere."""
+    """Return whether a fault changes enough rows of each part, and a region is small enough."""
     train = fault.dataset.train
     for part in (train[train.fitted], fault.dataset.test):
-        if wrong(fault.program, part).sum() < FEWEST:
+        if wrong(fault.program, part).sum() < MIN_WRONG_ROWS:
             return False
-        if fault.condition and fault.guard(part).mean() > WIDEST:
+        if fault.condition and fault.guard(part).mean() > MAX_REGION_SHARE:
             return False
     return True
 
 
 def _region(system: System, known: Dataset, dimensions: int, rng: np.random.Generator) -> str:
-    """Draw where another law holds, as a condition over the names of a system."""
+    """Draw the region of another law, as a condition over the names of a system."""
     seen = {name: known.columns["observations"][:, i] for i, name in enumerate(system.names)}
     if dimensions == 1:
         return _line(system, seen, rng)
@@ -261,7 +261,7 @@ def _region(system: System, known: Dataset, dimensions: int, rng: np.random.Gene
 
 
 def _line(system: System, seen: dict[str, np.ndarray], rng: np.random.Generator) -> str:
-    """Draw a region in one dimension, for one action alone in one case of three."""
+    """Draw a region in one dimension; a third of the regions apply to one action only."""
     name = str(rng.choice(list(system.axes)))
     draw = _beyond if rng.random() < 0.5 else _interval
     condition = draw(name, system, seen, rng, (0.15, 0.4))
@@ -277,7 +277,7 @@ def _beyond(
     rng: np.random.Generator,
     share: tuple[float, float],
 ) -> str:
-    """Draw a bound of one name beyond which a share of the rows lies."""
+    """Draw a bound of one name that a share of the rows exceeds."""
     part = rng.uniform(*share)
     sign, quantile = (">", 1 - part) if rng.random() < 0.5 else ("<", part)
     return f"{name} {sign} {_short(np.quantile(seen[name], quantile), system.axes[name])}"
@@ -290,7 +290,7 @@ def _interval(
     rng: np.random.Generator,
     share: tuple[float, float],
 ) -> str:
-    """Draw two bounds of one name between which a share of the rows lies."""
+    """Draw an interval of one name that contains a share of the rows."""
     part = rng.uniform(*share)
     first = rng.uniform(0.05, 0.95 - part)
     low, high = np.quantile(seen[name], [first, first + part])
@@ -302,7 +302,7 @@ def _interval(
 def _half(
     one: str, other: str, system: System, seen: dict[str, np.ndarray], rng: np.random.Generator
 ) -> str:
-    """Draw a half plane that is aslant to both names."""
+    """Draw a half plane that is oblique to both axes."""
     ratio = seen[one].std() / max(seen[other].std(), 1e-9) * rng.uniform(0.5, 2)
     factor = float(f"{ratio:.1g}")
     if not system.observation.is_float:
@@ -317,7 +317,7 @@ def _half(
 def _disc(
     one: str, other: str, system: System, seen: dict[str, np.ndarray], rng: np.random.Generator
 ) -> str:
-    """Draw a disc around a place where rows are."""
+    """Draw a disc around a row."""
     place, digits = int(rng.integers(len(seen[one]))), system.axes[one]
     x, y = (_short(seen[name][place], digits) for name in (one, other))
     distances = np.hypot(seen[one] - float(x), seen[other] - float(y))
@@ -328,5 +328,5 @@ def _disc(
 
 
 def _short(value: float, digits: int) -> str:
-    """Write a number with so many digits after its point."""
+    """Return a number with `digits` decimals as text."""
     return str(round(float(value), digits) + 0.0) if digits else str(round(float(value)))

@@ -1,7 +1,7 @@
-"""Ten systems as right programs, and what can go wrong in each of them.
+"""Ten systems as correct programs, with possible faults of each.
 
-A program's `step` begins by taking the observation apart; conditions of regions are written over
-those names. The line `# here` is where a region may have another law.
+The method `step` of a program begins by unpacking the observation; conditions of regions use these
+names. A region with another law can replace the line `# here`.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,25 @@ HERE = "        # here\n"
 
 @dataclass(frozen=True)
 class System:
-    """A right program, its spaces, where episodes begin, and which parts of it can be wrong.
+    """A correct program, its spaces, initial states and possible faults.
 
-    `names` are the components of the observation as `step` calls them, `low` and `high` bound
-    the starts. `axes` are the names that regions are over, with the digits that their bounds have;
-    `discs` are pairs of names in the same units. `laws` are statements with a number `{c}` drawn
-    from `numbers`. `dropped`, `unclamped`, `swapped` and `misruled` are pairs of what the right
-    program says and what the faulty one says in its place. `chart` says that cells of the map are
-    to be told wrongly, and by which characters.
+    Attributes:
+        name: Name of the system.
+        program: Text of the correct program.
+        observation: Observation space.
+        action: Action space.
+        names: Names of the components of the observation in `step`.
+        low: Lower bounds of the initial states.
+        high: Upper bounds of the initial states.
+        axes: Names that regions may use, with the number of decimals of their bounds.
+        laws: Statements of other laws, with a number `{c}`.
+        numbers: Range of that number.
+        discs: Pairs of names in the same units.
+        dropped: Pairs of correct and faulty text without a term.
+        unclamped: Pairs of correct and faulty text without a clamp.
+        swapped: Pairs of correct and faulty text with another order of updates.
+        misruled: Pairs of correct and faulty text with a wrong rule.
+        chart: Characters for wrong cells of the map, if it may be wrong.
     """
 
     name: str
@@ -43,7 +54,7 @@ class System:
     chart: str = ""
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw where an episode begins."""
+        """Draw an initial state."""
         if self.observation.is_float:
             drawn: np.ndarray = rng.uniform(self.low, self.high)
             return drawn
@@ -51,13 +62,13 @@ class System:
 
 
 def _real(*bounds: float) -> Space:
-    """Return the space of so many real numbers, each between a bound and its opposite."""
+    """Return the space of real vectors between the negative and the positive bounds."""
     low, high = tuple(-bound for bound in bounds), tuple(bounds)
     return Space("box", "float64", (len(bounds),), low, high)
 
 
 def _whole(*highest: int) -> Space:
-    """Return the space of so many whole numbers, each from 0."""
+    """Return the space of vectors of whole numbers between 0 and the given values."""
     return Space("box", "int64", (len(highest),), (0.0,) * len(highest), tuple(highest))
 
 
@@ -614,7 +625,7 @@ STORE = System(
 CELLS = System(
     "cells",
     '''class Environment:
-    """A ring of cells that live by their neighbours; the action turns one of them over first."""
+    """A ring of cells whose neighbours decide the next state; the action first flips one cell."""
 
     RULE = {
         (0, 0, 0): 0,

@@ -35,7 +35,7 @@ class Elevator(gym.Env[np.ndarray, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Let one to three people call, and perhaps one be aboard."""
+        """Place one to three waiting people, and perhaps one passenger."""
         super().reset(seed=seed)
         self.floor = int(self.np_random.integers(5))
         self.waiting, self.aboard = [0] * 5, [0] * 5

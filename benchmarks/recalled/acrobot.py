@@ -1,4 +1,4 @@
-"""Acrobot as it is remembered: the constants of the class, the book's equations, Runge-Kutta."""
+"""Acrobot from memory: the constants of the class, the equations of the book, Runge-Kutta."""
 
 import math
 

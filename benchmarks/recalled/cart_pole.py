@@ -1,4 +1,4 @@
-"""CartPole as it is remembered, with what may be otherwise declared."""
+"""CartPole from memory, with declared parameters and choices."""
 
 import math
 

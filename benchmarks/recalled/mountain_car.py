@@ -1,4 +1,4 @@
-"""MountainCar as it is remembered, with plain numbers."""
+"""MountainCar from memory, with plain numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Pendulum as it is remembered, with the order of its update declared as a choice."""
+"""Pendulum from memory, with the order of its update declared as a choice."""
 
 import math
 

@@ -1,8 +1,7 @@
-"""An ant, whose reward pays for what the step before left: where its torso was, and its contacts.
+"""An ant whose reward depends on the previous step: on the place of its torso and its contacts.
 
-How far the torso came is measured between the places where it was at the last stage of the
-integrator, one step and the next, and no observation shows those. A simulation that is never stood
-anew knows them.
+The progress of the torso is measured between its places at the last stage of the integrator in two
+consecutive steps. No observation contains these places; a simulation that is never reset does.
 """
 
 import mujoco

@@ -1,4 +1,4 @@
-"""A walker in a plane, which shows velocities up to 10 and no higher: the rest is carried on."""
+"""A walker in a plane that shows velocities clipped to 10, and continues with the true ones."""
 
 import mujoco
 import numpy as np

@@ -1,1 +1,1 @@
-"""What rules in words reach: doors, the playground, and beside programs."""
+"""Benchmark of rules in words: doors, the playground, and comparison with programs."""

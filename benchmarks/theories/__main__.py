@@ -1,13 +1,13 @@
-"""What rules in words reach, without a language model: doors, the playground, beside programs.
+"""Measure rules in words without a language model: doors, the playground, against programs.
 
-    python -m benchmarks.theories                      # all of it: an hour and more
+    python -m benchmarks.theories                      # everything: more than an hour
     python -m benchmarks.theories door --seeds 2
     python -m benchmarks.theories --executor slurm --workers 100 -o executor.partition=long
-    python -m benchmarks.theories --table              # run nothing, print what there is
+    python -m benchmarks.theories --table              # only print existing results
 
-Runs and results are kept in a folder, a file for each case and seed, and nothing is measured
-twice: several of these commands, and several machines, may share it.
-The seeds begin at 100, which nothing was tuned on.
+Runs and results are kept in a folder, with a file for each case and seed. Several commands, also on
+several machines, may share the folder; nothing is measured twice. Seeds start at 100 and were not
+used for tuning.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ from benchmarks.theories.measures import (
     EXPERIMENTERS,
     METHODS,
     NAMED_RULES,
-    compared,
-    compared_table,
+    compare_with_programs,
+    comparison_table,
     door,
     door_table,
     playground,
@@ -44,8 +44,8 @@ PARTS = (
     Part(
         "programs",
         list(COMPARED),
-        compared,
-        compared_table,
+        compare_with_programs,
+        comparison_table,
         seeds=3,
         about="rules and programs from the same transitions, without a language model",
     ),

@@ -1,4 +1,4 @@
-"""Whether corrected chains visit rules as often as they are likely: five rules, an uneven q."""
+"""Compare how often chains visit five rules with the exact posterior, for an uneven proposal."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ NAMES = "abcde"
 
 
 class Table(Problem):
-    """Five rules of known likelihood."""
+    """A problem with five rules of known likelihood."""
 
     moves = (GENERATE, IMPROVE)
 
@@ -36,21 +36,21 @@ class Table(Problem):
         self.likelihoods = likelihoods
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Ask for one of them."""
+        """Return a prompt for one of the rules."""
         return (Message(role="user", content=f"One of {NAMES}, after {move.program!r}."),)
 
     def read(self, text: str, move: Move) -> str:
-        """Take it as it is."""
+        """Return the answer unchanged."""
         return text
 
     def judge(self, candidate: str) -> Verdict:
-        """Look its likelihood up."""
+        """Return the known likelihood of a rule."""
         likelihood = self.likelihoods[candidate]
         return Verdict(exp(likelihood), log_likelihood=likelihood)
 
 
 class Proposer(Backend):
-    """Proposes one of them by a table of chances, which it knows."""
+    """A backend that proposes rules with known probabilities."""
 
     can_score = True
 
@@ -58,34 +58,34 @@ class Proposer(Backend):
         self.chances = chances
 
     def complete(self, request: Request) -> Completion:
-        """Draw one."""
+        """Draw a rule."""
         chances = self.chances[request.move.program]
         place = np.random.default_rng(request.seed).choice(len(NAMES), p=chances)
         return Completion(NAMES[place], log_probability=log(chances[place]))
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Look the chances up."""
-        asked = [(each.question.move.program, each.text) for each in requests]  # type: ignore[attr-defined]
-        return [[log(self.chances[given][NAMES.index(text)])] for given, text in asked]
+        """Return the log-probabilities of proposals."""
+        pairs = [(each.question.move.program, each.text) for each in requests]  # type: ignore[attr-defined]
+        return [[log(self.chances[given][NAMES.index(text)])] for given, text in pairs]
 
 
 def balance(case: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Return the total variation between where a chain stood and the exact posterior."""
+    """Return the total variation distance of the states of a chain and the exact posterior."""
     rng = np.random.default_rng(seed)
     likelihoods = dict(zip(NAMES, -2 * rng.random(len(NAMES)) - 0.5, strict=True))
     chances = {given: rng.dirichlet(np.ones(len(NAMES))) * 0.9 + 0.02 for given in ("", *NAMES)}
     strategy = find("strategy", "metropolis")(hastings=case == "corrected")
     search = Search(Table(likelihoods), strategy, Proposer(chances), seed=seed)
-    stood: Counter[str] = Counter()
+    visits: Counter[str] = Counter()
     for _ in search.run(STEPS):
-        stood[search.nodes[strategy.held()[0]].program] += 1
+        visits[search.nodes[strategy.held()[0]].program] += 1
     exact = np.exp(list(likelihoods.values()))
-    shares = np.array([stood[name] for name in NAMES]) / stood.total()
+    shares = np.array([visits[name] for name in NAMES]) / visits.total()
     return {"variation": float(np.abs(shares - exact / exact.sum()).sum() / 2), "steps": STEPS}
 
 
 def balance_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield the distance of corrected and of other chains from the posterior."""
+    """Yield the distances of corrected and of uncorrected chains from the posterior."""
     for case, runs in found.items():
         every = sorted(each["variation"] for each in runs)
         yield f"{case:15s} total variation {every[0]:.4f} to {every[-1]:.4f}, {STEPS:,} steps"

@@ -1,4 +1,4 @@
-"""What is measured: jobs of one run each, and what each comes to."""
+"""Measures of the benchmark of rules: each runs one case with one seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm_theorize.scoring import RuleScores
 DOOR, PLAYGROUND = "Door-v0", "PlaygroundText-v0"
 
 NAMED_RULES = ("not blue", "not a blue key", "neither green nor large", "always", "never")
-"""The five doors that publications name."""
+"""The five named doors of the publications."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "metropolis": {},
@@ -26,7 +26,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "importance": {"method": "importance"},
     "best-of": {"method": "best-of", "evidence": "phase"},
 }
-"""Ways to search, by what the tables call them; `phase` forgets, as was published."""
+"""Search options by name. With `phase`, each phase uses its own evidence only, as published."""
 
 EXPERIMENTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "O-Random": ("random", {}),
@@ -37,7 +37,7 @@ EXPERIMENTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "RL-ALP": ("curiosity", {"experimenter.reward": "alp"}),
     "RL-ALPEXP": ("curiosity", {"experimenter.reward": "alpexp"}),
 }
-"""Who collects, by the names of the publication."""
+"""Experimenters with their options, by the names of the publication."""
 
 PUBLISHED: Mapping[str, Sequence[float]] = {
     "O-Hardest": (0.01, 0.32, 0.51, 0.73),
@@ -48,33 +48,36 @@ PUBLISHED: Mapping[str, Sequence[float]] = {
     "RL-ALP": (0.0, 0.62, 0.77, 0.84),
     "RL-ALPEXP": (0.0, 0.52, 0.66, 0.77),
 }
-"""Top-1, -3, -5 and -10 of the best rules of Phi-3-mini (3.8 billion weights), as published."""
+"""Published top-1, -3, -5 and -10 of the best rules of Phi-3-mini (3.8 billion weights)."""
 
 BIG = "big animal grown"
-"""The kind of change that needs the longest plan."""
+"""The kind of transition that needs the longest plan."""
 
 
-def theorized(env: str, folder: Path, seed: int, **asked: Any) -> TheorizingResult:
-    """Theorize in a folder of its own, from where a run that was stopped left off."""
-    return cwm.theorize(env, run=folder, seed=seed, data_seed=1000 + seed, **asked)
+def theorize(env: str, folder: Path, seed: int, **options: Any) -> TheorizingResult:
+    """Find rules in a folder; an interrupted run continues."""
+    return cwm.theorize(env, run=folder, seed=seed, data_seed=1000 + seed, **options)
 
 
-def said(env: str, result: TheorizingResult) -> RuleScores:
-    """Score the best rules of a run on its held-out rows, as they are read exactly."""
+def score_rules(env: str, result: TheorizingResult) -> RuleScores:
+    """Score the best rules of a run on its held-out rows, with exact reading of the rules."""
     held_out = TheoryRun.load(result.run).held_out()
     return cwm.score(env, rules=f"{result.rules}\n", dataset=held_out, statistician="symbolic")
 
 
 def door(statistician: str) -> Callable[[str, int, Path], Figures]:
-    """Return what finds the rule of a door: five transitions and five proposals in 40 phases."""
+    """Return a measure that finds the rule of a door in 40 phases.
+
+    Each phase has five transitions and five proposals.
+    """
 
     def measure(case: str, seed: int, folder: Path) -> Figures:
         method, _, rule = case.partition(": ")
-        asked = METHODS[method]
-        result = theorized(
-            DOOR, folder, seed, env_args={"rule": rule}, statistician=statistician, **asked
+        options = METHODS[method]
+        result = theorize(
+            DOOR, folder, seed, env_args={"rule": rule}, statistician=statistician, **options
         )
-        ranks = said(DOOR, result).ranks.all  # whoever weighed them: what the rules say themselves
+        ranks = score_rules(DOOR, result).ranks.all  # exact, also if the tiny model found them
         return {
             "recovered": ranks.top[1] >= 1.0,
             "accuracy": ranks.top[1],
@@ -87,10 +90,15 @@ def door(statistician: str) -> Callable[[str, int, Path], Figures]:
 
 
 def door_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
-    """Yield a line for each method: how many rules were found exactly, how well they predict."""
+    """Yield a line for each method: number of exact rules, accuracy and log-likelihood."""
     yield f"{'method':24s} {'found exactly':>14s} {'accuracy':>9s} {'log-likelihood':>15s}"
     for method in METHODS:
-        own = [each for case, runs in found.items() for each in runs if _of(case, method)]
+        own = [
+            each
+            for case, runs in found.items()
+            for each in runs
+            if case.partition(": ")[0] == method
+        ]
         if own:
             exact = f"{sum(each['recovered'] for each in own)} of {len(own)}"
             likely = mean(each["held_out"] for each in own)
@@ -98,16 +106,12 @@ def door_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
             yield f"{method:24s} {exact:>14s} {accuracy:9.3f} {likely:15.2f}"
 
 
-def _of(case: str, method: str) -> bool:
-    return case.partition(": ")[0] == method
-
-
 def playground(phases: int) -> Callable[[str, int, Path], Figures]:
-    """Return what finds the rules of the playground from what an experimenter collects."""
+    """Return a measure that finds the rules of the playground from data of an experimenter."""
 
     def measure(case: str, seed: int, folder: Path) -> Figures:
         experimenter, options = EXPERIMENTERS[case]
-        result = theorized(
+        result = theorize(
             PLAYGROUND,
             folder,
             seed,
@@ -116,7 +120,12 @@ def playground(phases: int) -> Callable[[str, int, Path], Figures]:
             phases=phases,
         )
         counts, first = discovered(result.phases)
-        return ranked(said(PLAYGROUND, result).ranks) | {
+        ranks = score_rules(PLAYGROUND, result).ranks
+        return {
+            "top": list(ranks.all.top.values()),
+            "kinds": {kind: each.top[1] for kind, each in ranks.kinds.items()},
+            "kinds3": {kind: each.top[3] for kind, each in ranks.kinds.items()},
+            "nll": ranks.all.nll,
             "held_out": [each.held_out_total for each in result.phases],
             "rows": result.phases[-1].rows,
             "found": dict(counts),
@@ -128,18 +137,8 @@ def playground(phases: int) -> Callable[[str, int, Path], Figures]:
     return measure
 
 
-def ranked(ranks: Any) -> Figures:
-    """Return top-k accuracy of all, that of each kind at 1 and at 3, and the likelihood."""
-    return {
-        "top": list(ranks.all.top.values()),
-        "kinds": {kind: each.top[1] for kind, each in ranks.kinds.items()},
-        "kinds3": {kind: each.top[3] for kind, each in ranks.kinds.items()},
-        "nll": ranks.all.nll,
-    }
-
-
 def playground_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
-    """Yield a line for each experimenter: ours, what was published, the kinds, what was found."""
+    """Yield a line per experimenter: our accuracy, the published one, kinds, discoveries."""
     yield (
         f"{'':14s} {'top-1':>6s} {'3':>5s} {'5':>5s} {'10':>5s}   {'published':>23s}   "
         f"{'worst kind':>10s} {'nll':>6s}"
@@ -164,7 +163,7 @@ def playground_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
             yield (
                 f"{case:14s} "
                 + " ".join(f"{_rate(runs, kind):12.1f}" for kind in kinds)
-                + (f"  {_first(runs)}")
+                + (f"  {_first_big(runs)}")
             )
 
 
@@ -172,12 +171,12 @@ def _rate(runs: Sequence[Figures], kind: str) -> float:
     return mean(3600 * each["found"].get(kind, 0) / each["rows"] for each in runs)
 
 
-def _first(runs: Sequence[Figures]) -> str:
-    """Say when the big transformation came up, or in how many rows it did not."""
+def _first_big(runs: Sequence[Figures]) -> str:
+    """Return the steps of the first big transformation, or the numbers of rows without one."""
     steps = [each["first"].get(BIG) for each in runs]
     none = [each["rows"] for each, step in zip(runs, steps, strict=True) if step is None]
-    told = ", ".join(f"{step:,}" for step in sorted(filter(None, steps)))
-    return f"{told}; never in {len(none)} x {min(none):,}" if none else told
+    words = ", ".join(f"{step:,}" for step in sorted(filter(None, steps)))
+    return f"{words}; never in {len(none)} x {min(none):,}" if none else words
 
 
 COMPARED: Mapping[str, Mapping[str, Any]] = {
@@ -186,17 +185,17 @@ COMPARED: Mapping[str, Mapping[str, Any]] = {
     "playground, 3 episodes": {"env": PLAYGROUND, "policy": "oracle", "episodes": 3},
     "playground, 30 episodes": {"env": PLAYGROUND, "policy": "oracle", "episodes": 30},
 }
-"""What is recorded for rules and for programs alike."""
+"""The recordings for rules and programs."""
 
 
-def compared(case: str, seed: int, folder: Path) -> Figures:
+def compare_with_programs(case: str, seed: int, folder: Path) -> Figures:
     """Find rules, and a program, from the same transitions, without a language model."""
-    asked = dict(COMPARED[case])
-    options = ["policy.plan=ideal"] if asked["policy"] == "oracle" else []
+    recording = dict(COMPARED[case])
+    options = ["policy.plan=ideal"] if recording["policy"] == "oracle" else []
     file = folder.with_suffix(".npz")
     rows = cwm.collect(
-        asked.pop("env"),
-        **asked,
+        recording.pop("env"),
+        **recording,
         options=options,
         test_episodes=27 if case.startswith("door") else 9,
         min_rows=1,
@@ -215,8 +214,8 @@ def compared(case: str, seed: int, folder: Path) -> Figures:
     ).as_json()["models"]
 
 
-def compared_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
-    """Yield a line for rules and one for programs of each case."""
+def comparison_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
+    """Yield a line for the rules and one for the program of each case."""
     yield (
         f"{'':24s} {'':8s} {'top-1':>6s} {'kinds':>6s} {'exact':>6s} {'nll':>6s} "
         f"{'completions':>11s} {'tokens':>6s} {'seconds':>7s}"

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.documentation import reference
 from benchmarks.documentation.comparing import cut, matches
 from benchmarks.documentation.pages import ROOT, Block, Page, PageError, Step, pages, runs
-from benchmarks.documentation.running import Session, checked
+from benchmarks.documentation.running import Session, check
 
 PAGES = pages()
 MARKS = {"quick": (), "slow": pytest.mark.slow, "long": pytest.mark.long}
@@ -31,7 +31,7 @@ assert played.mean > played.sides["random"].mean.mean
 )
 def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page, tmp_path):
     with Session(page, tmp_path) as session:
-        wrong = list(checked(page, session))
+        wrong = list(check(page, session))
         if page.name in HOLDS:
             session.do(Step(Block("python", {}, HOLDS[page.name], 0, (0, 0)), None))
     assert not wrong, "\n".join(wrong)
@@ -98,11 +98,11 @@ def test_a_page_that_lies_is_caught_and_one_that_does_not_is_not(tmp_path):
         "```sh exit=3\n(exit 3)\n```\n",
     )
     with Session(page, tmp_path) as session:
-        [wrong] = checked(page, session)
+        [wrong] = check(page, session)
     assert "line 20 shows\n3.5\n\nwhat was printed is\n2.5" in wrong
     failing = made(tmp_path, "```sh\nfalse\n```\n")
     with Session(failing, tmp_path) as session, pytest.raises(AssertionError, match="exit 1"):
-        list(checked(failing, session))
+        list(check(failing, session))
 
 
 class Links(HTMLParser):

@@ -139,7 +139,7 @@ def test_a_plan_is_bit_for_bit_the_published_one(environment: Any, seed: int, ho
     space, slow, start = environment.space, environment(), at(seed)
     bounds = np.reshape(space.low, space.shape), np.reshape(space.high, space.shape)
     options = published.Entropy(min(100, horizon), 6, 40, 7)
-    expected = published.cem(published.Stood(slow, start.state), bounds, start.rng, options)
+    expected = published.cem(published.ResetProgram(slow, start.state), bounds, start.rng, options)
     assert np.array_equal(plan, expected.actions)
     assert model.counter[0] == expected.steps
     assert model.asked == [(1, 40, horizon, *space.shape)] * 6

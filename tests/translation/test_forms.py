@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from benchmarks.published import Copied, Entropy, Stood, cem
+from benchmarks.published import Copied, Entropy, ResetProgram, cem
 from candidates import open_session
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
@@ -169,7 +169,7 @@ def test_cem_plan_equals_the_published_implementation_exactly(
             observation = env.reset(seed=episode)[0]
             [plan] = session.plan([Moment(episode, 0, observation, 100)])
             start = observation.astype(float)
-            model = Stood(names["Environment"](), start)
+            model = ResetProgram(names["Environment"](), start)
             if preset == "default":
                 model = Copied(model.environment)
             model.environment.set_state(start)
