@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_scripts(modules: Sequence[str], known: dict[str, Entry], *, quick: bool) -> Outcome:
-    """Run scripts and print a line for each claim as soon as it is measured."""
+    """Run scripts and print a line for each claim immediately after its measurement."""
     outcome = Outcome([], [])
     for found in run(modules, quick=quick):
         print(found.line(), flush=True)

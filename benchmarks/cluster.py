@@ -9,7 +9,7 @@ another one joins. A loopback server with OpenAI's protocol answers with wrong p
 seed of the request determines, and counts the requests. The benchmark prints:
 
 - whether all journals, best programs and results equal the local ones byte for byte, except times;
-- the number of completions that were requested twice, and whether any of them had been saved;
+- the number of completions that were requested twice, and the number of steps saved twice;
 - the seconds of an empty job, on Ray and locally;
 - the peak memory of jobs by node, and the processor seconds of a search;
 - the processor time of the command itself per job, by the number of jobs.
@@ -151,7 +151,7 @@ class CountedPrograms(WrongPrograms):
 class NodeLoss(Observer):
     """Kills a node during its job, without a shutdown, and adds another one.
 
-    An observer is called in the main thread, the only one in which Ray can start nodes.
+    An observer is called in the main thread, and Ray can start nodes only in the main thread.
 
     Attributes:
         cluster: The simulated cluster.

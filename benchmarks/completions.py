@@ -1,7 +1,7 @@
 """Measure the gain of completions in flight, and the processor time of a completion.
 
 A loopback server in its own process answers each request after a fixed time. A real search sends
-requests through the backend `litellm`. Processor time is that of all threads of its process.
+requests through the backend `litellm`. Processor time includes all threads of its process.
 """
 
 import os
@@ -58,7 +58,7 @@ def serve(pipe: Connection, latency: float) -> None:
 
 
 def search(address: str, completions: int, *, parallel: int = 1) -> None:
-    """Search with a number of completions, `parallel` of them in flight."""
+    """Search with a number of completions; `parallel` completions are in flight."""
     backend = find("backend", "litellm")(model=f"openai/{MODEL}", api_base=address)
     running = Search(RandomProblem(), find("strategy", "zero-shot")(), backend, parallel=parallel)
     assert sum(1 for _ in running.run(completions)) == completions

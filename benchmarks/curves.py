@@ -25,7 +25,7 @@ class Band(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray, strata: np.ndarray) -> Self:
-        """Average rows; bounds are those of a bootstrap of rows within each stratum.
+        """Average rows; bounds are from a bootstrap of rows within each stratum.
 
         Differences between strata do not widen the band, because strata are fixed, not sampled.
         """
@@ -42,7 +42,7 @@ class Band(NamedTuple):
     def interquartile(cls, values: np.ndarray, strata: np.ndarray) -> Self:
         """Average the middle half of rows, which is robust to a few very good or bad runs.
 
-        Bounds are those of a stratified bootstrap, as in `of`. Agarwal et al. (2021) report
+        Bounds are from a stratified bootstrap, as in `of`. Agarwal et al. (2021) report
         normalised returns of several runs in this way, with tasks as strata.
         """
         rng = np.random.default_rng(0)

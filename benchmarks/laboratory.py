@@ -1,7 +1,7 @@
 """Compare search strategies on simulated proposals. The results do not describe language models.
 
 The searches, problems and the sandbox are real, only the answers come from the backend `simulated`.
-Its errors and repairs have given probabilities, or those of one measurement
+Its errors and repairs have given probabilities, or the probabilities of one measurement
 (`-o chances=measured`, and `measured-blind` for first prompts without data). Runs of the same
 number have the same program and seed for all strategies. Results are saved in a file and not
 measured again.

@@ -1,7 +1,7 @@
 """Measure the time, calls and memory that a search adds per node.
 
 The backend has prepared answers, with programs of 60 lines, and the problem has random verdicts.
-Time is the processor time of all threads. Memory is that of the search and its strategy without the
+Time is the processor time of all threads. Memory includes the search and its strategy, without the
 texts of the programs: verdicts without parts and with messages of 1,000 characters, hashes of
 prompts, usage, statistics. Longer messages need correspondingly more.
 """
@@ -48,7 +48,7 @@ MAX_PARSES = 2.5
 """Goal of the time per node, in parses of its program: 1 ms at 0.4 ms per parse."""
 
 MAX_GROWTH = {"gif-mcts": 1.5, "zero-shot": 1.2}
-"""Goal of the time of the last tenth divided by that of the first. `worldcoder` has no goal,
+"""Goal of the ratio of the times of the last and the first tenth. `worldcoder` has no goal,
 because it draws a random number for each program."""
 
 SEARCH_STATE = ("nodes", "strategy", "_prompt_counts")

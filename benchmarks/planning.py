@@ -30,7 +30,7 @@ class Row:
     Attributes:
         published: Opens the published planner.
         ours: Opens our planner.
-        scale: Factor from the time of a published act to that of one decision.
+        scale: Time of a published decision divided by the time of its measured act.
         decisions: Decisions of one act of ours.
         repeated: Number of acts per measurement, for short acts.
     """

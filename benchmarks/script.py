@@ -10,7 +10,7 @@ from benchmarks.results import Result
 
 
 def main(claims: Sequence[Claim], arguments: Sequence[str] | None = None) -> None:
-    """Measure all claims, or the ones that the command line names, and print a line for each."""
+    """Measure all claims, or the claims that the command line names, and print a line for each."""
     parser = argparse.ArgumentParser(description="Measure the claims of this script.")
     parser.add_argument("claims", nargs="*", help="beginnings of names of claims; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sides")

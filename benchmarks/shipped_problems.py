@@ -1,4 +1,4 @@
-"""Write the shipped coding problems in `data/`, with tests on which two programs agree.
+"""Write the shipped coding problems in `data/`, with tests that two programs agree on.
 
 A second run writes the same bytes.
 """

@@ -1,4 +1,4 @@
-"""Judge many programs in the sandbox, one in five of them hostile, and count what remains."""
+"""Judge many programs in the sandbox, every fifth hostile, and count leaked resources."""
 
 import argparse
 import itertools

@@ -37,7 +37,7 @@ class Broken(NamedTuple):
 
 
 def run(modules: Iterable[str], *, quick: bool) -> Iterator[Result | Broken]:
-    """Run scripts and yield each result as soon as it is measured."""
+    """Run scripts and yield each result immediately after its measurement."""
     for module in modules:
         command = [sys.executable, "-m", module, "--json", *(["--quick"] if quick else [])]
         root = Path(__file__).parents[1]

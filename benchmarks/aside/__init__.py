@@ -1,4 +1,7 @@
-"""Sixteen small environments from many fields, written blind; induction was tuned on them later."""
+"""Sixteen small environments from many fields, written without knowledge of induction.
+
+Induction was tuned on them later.
+"""
 
 import gymnasium
 

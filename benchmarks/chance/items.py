@@ -43,7 +43,7 @@ class Item:
         env: Environment id.
         measure: Yields the measures.
         env_args: Arguments of the environment.
-        rows: Number of recorded rows; half of them are held out.
+        rows: Number of recorded rows; half are held out.
         policy: Policy of the recording.
         plays: Number of episodes with the program and with the true environment.
         contract: Model type for the search.

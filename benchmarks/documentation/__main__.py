@@ -50,7 +50,7 @@ def run(page: Page, *, record: bool, listed: bool) -> bool:
 
 
 def print_list(page: Page, executions: list[Execution]) -> None:
-    """Print the commands that ran, and the others with the reason."""
+    """Print the commands that ran, and the skipped commands with the reason."""
     for each in executions:
         print(f"  {each.page}:{each.line}  {each.seconds:6.1f} s  {each.command}")
     for step in page.steps():

@@ -1,4 +1,4 @@
-"""Compare the outputs on a page with those of its commands, except parts that vary between runs."""
+"""Compare outputs on a page with outputs of its commands, except for text that varies."""
 
 import re
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ class Session:
         return self._with_reader_paths(printed)
 
     def _with_reader_paths(self, printed: str) -> str:
-        """Replace addresses and folders by the ones that a reader would see."""
+        """Replace addresses and folders by a reader's addresses and folders."""
         seen = printed.replace(self.url, "http://127.0.0.1:8000/v1")
         for folder, name in ((self.folder / "work", "."), (self.folder / "home", "~")):
             seen = seen.replace(f"{folder}/", f"{name}/").replace(str(folder), name)

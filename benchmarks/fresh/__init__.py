@@ -1,4 +1,4 @@
-"""Twelve environments written at the end, by an author who had not seen the tool."""
+"""Twelve environments, written last, by an author who had not seen induction."""
 
 from benchmarks.registering import register
 

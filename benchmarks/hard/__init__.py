@@ -1,4 +1,4 @@
-"""Twenty-four hard environments, written without sight of the tool that must learn them."""
+"""Twenty-four hard environments, by an author who had not seen induction."""
 
 from benchmarks.registering import register
 

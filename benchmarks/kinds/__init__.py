@@ -1,1 +1,1 @@
-"""Kinds of world models, from the same transitions: how right, how far, what for, how large."""
+"""Benchmark of kinds of world models from the same transitions: accuracy, returns and size."""

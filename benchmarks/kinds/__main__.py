@@ -1,8 +1,8 @@
-"""Kinds of world models against the number of rows that they were made from.
+"""Compare kinds of world models by the number of rows that they are made from.
 
     python -m benchmarks.kinds                                 # everything: many hours
     python -m benchmarks.kinds CartPole-v1 --case induction --seeds 1
-    python -m benchmarks.kinds --table                         # run nothing, print what there is
+    python -m benchmarks.kinds --table                         # only print existing results
 
 Every kind gets the first rows of one dataset, and is scored on the same held-out rows. A case has
 a limit of processor time. Each result is a file in `runs/kinds`, and results of other machines are

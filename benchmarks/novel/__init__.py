@@ -1,4 +1,4 @@
-"""Twenty small environments of many fields, to try the tool on dynamics it was not built around."""
+"""Twenty small environments from many fields, to test induction on unfamiliar dynamics."""
 
 import gymnasium
 

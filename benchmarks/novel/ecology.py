@@ -13,10 +13,10 @@ class PredatorPrey(gym.Env[np.ndarray, int]):
     """Prey with logistic growth and predators that saturate.
 
     The observation is the density of the prey and of the predators. Action 0
-    lets nature be, 1 harvests 15 % of the prey, 2 culls 15 % of the predators
-    and 3 releases 0.3 prey. Then a quarter of a season passes. Harvest
-    is paid with what it takes, a cull costs 0.1, a release 0.25. When a species
-    falls below 0.15 it is lost: -5, and the episode ends.
+    does nothing, 1 harvests 15 % of the prey, 2 culls 15 % of the predators
+    and 3 releases 0.3 prey. Then a quarter of a season passes. The reward of a
+    harvest is the harvested amount, a cull costs 0.1, a release 0.25. When a
+    species falls below 0.15 it is lost: -5, and the episode ends.
     """
 
     GROWTH, CAPACITY, ATTACK, HANDLING = 1.1, 6.0, 1.2, 0.35
@@ -42,7 +42,7 @@ class PredatorPrey(gym.Env[np.ndarray, int]):
         return np.array([grown - eaten, self.YIELD * eaten - self.DEATH * predators])
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Intervene at once, then let the populations interact."""
+        """Intervene, then let the populations interact."""
         reward = 0.0
         prey, predators = self.state
         if action == 1:

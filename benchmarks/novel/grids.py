@@ -64,7 +64,7 @@ class KeyDoor(gym.Env[np.ndarray, int]):
         return -0.01
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move, or use what is at hand."""
+        """Move, or use the object at hand."""
         if action == 4:
             return self._observation(), self._use(), False, False, {}
         row, column = self.row + MOVES[action][0], self.column + MOVES[action][1]
@@ -108,7 +108,7 @@ class IceSlide(gym.Env[int, int]):
         return self.row * 7 + self.column, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Slide as far as the ice goes."""
+        """Slide to the end of the ice."""
         reward, cell = 0.0, "."
         while cell == ".":
             row, column = self.row + MOVES[action][0], self.column + MOVES[action][1]
@@ -168,7 +168,7 @@ class BoxPusher(gym.Env[np.ndarray, int]):
         return (walled[0] or walled[2]) and (walled[1] or walled[3])
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Walk, and push what is in the way."""
+        """Walk, and push a box that is ahead."""
         down, right = MOVES[action]
         ahead = (self.agent[0] + down, self.agent[1] + right)
         if ahead == self.box:

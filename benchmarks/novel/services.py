@@ -17,7 +17,7 @@ class Elevator(gym.Env[np.ndarray, int]):
     | 6 to 10 | someone aboard wants to floor 0 to 4     | 0   | 1   |
 
     Actions: 0 goes down a floor, 1 goes up a floor, 2 opens the door. Whoever wants to
-    the floor leaves, then whoever waits comes in and wants to the floor two above, or
+    the floor leaves, then anyone who waits comes in and wants to the floor two above, or
     three below where there is none. The reward is 1 when someone leaves,
     less 0.1 for each one who is still waiting or aboard; with none of them the episode ends.
     """

@@ -1,4 +1,4 @@
-"""Ten small environments of ten fields, written without sight of the tool that must learn them."""
+"""Ten small environments from ten fields, by an author who had not seen induction."""
 
 from benchmarks.registering import register
 

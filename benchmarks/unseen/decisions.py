@@ -51,7 +51,7 @@ class Frogs(gymnasium.Env[Integers, np.int64]):
         return all(self.landing(stone) is None for stone in range(7))
 
     def step(self, action: np.int64) -> tuple[Integers, float, bool, bool, dict[str, Any]]:
-        """Let the chosen frog hop."""
+        """Move the chosen frog."""
         source = int(action)
         target = self.landing(source)
         if target is None:
@@ -99,7 +99,7 @@ class Press(gymnasium.Env[Integers, np.int64]):
         return np.array([self.wear, self.parts, self.ordered], np.int64), {}
 
     def step(self, action: np.int64) -> tuple[Integers, float, bool, bool, dict[str, Any]]:
-        """Use or mend the press, then take in the part on order."""
+        """Use or repair the press, then receive the ordered part."""
         unlucky = self.np_random.random() < (0.2, 0.25, 0.0, 0.0)[int(action)]
         arrived = self.ordered
         if action == 0:

@@ -91,7 +91,7 @@ def test_a_case_over_its_time_limit_is_recorded_as_such(monkeypatch, tmp_path):
     assert found["limit"] == 0.1 and "return" not in found
 
 
-def test_results_from_elsewhere_are_not_measured_again(monkeypatch, tmp_path, capsys):
+def test_shipped_results_are_not_measured_again(monkeypatch, tmp_path, capsys):
     def refuse(*_):
         raise AssertionError("measured again")
 
