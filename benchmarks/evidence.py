@@ -75,15 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--move", choices=(GENERATE, IMPROVE, FIX), default=GENERATE)
     parser.add_argument("--show", action="store_true", help="print prompts in full")
     parser.add_argument("--evidence-tokens", type=int, default=2000)
-    parser.add_argument("--variant", type=int, default=0, help="times the question was asked")
+    parser.add_argument("--variant", type=int, default=0, help="number of earlier equal questions")
     chosen = parser.parse_args(arguments)
     count, name = tokenizer()
     sizes = []
     for env in chosen.envs or (SHOWN if chosen.show else NINETEEN):
-        asked = problem(env, chosen.evidence_tokens)
-        program = half_right(env, asked) if chosen.move != GENERATE else ""
-        prompt = prompt_of(asked, chosen.move, program, chosen.variant)
-        without = prompt_of(replace(asked, evidence_tokens=0), chosen.move, program)
+        task = problem(env, chosen.evidence_tokens)
+        program = half_right(env, task) if chosen.move != GENERATE else ""
+        prompt = prompt_of(task, chosen.move, program, chosen.variant)
+        without = prompt_of(replace(task, evidence_tokens=0), chosen.move, program)
         size, bare = (sum(count(each.content) for each in texts) for texts in (prompt, without))
         sizes.append(size)
         print(f"{env:26} {size:6,} tokens, {size - bare:5,} of them evidence", flush=True)
@@ -93,26 +93,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def prompt_of(
-    asked: WorldModelProblem, action: str, program: str = "", variant: int = 0
+    task: WorldModelProblem, action: str, program: str = "", variant: int = 0
 ) -> tuple[Message, ...]:
     """Return the prompt of a move; to fix a program it is made to raise an error."""
     if action == GENERATE:
-        return asked.varied(Move(GENERATE), variant)
+        return task.varied(Move(GENERATE), variant)
     program += RAISES if action == FIX else ""
-    return asked.varied(Move(action, 0, program, asked.judge(program)), variant)
+    return task.varied(Move(action, 0, program, task.judge(program)), variant)
 
 
-def half_right(env: str, asked: WorldModelProblem) -> str:
+def half_right(env: str, task: WorldModelProblem) -> str:
     """Return a hand-written program with one changed number, else one that induction writes."""
     if env in WRITTEN:
         program = (PROGRAMS / f"{WRITTEN[env]}.py").read_text().removeprefix("# ruff: noqa\n")
         for number in find_constants(program):
             wrong = replace_spans(program, [(number.span, number.text(1.1 * number.value + 0.1))])
-            verdict = asked.judge(wrong)
+            verdict = task.judge(wrong)
             if not verdict.is_bug and verdict.score < 1:
                 return wrong
-    rows = asked.dataset[asked.dataset.fitted]
-    few = replace(asked, dataset=rows[np.arange(min(FEW_ROWS, len(rows)))])
+    rows = task.dataset[task.dataset.fitted]
+    few = replace(task, dataset=rows[np.arange(min(FEW_ROWS, len(rows)))])
     inducer = find("backend", "induction")(seconds=SECONDS)
     completion = inducer.complete(Request((), 0, Move(GENERATE), few))
     return few.read(completion.text, Move(GENERATE))
@@ -120,7 +120,7 @@ def half_right(env: str, asked: WorldModelProblem) -> str:
 
 def problem(env: str, tokens: int, train: Dataset | None = None) -> WorldModelProblem:
     """Return the problem of an environment with shipped data, or with data recorded now."""
-    spec = environment(known(env))
+    spec = environment(environment_id(env))
     shipped = DATA / f"{env}.npz"
     if train is None:
         train = (Dataset.load(shipped) if shipped.exists() else record(spec)).train
@@ -131,7 +131,7 @@ def problem(env: str, tokens: int, train: Dataset | None = None) -> WorldModelPr
     return WorldModelProblem(described, train, Sandbox(), metric, evidence_tokens=tokens)
 
 
-def known(env: str) -> str:
+def environment_id(env: str) -> str:
     """Return the id of an environment; a bare one is registered without its docstring."""
     if not env.startswith(BARE):
         return env

@@ -168,7 +168,7 @@ ENTRIES: Sequence[Entry] = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class EntryResult:
     """The results of an entry: the JSON of `synthesize`, `evaluate` and `plan`, and the program."""
 
     entry: Entry
@@ -230,7 +230,7 @@ class Shown:
         )
 
 
-def shown(entry: Entry, folder: Path) -> Shown:
+def run_entry(entry: Entry, folder: Path) -> EntryResult:
     """Run the commands of an entry in a folder, and film an episode if the program is solved."""
     *made, planned = entry.commands()
     for command in made[:-1]:
@@ -244,7 +244,7 @@ def shown(entry: Entry, folder: Path) -> Shown:
         played = json.loads(run(f"{planned}{render} --json", folder))
         if entry.has_film:
             shrink(film, FILMS / film.name)
-    return Shown(entry, found, scores, played, (folder / found["program"]).read_text())
+    return EntryResult(entry, found, scores, played, (folder / found["program"]).read_text())
 
 
 def run(command: str, folder: Path) -> str:
@@ -265,13 +265,13 @@ def shrink(source: Path, target: Path) -> None:
         frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(film)]
         milliseconds = film.info.get("duration", 100)
     side, every = FILM_PIXELS, 1
-    while len(data := encoded(frames[::every], side, milliseconds * every)) > MAX_FILM_BYTES:
+    while len(data := encode_gif(frames[::every], side, milliseconds * every)) > MAX_FILM_BYTES:
         side, every = (side, 2 * every) if every < 4 else (side // 2, 1)
     target.parent.mkdir(exist_ok=True)
     target.write_bytes(data)
 
 
-def encoded(frames: Sequence[Image.Image], side: int, milliseconds: int) -> bytes:
+def encode_gif(frames: Sequence[Image.Image], side: int, milliseconds: int) -> bytes:
     """Return a GIF whose frames have at most `side` pixels and 32 colours."""
     small = []
     for frame in frames:
@@ -291,7 +291,7 @@ def encoded(frames: Sequence[Image.Image], side: int, milliseconds: int) -> byte
     return file.getvalue()
 
 
-def parts(results: Sequence[Shown]) -> dict[str, str]:
+def parts(results: Sequence[EntryResult]) -> dict[str, str]:
     """Return the parts of the page: the table, the sections, and the table of the other entries."""
     solved = [each for each in results if each.found["solved"]]
     table = [
@@ -322,7 +322,7 @@ def parts(results: Sequence[Shown]) -> dict[str, str]:
     }
 
 
-def written(page: str, made: Mapping[str, str]) -> str:
+def replace_parts(page: str, made: Mapping[str, str]) -> str:
     """Return the page with its parts, each between `<!-- NAME -->` and `<!-- end -->`, replaced."""
     for name, text in made.items():
         begin, end = f"<!-- {name} -->\n", "<!-- end -->"
@@ -339,8 +339,8 @@ def main() -> None:
     with TemporaryDirectory(prefix="cwm-gallery-") as temporary:
         folder = (chosen.folder or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        results = [shown(entry, folder) for entry in ENTRIES]
-    PAGE.write_text(written(PAGE.read_text("utf-8"), parts(results)), encoding="utf-8")
+        results = [run_entry(entry, folder) for entry in ENTRIES]
+    PAGE.write_text(replace_parts(PAGE.read_text("utf-8"), parts(results)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def size(*tops: str) -> dict[str, int]:
     return {"lines": sum(len(f.read_text().splitlines()) for f in files), "files": len(files)}
 
 
-def dotted(file: Path) -> str:
+def module_name(file: Path) -> str:
     """Return the module name of a file."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[parts[0] == "plugins" :]).removesuffix(".__init__")
@@ -46,7 +46,7 @@ def dotted(file: Path) -> str:
 def single_importers() -> tuple[int, int]:
     """Return the number of modules that exactly one other imports, and the number of modules."""
     files = sources("cwm_cli", "plugins")
-    known = {dotted(file) for file in files}
+    known = {module_name(file) for file in files}
     importers: dict[str, set[Path]] = defaultdict(set)
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -56,7 +56,7 @@ def single_importers() -> tuple[int, int]:
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     importers[alias.name].add(file)
-    modules = known - {dotted(file) for file in files if file.name == "__init__.py"}
+    modules = known - {module_name(file) for file in files if file.name == "__init__.py"}
     return sum(len(importers[name]) == 1 for name in modules), len(known)
 
 
@@ -71,7 +71,7 @@ def shared_names() -> dict[str, list[str]]:
 
 
 @contextmanager
-def traced() -> Iterator[set[str]]:
+def trace_files() -> Iterator[set[str]]:
     """Collect the files of this project whose functions run, also in new threads."""
     seen: set[str] = set()
     tops = tuple(str(ROOT / top) + "/" for top in ("cwm_cli", "plugins"))
@@ -103,11 +103,11 @@ def trace_paths() -> dict[str, set[str]]:
 
     found: dict[str, set[str]] = {}
     environment("CartPole-v1").make().close()
-    with traced() as found["make an environment"]:
+    with trace_files() as found["make an environment"]:
         environment("CartPole-v1").make().close()
     rows, _ = load_transitions(environment("CartPole-v1"))
     with tempfile.TemporaryDirectory() as folder:
-        with traced() as found["a whole synthesize"]:
+        with trace_files() as found["a whole synthesize"]:
             run = cwm.synthesize("CartPole-v1", run=Path(folder) / "run")
         text = (Path(folder) / "run" / "best.py").read_text()
         found["add a completion to the journal"] = _trace_completion(rows, text, folder)
@@ -115,7 +115,7 @@ def trace_paths() -> dict[str, set[str]]:
     with Sandbox(Limits()) as sandbox:
         model, metric = ProgramModel(text, sandbox), AccuracyMetric.of(rows.train)
         evaluate(model, rows.test, metric)
-        with traced() as found["score rows"]:
+        with trace_files() as found["score rows"]:
             evaluate(model, rows.test, metric)
     found["score rows"] |= {f"cwm_cli/sandbox/{name}.py" for name in CONFINED}
     return found
@@ -147,7 +147,7 @@ def _trace_completion(rows: Any, text: str, folder: str) -> set[str]:
     with SearchRun.start(Path(folder) / "other", header, {"dataset.npz": rows}) as run:
         strategy = find("strategy", config.strategy)()
         search = Search(FixedProblem(), strategy, FixedBackend(), journal=run.learn)
-        with traced() as seen:
+        with trace_files() as seen:
             list(search.run(1))
     return seen
 
@@ -196,7 +196,7 @@ def _trace_action(run: Path) -> set[str]:
 
     def plan(self: Any, moments: Any) -> Any:
         last_call[:] = [self, moments]
-        with traced() as files:
+        with trace_files() as files:
             answer = plain(self, moments)
         seen.clear()  # only the last decision counts: the first one starts the process
         seen.update(files)
@@ -212,7 +212,7 @@ def _trace_action(run: Path) -> set[str]:
     handler.prepare()
     question = encode_question(moments, session._states)
     program = _InThisProcess(session._job.program, SIZE.pack(len(question)) + question)
-    with traced() as program.seen:
+    with trace_files() as program.seen:
         handler.run(program)  # type: ignore[arg-type]  # has all methods that a handler uses
     return seen | program.seen | {"cwm_cli/sandbox/handlers.py"}
 

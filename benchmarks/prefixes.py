@@ -43,13 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def prompts(env: str) -> list[tuple[Message, ...]]:
     """Return prompts of a search, in a usual order."""
-    asked = problem(env, 2000)
-    program = half_right(env, asked)
+    task = problem(env, 2000)
+    program = half_right(env, task)
     return [
-        prompt_of(asked, GENERATE),
-        prompt_of(asked, GENERATE, variant=1),
-        prompt_of(asked, IMPROVE, program),
-        prompt_of(asked, FIX, program),
+        prompt_of(task, GENERATE),
+        prompt_of(task, GENERATE, variant=1),
+        prompt_of(task, IMPROVE, program),
+        prompt_of(task, FIX, program),
     ]
 
 

@@ -56,7 +56,9 @@ class Result:
         """Return a line for a terminal."""
         low, high = self.spread
         goal = f"; goal {self._goal}" if self._goal else ""
-        parts = "; ".join(_named(values) for values in (self.figures, self.counts) if values)
+        parts = "; ".join(
+            _format_values(values) for values in (self.figures, self.counts) if values
+        )
         return f"{self.name:<28} {self.ratio:8.3g}x ({low:.3g} to {high:.3g}{goal})  {parts}"
 
     def row(self, remarks: str) -> str:
@@ -64,7 +66,8 @@ class Result:
         low, high = self.spread
         spread, ratio = f"{low:.3g} to {high:.3g}", f"{self.ratio:.3g}"
         about = f"`{self.name}`: {self.says}", ratio, spread, self._goal, str(self.rounds)
-        return f"| {' | '.join((*about, _named(self.figures), _named(self.counts), remarks))} |"
+        values = _format_values(self.figures), _format_values(self.counts)
+        return f"| {' | '.join((*about, *values, remarks))} |"
 
     @property
     def _goal(self) -> str:
@@ -82,7 +85,7 @@ def _spread(ratios: list[float]) -> tuple[float, float]:
     return cuts[0], cuts[-1]
 
 
-def _named(values: Mapping[str, float]) -> str:
+def _format_values(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 

@@ -22,7 +22,7 @@ SAME_EPISODES = (6, COLLECTOR_VERSION)
 """Versions of the collector that record equal episodes, unless they try all actions (coverage)."""
 
 
-def begun(file: Path, versions: dict[str, str]) -> Dataset | None:
+def load_episodes(file: Path, versions: dict[str, str]) -> Dataset | None:
     """Return the episodes of a file that this collector would record, with these packages."""
     if not file.exists():
         return None
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file = chosen.folder / shipped_name(env)
         began = time.monotonic()
         spec = environment(env)
-        there = None if chosen.anew else begun(file, dict(spec.versions()))
-        recording = Recording(spec, begun=there)
+        existing = None if chosen.anew else load_episodes(file, dict(spec.versions()))
+        recording = Recording(spec, begun=existing)
         kept = recording.done
         recording.play()
         dataset = recording.dataset()

@@ -130,7 +130,7 @@ def run_jobs(chosen: argparse.Namespace) -> None:
 
 def time_reservations(chosen: argparse.Namespace) -> None:
     """Time reservations of one process, and of several processes that use the same file."""
-    file = chosen.folder / "asked.json"
+    file = chosen.folder / "reservations.json"
     open_spending(file, 1.0, lambda: 0.0)
     environment = os.environ | {"CWM_SPENDING": f"file:{file}"}
     for count in (1, chosen.workers):

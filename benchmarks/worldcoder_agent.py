@@ -53,7 +53,9 @@ def first_reward(session: LearningSession) -> int | None:
     return next((n for n, row in enumerate(session.rows, 1) if row.reward > 0), None)
 
 
-def learned(sandbox: Sandbox, names: list[str], seed: int, steps: int, **options: Any) -> Any:
+def learn_sequence(
+    sandbox: Sandbox, names: list[str], seed: int, steps: int, **options: Any
+) -> Any:
     """Learn a sequence of environments; return the session and the duration in seconds."""
     session = LearningSession([task_of(n) for n in names], sandbox, seed=seed, steps=steps)
     chosen = {"plan_nodes": 1500, "patience": 3, **options}
@@ -73,7 +75,7 @@ def optimism(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
         for arm, options in arms.items():
             found = []
             for seed in seeds:
-                session, _ = learned(
+                session, _ = learn_sequence(
                     sandbox, [name], seed, steps, patience=1, episodes=3, **options
                 )
                 found.append(first_reward(session))

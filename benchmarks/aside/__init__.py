@@ -3,7 +3,7 @@
 Induction was tuned on them later.
 """
 
-import gymnasium
+from benchmarks.registering import register
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "life": ("ReefFishery", "Infusion", "Greenhouse"),
@@ -15,14 +15,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "computing": ("RegisterMachine", "PacketRelay"),
     "market": ("GrainTrader",),
 }
-_STEPS = 100
 
-IDS: tuple[str, ...] = tuple(f"{name}-v0" for names in _MODULES.values() for name in names)
-
-for _module, _names in _MODULES.items():
-    for _name in _names:
-        gymnasium.register(
-            id=f"{_name}-v0",
-            entry_point=f"{__name__}.{_module}:{_name}",
-            max_episode_steps=_STEPS,
-        )
+IDS = register(
+    __name__, {name: (module, 100) for module, names in _MODULES.items() for name in names}
+)

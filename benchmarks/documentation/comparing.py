@@ -31,7 +31,7 @@ CUT = "..."
 """A line of a block that represents any number of lines."""
 
 
-def masked(line: str) -> str:
+def mask(line: str) -> str:
     """Return a line without varying text, rules of tables and repeated spaces."""
     for pattern, instead in VARYING:
         line = re.sub(pattern, instead, line)
@@ -44,7 +44,7 @@ def alike(shown: str, printed: str, *, loose: bool = False) -> bool:
     Decimals may differ by 5 % of the larger one, or by 0.02, because of processors and library
     versions. With `loose`, all numbers may differ.
     """
-    one, other = masked(shown), masked(printed)
+    one, other = mask(shown), mask(printed)
     if one == other:
         return True
     if NUMBER.sub("#", one) != NUMBER.sub("#", other):
@@ -64,8 +64,8 @@ def _near(one: str, other: str) -> bool:
 
 def matches(shown: str, printed: str, *, loose: bool = False) -> bool:
     """Return whether the shown lines equal the printed lines; `...` matches any lines."""
-    want = [line for line in shown.splitlines() if masked(line) or line.strip() == CUT]
-    have = [x for x in printed.splitlines() if masked(x) and not PASSING.search(x.rstrip())]
+    want = [line for line in shown.splitlines() if mask(line) or line.strip() == CUT]
+    have = [x for x in printed.splitlines() if mask(x) and not PASSING.search(x.rstrip())]
     return _match(want, have, loose)
 
 

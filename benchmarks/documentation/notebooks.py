@@ -23,7 +23,7 @@ def notebooks() -> list[Path]:
     return sorted(EXAMPLES.glob("*.ipynb"))
 
 
-def executed(file: Path, folder: Path, checks: str = "") -> nbformat.NotebookNode:
+def execute(file: Path, folder: Path, checks: str = "") -> nbformat.NotebookNode:
     """Run a notebook in a folder and return it with its outputs.
 
     Args:
@@ -54,7 +54,7 @@ def main() -> None:
     """Run the notebooks and store their outputs."""
     for file in notebooks():
         with TemporaryDirectory(prefix="cwm-notebook-") as folder:
-            notebook = executed(file, Path(folder))
+            notebook = execute(file, Path(folder))
         notebook.metadata.pop("language_info", None)  # has the version of Python
         for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
             if "text/html" in output.get("data", ()):

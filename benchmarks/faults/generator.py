@@ -135,7 +135,7 @@ def _fault(
         base = _other_constants(system.program, rng)
         if kind.startswith("region"):
             program = base.replace(HERE, "")
-            known = _simulated(program, system, rng, {0: ROWS[0]})
+            known = _simulate(program, system, rng, {0: ROWS[0]})
             condition = _region(system, known, int(kind[-1]), rng)
             drawn = round(float(rng.uniform(*system.numbers)), 1)
             law = str(rng.choice(system.laws)).format(c=drawn)
@@ -153,7 +153,7 @@ def _fault(
         if name in others or program == truth:
             continue
         dimensions = int(kind[-1]) if condition else 0
-        data = _simulated(truth, system, rng, ROWS)
+        data = _simulate(truth, system, rng, ROWS)
         fault = Fault(name, kind, dimensions, system, truth, program, condition, data)
         if _shows(fault):
             return fault
@@ -194,7 +194,7 @@ def _other_cell(program: str, system: System, rng: np.random.Generator) -> tuple
     return lines[row], lines[row][:place] + character + lines[row][place + 1 :]
 
 
-def _simulated(
+def _simulate(
     program: str, system: System, rng: np.random.Generator, counts: dict[int, int]
 ) -> Dataset:
     """Play random episodes of a program until each split has its number of rows."""

@@ -12,7 +12,7 @@ CSV file, prints tables, and draws `docs/kinds-ENVIRONMENT.svg` for each environ
 
 from pathlib import Path
 
-from benchmarks.kinds.measures import ENVIRONMENTS, PLAY_SEED, cases_of, measured, references
+from benchmarks.kinds.measures import ENVIRONMENTS, PLAY_SEED, cases_of, measure_case, references
 from benchmarks.kinds.tables import (
     REFERENCES,
     SEEDS,
@@ -26,12 +26,12 @@ from benchmarks.kinds.tables import (
 from benchmarks.parts import Part, measure_parts
 
 PARTS = (
-    Part(REFERENCES, references(), measured(""), lines_of, seeds=1, first_seed=PLAY_SEED),
+    Part(REFERENCES, references(), measure_case(""), lines_of, seeds=1, first_seed=PLAY_SEED),
     *(
         Part(
             env,
             cases_of(),
-            measured(env),
+            measure_case(env),
             lines_of,
             seeds=SEEDS,
             about="on held-out rows, by rows to learn from",

@@ -75,7 +75,7 @@ LIMIT_SECONDS = 600
 RECALLED_PROGRAMS = Path(__file__).parent.parent / "recalled"
 
 
-class Made(NamedTuple):
+class MadeModel(NamedTuple):
     """A model: its arguments for `cwm.plan`, its lines or parameters, and the seconds it took."""
 
     subject: Mapping[str, Any]
@@ -117,7 +117,7 @@ def references() -> list[str]:
     return [*(f"{env} {ORACLE}" for env in ENVIRONMENTS), *recalled]
 
 
-def measured(env: str) -> Callable[[str, int, Path], Figures]:
+def measure_case(env: str) -> Callable[[str, int, Path], Figures]:
     """Return the function that measures a case of an environment, or a reference ("").
 
     Its figures are the share of held-out rows that are predicted exactly (`exact`) and whose
@@ -147,7 +147,7 @@ def _measure(env: str, kind: str, size: int, seed: int, folder: Path) -> Figures
     if kind == ORACLE:
         return _play(folder, env=env, env_args=dict(ARGS.get(env, {})), real_env=True)
     rows = _rows(env, seed, size)
-    made = _made(env, kind, rows, seed, folder)
+    made = _make_model(env, kind, rows, seed, folder)
     figures: Figures = {"seconds": made.seconds, "size": made.size}
     if kind != "cql":
         figures |= _score(made, rows, seed)
@@ -157,7 +157,7 @@ def _measure(env: str, kind: str, size: int, seed: int, folder: Path) -> Figures
     return figures | _play(folder / "plans", **made.subject, **rows_of_program)
 
 
-def _score(made: Made, rows: Dataset, seed: int) -> Figures:
+def _score(made: MadeModel, rows: Dataset, seed: int) -> Figures:
     """Score the predictions of a model on held-out rows."""
     found = cwm.evaluate(
         made.subject.get("run") or made.subject["program"],
@@ -229,23 +229,23 @@ def _rows(env: str, seed: int, size: int) -> Dataset:
     return shuffled.concatenate(random, curated.test).first_train_rows(size)
 
 
-def _made(env: str, kind: str, rows: Dataset, seed: int, folder: Path) -> Made:
+def _make_model(env: str, kind: str, rows: Dataset, seed: int, folder: Path) -> MadeModel:
     """Make a model from rows, or continue an interrupted run."""
     began = time.monotonic()
     if kind == RECALLED:
         program = RECALLED_PROGRAMS / ENVIRONMENTS[env]
         subject = {"program": program, "env": env, "env_args": dict(ARGS.get(env, {}))}
-        return Made(subject, _lines(program), 0.0)
+        return MadeModel(subject, _lines(program), 0.0)
     if kind == INDUCTION:
         result = cwm.synthesize(env, dataset=rows, backend="induction", seed=seed, run=folder)
         if result.program is None:
             raise CwmError("no program was found")
-        return Made({"run": folder}, _lines(result.program), result.seconds)
+        return MadeModel({"run": folder}, _lines(result.program), result.seconds)
     trained = cwm.train(
         env, dataset=rows, run=folder, seed=seed, options={"training.tests": 0}, **TRAINED[kind]
     )
     seconds = trained.seconds or time.monotonic() - began
-    return Made({"run": folder}, sum(trained.parameters.values()), seconds)
+    return MadeModel({"run": folder}, sum(trained.parameters.values()), seconds)
 
 
 def _lines(program: Path) -> int:

@@ -1,6 +1,6 @@
 """Twenty small environments from many fields, to test induction on unfamiliar dynamics."""
 
-import gymnasium
+from benchmarks.registering import register
 
 _MODULES = {
     "process": ("ArrheniusReactor", "TwoTanks"),
@@ -14,12 +14,6 @@ _MODULES = {
     "hybrid": ("HysteresisHeater", "GearboxCar"),
 }
 
-IDS: tuple[str, ...] = tuple(f"{name}-v0" for names in _MODULES.values() for name in names)
-
-for _module, _names in _MODULES.items():
-    for _name in _names:
-        gymnasium.register(
-            id=f"{_name}-v0",
-            entry_point=f"benchmarks.novel.{_module}:{_name}",
-            max_episode_steps=100,
-        )
+IDS = register(
+    __name__, {name: (module, 100) for module, names in _MODULES.items() for name in names}
+)

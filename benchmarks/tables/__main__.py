@@ -98,11 +98,11 @@ def _measure(case: TableCase, budget: int, folder: Path) -> dict[str, Any]:
     place.mkdir(exist_ok=True)
     table = write(place, case.name, case.noisy, case.seed)
     data, run = place / "rows.npz", place / "run"
-    asked = ["--action", ",".join(system.actions), "--observation", ",".join(system.observations)]
+    options = ["--action", ",".join(system.actions), "--observation", ",".join(system.observations)]
     roles = {"--reward": system.reward, "--episode": system.episode, "--time": system.time}
     roles |= {"--terminated": system.done}
-    asked += [word for role, name in roles.items() if name for word in (role, name)]
-    _run_cwm("data", "import", str(table), *asked, "--out", str(data), "--force")
+    options += [word for role, name in roles.items() if name for word in (role, name)]
+    _run_cwm("data", "import", str(table), *options, "--out", str(data), "--force")
     words = ["--dataset", str(data), "--budget", str(budget), "--json", "--new", "--run", str(run)]
     begun = time.monotonic()
     found = json.loads(_run_cwm("synthesize", *words))

@@ -87,7 +87,7 @@ def test_a_case_over_its_time_limit_is_recorded_as_such(monkeypatch, tmp_path):
 
     monkeypatch.setattr(measures, "_measure", endless)
     monkeypatch.setattr(measures, "LIMIT_SECONDS", 0.1)
-    found = measures.measured("CartPole-v1")("induction 100", 200, tmp_path)
+    found = measures.measure_case("CartPole-v1")("induction 100", 200, tmp_path)
     assert found["limit"] == 0.1 and "return" not in found
 
 
@@ -116,7 +116,7 @@ def test_smaller_sets_are_the_beginning_of_larger_ones():
 
 @pytest.mark.long
 def test_a_recalled_program_is_measured_like_any_other_kind(small, tmp_path):
-    found = measures.measured("")("CartPole-v1 recalled", 200, tmp_path / "recalled")
+    found = measures.measure_case("")("CartPole-v1 recalled", 200, tmp_path / "recalled")
     assert found["exact"] > 0.9
     assert found["return"] == 4
     assert found["size"] > 20
@@ -128,7 +128,7 @@ def test_every_kind_is_made_from_the_same_rows(small, tmp_path, kind):
     if kind != measures.INDUCTION:
         pytest.importorskip("torch").set_num_threads(1)
     for env in ("CartPole-v1", "CliffWalking-v1"):
-        found = measures.measured(env)(f"{kind} 60", 200, tmp_path / env / kind)
+        found = measures.measure_case(env)(f"{kind} 60", 200, tmp_path / env / kind)
         assert found["size"] > 0 and found["seconds"] > 0
         assert "return" in found
         assert 0 <= found.get("exact", 0) <= 1

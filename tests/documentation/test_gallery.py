@@ -4,7 +4,7 @@ import pytest
 
 import cwm_cli as cwm
 from benchmarks.documentation.pages import Page
-from benchmarks.gallery import ENTRIES, FILMS, MAX_FILM_BYTES, PAGE, written
+from benchmarks.gallery import ENTRIES, FILMS, MAX_FILM_BYTES, PAGE, replace_parts
 
 PAGE_OF_PROGRAMS = Page.read(PAGE)
 PROGRAMS = {
@@ -72,5 +72,5 @@ def test_gallery_shows_the_commands_that_made_each_program():
 def test_new_results_replace_only_their_parts_of_the_page():
     page = "a\n<!-- table -->\nold\n<!-- end -->\nb\n<!-- nearly -->\n<!-- end -->\nc\n"
     new = "a\n<!-- table -->\n\nT\n\n<!-- end -->\nb\n<!-- nearly -->\n\nN\n\n<!-- end -->\nc\n"
-    assert written(page, {"table": "T", "nearly": "N"}) == new
-    assert written(new, {"table": "T", "nearly": "N"}) == new
+    assert replace_parts(page, {"table": "T", "nearly": "N"}) == new
+    assert replace_parts(new, {"table": "T", "nearly": "N"}) == new

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 
 from benchmarks.documentation.comparing import matches
-from benchmarks.documentation.notebooks import executed, notebooks
+from benchmarks.documentation.notebooks import execute, notebooks
 
 CHECKS = {
     "first_program": """
@@ -32,7 +32,7 @@ def kinds(cell):
 @pytest.mark.parametrize("file", notebooks(), ids=lambda file: file.stem)
 def test_notebook_runs_and_stores_the_outputs_of_its_cells(file, tmp_path):
     stored = [cell for cell in nbformat.read(file, as_version=4).cells if cell.source]
-    ran = executed(file, tmp_path, CHECKS[file.stem]).cells
+    ran = execute(file, tmp_path, CHECKS[file.stem]).cells
     assert len(ran) == len(stored)
     for old, new in zip(stored, ran, strict=True):
         assert kinds(old) == kinds(new), old.source
@@ -47,6 +47,6 @@ def test_notebook_with_a_failing_cell_or_check_is_refused(tmp_path):
     file = tmp_path / "made.ipynb"
     cells = [nbformat.v4.new_code_cell("half = 5 / 2")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), file)
-    assert executed(file, tmp_path, "assert half == 2.5").cells[0].outputs == []
+    assert execute(file, tmp_path, "assert half == 2.5").cells[0].outputs == []
     with pytest.raises(CellExecutionError, match="AssertionError"):
-        executed(file, tmp_path, "assert half == 2")
+        execute(file, tmp_path, "assert half == 2")
