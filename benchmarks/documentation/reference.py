@@ -352,6 +352,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "plugins/cwm_zero_shot",
         "plugins/cwm_simulated",
         "plugins/cwm_replay",
+        "plugins/cwm_mcp",
     ),
     "Language models": (
         "plugins/cwm_litellm",

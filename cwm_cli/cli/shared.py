@@ -264,6 +264,24 @@ StartOption = Annotated[
         autocompletion=complete_start,
     ),
 ]
+ContractOption = Annotated[
+    str,
+    model_option(
+        "--contract",
+        metavar="FORM",
+        help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
+        "(of the episode), or auto (chosen from the data).",
+        autocompletion=one_of("auto", "plain", "chance", "memory"),
+    ),
+]
+DescriptionOption = Annotated[
+    Path | None,
+    model_option(
+        "--description",
+        metavar="FILE",
+        help="Text file with a description of the environment for prompts, instead of its own.",
+    ),
+]
 PlannerOption = Annotated[
     str,
     model_option(

@@ -7,8 +7,10 @@ from typing import Annotated, Any, cast
 
 from cwm_cli.cli.shared import (
     ENV,
+    ContractOption,
     DataSeedOption,
     DatasetOption,
+    DescriptionOption,
     EnvironmentOptions,
     JsonOption,
     MetricOption,
@@ -24,7 +26,6 @@ from cwm_cli.cli.shared import (
     basic_option,
     emit_json,
     model_option,
-    one_of,
     print_parts,
 )
 from cwm_cli.errors import CwmError
@@ -35,24 +36,6 @@ IdxOption = Annotated[
 ]
 BudgetOption = Annotated[
     int, basic_option("--budget", min=1, help="Maximum number of completions.")
-]
-ContractOption = Annotated[
-    str,
-    model_option(
-        "--contract",
-        metavar="FORM",
-        help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
-        "(of the episode), or auto (chosen from the data).",
-        autocompletion=one_of("auto", "plain", "chance", "memory"),
-    ),
-]
-DescriptionOption = Annotated[
-    Path | None,
-    model_option(
-        "--description",
-        metavar="FILE",
-        help="Text file with a description of the environment for prompts, instead of its own.",
-    ),
 ]
 BodyOption = Annotated[
     str | None,

@@ -38,6 +38,7 @@ EXTRAS = {
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep RL baselines"),
     "ray": Extra("ray", "cwm-cli[ray]", "jobs on a Ray cluster"),
+    "mcp": Extra("mcp", "cwm-cli[mcp]", "coding agents"),
     "minari": Extra("minari", "cwm-cli[minari]", "Minari datasets"),
     "parquet": Extra("pyarrow", "cwm-cli[parquet]", "Parquet files"),
     "storage": Extra("fsspec", "cwm-cli[storage]", "runs on remote storage"),

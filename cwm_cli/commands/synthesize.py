@@ -6,7 +6,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -266,10 +266,7 @@ def synthesize(
         options = {**options, "search.start": str(start)}
     elif start is not None:
         options = [*options, f"search.start={start}"]
-    env, env_args = environment_in(dataset, env, env_args)
-    if env is None:
-        raise CwmError("name an environment with --env ID, or transitions with --dataset FILE")
-    spec, answers = environment(env), choose_backend(backend, named_models(model))
+    answers = choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy or default("strategy"),
@@ -286,8 +283,77 @@ def synthesize(
         accepted=tuple(allow_gap),
         contract=contract,
         cache=cache,
-        description=_read_description(Path(description)) if description else "",
+        description=read_description(Path(description)) if description else "",
     )
+    with prepared_job(
+        choices,
+        env=env,
+        env_args=env_args,
+        data_seed=data_seed,
+        dataset=dataset,
+        tolerance=tolerance,
+        body=body,
+        notes=(answers.note, uncached(choices.backend) if cache else ""),
+        run=run,
+        new=new,
+        observer=observer,
+    ) as job:
+        _search_observed(job, observer)
+        result = job.finish()
+        best = job.search.best
+    if body is not None and best and TOOL not in best.program:
+        observer.note(
+            "the best program does not simulate the body: it may be the body of another "
+            "environment, or observations show too little of its state",
+            "Warning",
+        )
+    if result.failure and result.scores.train and result.scores.train.accuracy:
+        reason = result.failure.message.splitlines()[0]
+        observer.note(
+            f"the best program fails on rows that the search did not use: {reason}", "Warning"
+        )
+    return result
+
+
+@contextmanager
+def prepared_job(
+    choices: Choices,
+    *,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    data_seed: int = 0,
+    dataset: Dataset | Path | str | None = None,
+    tolerance: Sequence[str] | Mapping[str, float] = (),
+    body: Path | str | None = None,
+    notes: Iterable[str] = (),
+    run: Path | str | None = None,
+    new: bool = False,
+    is_over: Callable[[SearchRun, int], bool] | None = None,
+    observer: Observer = SILENT,
+) -> Iterator["SearchJob"]:
+    """Check the choices, load or record transitions, and open the run with its search.
+
+    Args:
+        choices: The choices of the search.
+        env: Id of the environment; optional if a dataset names it.
+        env_args: Arguments of the environment.
+        data_seed: Random seed of recorded transitions.
+        dataset: Transitions or their file; by default they are recorded.
+        tolerance: Absolute tolerances of exactness, as for `synthesize`.
+        body: MuJoCo model that programs simulate, as for `synthesize`.
+        notes: Messages to report before the transitions are loaded.
+        run: Folder of the run, by default chosen as in `open_job`.
+        new: Start a new run even if an unfinished one has equal choices.
+        is_over: Returns whether a run with equal choices is over for a budget (see `open_job`).
+        observer: Receives notes.
+
+    Raises:
+        CwmError: The request is invalid.
+    """
+    env, env_args = environment_in(dataset, env, env_args)
+    if env is None:
+        raise CwmError("name an environment with --env ID, or transitions with --dataset FILE")
+    spec = environment(env)
     settings = check_choices(choices)
     given_body = _load_body(body, spec, env_args)
     if run is not None and dataset is None:
@@ -307,8 +373,7 @@ def synthesize(
             refuse_pictures(space_of(made.observation_space), "a program")
     with _sandbox(choices, settings["sandbox"]) as sandbox:
         warn_of_gaps(sandbox.protection, observer)
-        notes = (spec.note, answers.note, uncached(choices.backend) if cache else "")
-        for words in filter(None, notes):
+        for words in filter(None, (spec.note, *notes)):
             observer.note(words)
         rows, source = given or load()
         if run is not None and given is None:
@@ -321,10 +386,12 @@ def synthesize(
         rows = with_tolerances(rows, tolerance, spec, args)
         order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
-        return _run_order(order, sandbox, observer, folder=folder, new=new)
+        with open_job(order, sandbox=sandbox, folder=folder, new=new, is_over=is_over) as job:
+            job.describe(observer)
+            yield job
 
 
-def _read_description(file: Path) -> str:
+def read_description(file: Path) -> str:
     """Return the text of a description; raise CwmError if it is empty or not a text."""
     text = read_text(file).strip()
     if not text:
@@ -355,35 +422,6 @@ def _load_body(
         return read_body(Path(body))
     with closing(spec.make(**(env_args or {}))) as made:
         return body_of(made, spec.id)
-
-
-def _run_order(
-    order: "Order", sandbox: Sandbox, observer: Observer, *, folder: Path | None, new: bool
-) -> SynthesisResult:
-    with open_job(order, sandbox=sandbox, folder=folder, new=new) as job:
-        done = len(job.search.nodes)
-        observer.note(job.data_words(), "")
-        if done:
-            observer.note(f"{job.run.place} continues with {done} nodes", "Run")
-        if job.problem.contract != "plain" or job.finding.contract != "plain":
-            observer.note(job.contract_words(), "Model type")
-        if noise := job.noise_words():
-            observer.note(noise, "Noise")
-        job.run.report_repair(observer)
-        _search_observed(job, observer)
-        result = job.finish()
-    if order.body and job.search.best and TOOL not in job.search.best.program:
-        observer.note(
-            "the best program does not simulate the body: it may be the body of another "
-            "environment, or observations show too little of its state",
-            "Warning",
-        )
-    if result.failure and result.scores.train and result.scores.train.accuracy:
-        reason = result.failure.message.splitlines()[0]
-        observer.note(
-            f"the best program fails on rows that the search did not use: {reason}", "Warning"
-        )
-    return result
 
 
 def _search_observed(job: "SearchJob", observer: Observer) -> None:
@@ -456,6 +494,17 @@ class SearchJob:
         """A short name of the job."""
         return self.run.config.title
 
+    def describe(self, observer: Observer) -> None:
+        """Report the data, the contract, and the nodes of a run that continues."""
+        observer.note(self.data_words(), "")
+        if done := len(self.search.nodes):
+            observer.note(f"{self.run.place} continues with {done} nodes", "Run")
+        if self.problem.contract != "plain" or self.finding.contract != "plain":
+            observer.note(self.contract_words(), "Model type")
+        if noise := self.noise_words():
+            observer.note(noise, "Noise")
+        self.run.report_repair(observer)
+
     def data_words(self) -> str:
         """Return the environment and the numbers of its transitions."""
         train, test = len(self.dataset.train), len(self.dataset.test)
@@ -498,6 +547,24 @@ class SearchJob:
         self._save_best()
         if stopped:
             raise stopped
+
+    def advance(self) -> list[Node]:
+        """Search until one more completion is learned; return its node and earlier refinements.
+
+        A change of the contract follows immediately, so that the verdicts are those of the
+        contract that the next completion is judged under. The list has no node of a completion if
+        the search is over. Only for a search without parallel completions.
+        """
+        found = list[Node]()
+        for record in self.search.run(self.choices.budget):
+            found.append(self._learned(record))
+            if record.node.asked:
+                break
+        change = self.problem.next_contract
+        if change is not None and self.search.completions < self.choices.budget:
+            self.search.change_contract(change)
+            self._save_best()
+        return [self.search.nodes[node.id] for node in found]
 
     def finish(self, metric: Metric | None = None) -> SynthesisResult:
         """Score the best program on train and held-out rows, and save the result.
@@ -612,7 +679,12 @@ class Order(NamedTuple):
 
 @contextmanager
 def open_job(
-    order: Order, *, sandbox: Sandbox | None = None, folder: Path | None = None, new: bool = False
+    order: Order,
+    *,
+    sandbox: Sandbox | None = None,
+    folder: Path | None = None,
+    new: bool = False,
+    is_over: Callable[[SearchRun, int], bool] | None = None,
 ) -> Iterator[SearchJob]:
     """Open a run with its search: the run in `folder`, an unfinished equal one, or a new one.
 
@@ -621,6 +693,8 @@ def open_job(
         sandbox: Sandbox of the programs, by default a new one.
         folder: Folder of the run, by default chosen.
         new: Do not continue an unfinished run with equal choices.
+        is_over: Returns whether a run with equal choices is over for a budget of completions, by
+            default if it is solved, gave up or has spent the budget.
 
     Raises:
         CwmError: The machine lacks a protection or a tool, or the folder has another run.
@@ -645,9 +719,11 @@ def open_job(
         body=order.body,
         tolerances=dataset.tolerances,
     )
+    if folder is None and not new:
+        folder = _equal_run(config, choices.budget, is_over or _is_over)
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
-        _open_run(order, config, guard.protection, finding, folder=folder, new=new) as run,
+        _open_run(order, config, guard.protection, finding, folder=folder) as run,
     ):
         guard.prepare(TrailsJob.handler)
         problem = WorldModelProblem(
@@ -792,6 +868,21 @@ def _check_folder(
     return None
 
 
+def _is_over(run: SearchRun, budget: int) -> bool:
+    """Return whether a run is solved, gave up or has spent a budget of completions."""
+    nodes = list(run.nodes())
+    ended = any(node.verdict.solved or node.final for node in nodes)
+    return ended or sum(node.asked for node in nodes) >= budget
+
+
+def _equal_run(
+    config: SearchConfig, budget: int, is_over: Callable[[SearchRun, int], bool]
+) -> Path | None:
+    """Return the folder of the newest run with equal choices that is not over, or None."""
+    runs = SearchRun.find_equal(config)
+    return next((run.folder for run in runs if not is_over(run, budget)), None)
+
+
 def _open_run(
     order: Order,
     config: SearchConfig,
@@ -799,16 +890,8 @@ def _open_run(
     finding: Finding,
     *,
     folder: Path | None,
-    new: bool,
 ) -> SearchRun:
-    """Open the run in a folder, the newest unfinished run with equal choices, or a new run."""
-    if folder is None and not new:
-        for run in SearchRun.find_equal(config):
-            nodes = list(run.nodes())
-            is_over = any(node.verdict.solved or node.final for node in nodes)
-            if not is_over and sum(node.asked for node in nodes) < order.choices.budget:
-                folder = run.folder
-                break
+    """Open the run in a folder, or a new run."""
     folder = folder or fresh_folder(config.env, config.method, str(config.seed))
     if (folder / HEADER).exists():
         run = SearchRun.load(folder)

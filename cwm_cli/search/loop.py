@@ -199,9 +199,7 @@ class Search:
             if change is None:
                 self._dispatch(budget)
             elif not self.pending:  # a switch waits until no request is in flight
-                yield from self._commit(
-                    threads.run_in_thread(partial(self._switch_contract, change))
-                )
+                self.change_contract(change)
                 continue
             if not self.pending:
                 return
@@ -279,6 +277,12 @@ class Search:
         self.backend.update(event)
         if self.refiners:
             self._queue_refiners(event)
+
+    def change_contract(self, change: NextContract) -> None:
+        """Judge all nodes under another contract. Call it only while no request is in flight."""
+        event = threads.run_in_thread(partial(self._switch_contract, change))
+        self.journal(event)
+        self.learn(event)
 
     def charge(self, cost: float) -> None:
         """Add a cost in US dollars that no completion of this search caused."""
