@@ -5,14 +5,15 @@ The descriptions of the tools are for agents. Calls run one after the other, in 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 from cwm_cli._version import __version__
@@ -28,13 +29,13 @@ from cwm_mcp.answers import (
     PlannedEpisodes,
     RunDescription,
     SubmissionResult,
+    ToolAnswer,
 )
 from cwm_mcp.session import AgentSession
 from cwm_mcp.shown import EvidenceKind
 from cwm_mcp.submissions import Submission
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 INSTRUCTIONS = (
     "You write a Python program that predicts an environment exactly. Call `describe` first. Look "
@@ -82,20 +83,26 @@ def make_server(session: AgentSession) -> MCPServer[Any]:
     return server
 
 
-def one_at_a_time(method: Callable[P, T]) -> Callable[P, T]:
-    """Let a tool wait for the calls before it, and report mistakes of the client in one line."""
+def one_at_a_time(method: Callable[P, ToolAnswer | dict[str, Any]]) -> Callable[P, CallToolResult]:
+    """Make a tool of a method: it waits for earlier calls, and errors of the client are one line.
+
+    The text of a result is compact JSON, since agents pay for each token.
+    """
 
     @wraps(method)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    def called(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         tools: Any = args[0]
         with tools.lock:
             try:
-                return method(*args, **kwargs)
+                answer = method(*args, **kwargs)
             except CwmError as error:
                 raise ToolError(clean(str(error))) from error
             except OSError as error:
                 reason = error.strerror or type(error).__name__
                 raise ToolError(f"the run cannot be written ({reason}): tell the user") from error
+        found = answer if isinstance(answer, dict) else answer.model_dump(mode="json")
+        text = TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
+        return CallToolResult(content=[text], structured_content=found)
 
     return called
 

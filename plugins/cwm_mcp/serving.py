@@ -132,20 +132,13 @@ def serve(
     address = None if http is None else LoopbackAddress.parse(http)
     if run is not None and env is None and dataset is None:
         env, env_args, dataset = _of_run(placed(run), env_args)
-    choices = Choices(
-        strategy=METHOD,
-        backend=METHOD,
-        model="",
-        options=options,
-        flags={},
-        metric=None,
-        seed=seed,
-        parallel=1,
-        max_cost=None,
+    choices = submission_choices(
         budget=budget,
+        seed=seed,
+        contract=contract,
+        options=options,
         tools=tuple(sorted(set(tools))),
         accepted=tuple(allow_gap),
-        contract=contract,
         description=read_description(Path(description)) if description else "",
     )
     from cwm_mcp.server import make_server
@@ -167,6 +160,35 @@ def serve(
             server.run("stdio")
         else:
             serve_http(server, address, observer)
+
+
+def submission_choices(
+    *,
+    budget: int = 20,
+    seed: int = 0,
+    contract: ContractName | Literal["auto"] = "auto",
+    options: Sequence[str] | Mapping[str, Any] = (),
+    tools: tuple[str, ...] = (),
+    accepted: tuple[str, ...] = (),
+    description: str = "",
+) -> Choices:
+    """Return the choices of a search whose completions are submitted programs."""
+    return Choices(
+        strategy=METHOD,
+        backend=METHOD,
+        model="",
+        options=options,
+        flags={},
+        metric=None,
+        seed=seed,
+        parallel=1,
+        max_cost=None,
+        budget=budget,
+        tools=tools,
+        accepted=accepted,
+        contract=contract,
+        description=description,
+    )
 
 
 def _of_run(

@@ -60,8 +60,8 @@ ONLY_HIDDEN = (
 )
 
 HIDDEN_FAILURE = (
-    "The program runs on all shown rows, but fails on a row that is not shown ({kind}{line}). "
-    "Check values that the shown rows do not contain."
+    "The program runs on all shown rows, but fails on a row that is not shown ({kind}{line}), so "
+    "it scores 0. Check values that the shown rows do not contain."
 )
 
 
@@ -171,11 +171,17 @@ class AgentSession:
             raise CwmError("the search took no submission: call `describe`")
         node, best = nodes[-1], self.job.search.best
         notes, self.job.notes = self.job.notes, []
+        contract = self.job.problem.contract
+        if submission.contract not in ("", contract):
+            notes.append(
+                f"the contract stays {contract}: the search tried {submission.contract} before, "
+                "or the user chose the contract"
+            )
         return SubmissionResult(
             node=NodeSummary.of(node),
             is_best=best is not None and best.id == node.id,
             diagnosis=self._diagnose(node.program, node.verdict),
-            contract=self.job.problem.contract,
+            contract=contract,
             submissions_left=self.submissions_left,
             notes=notes,
         )
@@ -212,9 +218,7 @@ class AgentSession:
 
     def calibrate(self, number: int) -> FittedProgram:
         """Fit the constants of a node to the fitted rows."""
-        node = self._node(number)
-        if node.verdict.is_bug:
-            raise CwmError(f"node {number} fails: fix it before its constants are fitted")
+        node = self._running_node(number)
         refiner = find("refiner", "calibrate")()
         shown = ShownRows.of(self.job.problem)
         task = RefinementTask(shown.problem_of_rows, node, seed=self.job.choices.seed)
@@ -225,7 +229,8 @@ class AgentSession:
 
     def rollouts(self, number: int, episodes: int, steps: int) -> NodeRollouts:
         """Return open-loop rollouts of a node from the starts of shown episodes."""
-        node, problem, shown = self._node(number), self.job.problem, ShownRows.of(self.job.problem)
+        node, problem = self._running_node(number), self.job.problem
+        shown = ShownRows.of(problem)
         model = ProgramModel(node.program, problem.sandbox)
         seconds = problem.sandbox.limits.wall_seconds
         horizons = sorted({1, max(1, steps // 4), steps})
@@ -242,11 +247,10 @@ class AgentSession:
         Raises:
             CwmError: The budget of episodes is spent, or there is no simulator.
         """
-        run, best = self.job.run, self.job.search.best
-        if number is None and best is None:
-            raise CwmError("there is no program to plan with: submit one first")
-        node = best if number is None else self._node(number)
-        assert node is not None
+        run = self.job.run
+        if number is None:
+            number = best.id if (best := self.job.search.best) else 0
+        node = self._running_node(number)
         if not self.spec.has_simulator(run.config.env_args):
             raise CwmError(f"{run.config.env} has no simulator to act in: use `rollouts`")
         self.planned.spend(node.id, episodes)
@@ -321,6 +325,13 @@ class AgentSession:
             raise CwmError(f"there is no node {number}: {known}")
         return nodes[number]
 
+    def _running_node(self, number: int) -> Node:
+        """Return a node whose program runs."""
+        node = self._node(number)
+        if node.verdict.is_bug:
+            raise CwmError(f"the program of node {number} fails: choose a node that runs")
+        return node
+
     def _diagnose(self, program: str, verdict: Verdict) -> str:
         """Return what is wrong with a judged program, from shown rows only."""
         if verdict.failure is None:
@@ -330,13 +341,14 @@ class AgentSession:
         seen = own.judge(program)
         if verdict.confirmed:  # it passed or failed an audit
             seen = own.confirm(program, seen)
-        if text := _describe_failure(shown, seen.failure):
-            return text
-        failure = verdict.failure
-        if failure.is_bug:
-            line = f", line {failure.line}" if failure.line else ""
-            return HIDDEN_FAILURE.format(kind=failure.kind, line=line)
-        return failure.message if verdict.dead_end is not None else ONLY_HIDDEN
+        parts = [_describe_failure(shown, seen.failure)]
+        if verdict.failure.is_bug and not seen.is_bug:
+            line = f", line {verdict.failure.line}" if verdict.failure.line else ""
+            parts.insert(0, HIDDEN_FAILURE.format(kind=verdict.failure.kind, line=line))
+        elif seen.failure is None:
+            # only the report on a dead end contains no value that the program could choose
+            parts = [ONLY_HIDDEN if verdict.dead_end is None else verdict.failure.message]
+        return "\n\n".join(filter(None, parts))
 
 
 def _describe_failure(shown: ShownRows, failure: Failure | None) -> str:
