@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 METHOD = "submissions"
 """Name of the strategy and of the backend."""
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells define it."""
 
 PATH = "/mcp"
 """Path of the server in its URL."""
@@ -157,7 +162,7 @@ def serve(
         server = make_server(AgentSession(job, plan_episodes))
         if address is None:
             observer.note(f"{job.run.place}: waiting for an agent on stdin", "Run")
-            server.run("stdio")
+            serve_stdio(server, observer)
         else:
             serve_http(server, address, observer)
 
@@ -199,6 +204,24 @@ def _of_run(
         return None, env_args, None
     config = SearchRun.load(folder).config
     return config.env, env_args or config.env_args, Dataset.load(folder / DATASET)
+
+
+def serve_stdio(server: MCPServer[Any], observer: Observer) -> None:
+    """Serve over stdin and stdout until the client closes stdin.
+
+    Ctrl-C ends the process, because the SDK reads stdin in a thread that nothing can interrupt.
+    The journal is complete at any time.
+    """
+
+    def leave(*_: object) -> None:
+        observer.note("interrupted: the same command continues the run", "")
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        server.run("stdio")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def serve_http(server: MCPServer[Any], address: LoopbackAddress, observer: Observer) -> None:
