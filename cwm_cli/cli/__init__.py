@@ -31,7 +31,7 @@ from cwm_cli.views.lines import complain, speak
 
 COMMAND_PANELS: Mapping[str, tuple[str, ...]] = {
     "Start": ("synthesize", "collect", "evaluate", "plan", "play"),
-    "Learn and train": ("learn", "train", "theorize", "calibrate"),
+    "Learn and train": ("learn", "train", "theorize", "calibrate", "mcp"),
     "Compare": ("benchmark", "bench-speed", "score", "apps"),
     "Look": ("runs", "data", "options", "plugins", "cache", "doctor"),
 }

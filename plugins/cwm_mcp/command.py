@@ -60,10 +60,10 @@ def mcp(
     programs: ProgramOptions,
     print_skill: SkillOption = False,
 ) -> None:
-    """Let a coding agent write a program, over the Model Context Protocol.
+    """Let a coding agent write a program, with tools over MCP.
 
-    The agent starts this command, reads recorded steps, and submits programs with tools. The run
-    is an ordinary search run.
+    This is a server of the Model Context Protocol. The agent starts it, reads recorded steps and
+    submits programs. The run is an ordinary search run.
 
     Example: cwm mcp --env CartPole-v1 --run pole
     """

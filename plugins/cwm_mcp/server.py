@@ -55,6 +55,7 @@ ProgramText = Annotated[
     Field(min_length=1, max_length=MAX_PROGRAM, description="The whole program, as Python source."),
 ]
 NodeNumber = Annotated[int, Field(ge=0, description="Number of a node.")]
+RowNumber = Annotated[int, Field(ge=0, le=10**9)]
 PageSize = Annotated[int, Field(ge=1, le=100, description="Maximum number of rows.")]
 
 
@@ -131,9 +132,12 @@ class AgentTools:
         component: Annotated[
             int | None, Field(ge=0, description="Component of the observation, for `changes`.")
         ] = None,
-        episode: Annotated[int | None, Field(description="Only rows of this episode.")] = None,
+        episode: Annotated[
+            RowNumber | None, Field(description="Only rows of this episode.")
+        ] = None,
         rows: Annotated[
-            list[int] | None, Field(max_length=100, description="Only rows with these numbers.")
+            list[RowNumber] | None,
+            Field(max_length=100, description="Only rows with these numbers."),
         ] = None,
         offset: Annotated[int, Field(ge=0, description="Number of rows to skip.")] = 0,
         limit: PageSize = 20,

@@ -309,6 +309,10 @@ class AgentSession:
         job = self.job
         if is_finished(job.run):
             raise CwmError("the run is finished: start another run for further submissions")
+        if job.problem.settled:
+            raise CwmError(
+                f"the score did not improve in {job.problem.patience} submissions: call `finish`"
+            )
         if job.search.solved:
             raise CwmError("the best program explains all train rows: call `finish`")
         if job.search.completions >= job.choices.budget:
