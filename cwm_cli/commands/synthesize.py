@@ -551,9 +551,8 @@ class SearchJob:
     def advance(self) -> list[Node]:
         """Search until one more completion is learned; return its node and earlier refinements.
 
-        A change of the contract follows immediately, so that the verdicts are those of the
-        contract that the next completion is judged under. The list has no node of a completion if
-        the search is over. Only for a search without parallel completions.
+        A change of the contract follows immediately, and judges the nodes again. The list has no
+        node of a completion if the search is over. Only for a search without parallel completions.
         """
         found = list[Node]()
         for record in self.search.run(self.choices.budget):

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol, with which a coding agent writes a program: `cwm mcp`.
+"""A server of the Model Context Protocol for coding agents that write programs: `cwm mcp`.
 
 `command` reads the command line, and `serving` opens the run and serves it. `server` defines the
 tools that an agent calls, `session` does their work, and `answers` has the types of their results.

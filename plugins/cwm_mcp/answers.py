@@ -90,12 +90,12 @@ class ComponentRange(ToolAnswer):
     low: float | None = Field(description="Lowest value; None for a text.")
     high: float | None
     values: int = Field(description="Number of distinct values.")
-    changed: int = Field(description="Number of rows in which it changes.")
+    changed: int = Field(description="Number of rows that change it.")
     largest_change: float | None
 
 
 class EvidencePage(ToolAnswer):
-    """Rows that match a request, at most one page of them."""
+    """One page of the rows that match a request."""
 
     total: int = Field(description="Number of rows that match.")
     rows: list[RecordedRow] = []

@@ -1,4 +1,4 @@
-"""`cwm mcp`: let a coding agent write a program."""
+"""`cwm mcp`: serve a run to a coding agent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mcp(
     programs: ProgramOptions,
     print_skill: SkillOption = False,
 ) -> None:
-    """Let a coding agent write a program, with tools over MCP.
+    """Serve tools to a coding agent that writes a program (MCP).
 
     This is a server of the Model Context Protocol. The agent starts it, reads recorded steps and
     submits programs. The run is an ordinary search run.

@@ -119,7 +119,7 @@ class AgentTools:
         """Describe the task and the state of the run. Call this first.
 
         Returns the environment, the interface that a program must have, facts about the recorded
-        steps, the scoring, the submissions that are left, and the nodes (submitted programs).
+        steps, the scoring, the remaining submissions, and the nodes (submitted programs).
         """
         return self.session.describe()
 
@@ -188,7 +188,7 @@ class AgentTools:
 
     @one_at_a_time
     def compare(self, first: NodeNumber, second: NodeNumber, limit: PageSize = 5) -> NodeComparison:
-        """Compare two nodes: the shown rows that exactly one of them predicts."""
+        """Compare two nodes: the shown rows that only one node predicts."""
         return self.session.compare(first, second, limit)
 
     @one_at_a_time

@@ -337,7 +337,7 @@ class AgentSession:
         return node
 
     def _diagnose(self, program: str, verdict: Verdict) -> str:
-        """Return what is wrong with a judged program, from shown rows only."""
+        """Return the diagnosis of a judged program, from shown rows only."""
         if verdict.failure is None:
             return ""
         shown = ShownRows.of(self.job.problem)

@@ -172,7 +172,7 @@ class ShownRows:
         return rare
 
     def _by_change(self, component: int | None) -> np.ndarray:
-        """Return rows in which a component changes, the largest change first, or any component."""
+        """Return rows that change a component, the largest change first, or any component."""
         moved = np.abs(self.steps.after - self.steps.before)
         if component is None:
             return np.flatnonzero((moved > 0).any(axis=1))
