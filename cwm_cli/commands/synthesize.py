@@ -559,8 +559,8 @@ class SearchJob:
             found.append(self._learned(record))
             if record.node.asked:
                 break
-        change = self.problem.next_contract
-        if change is not None and self.search.completions < self.choices.budget:
+        is_over = self.search.solved or self.search.completions >= self.choices.budget
+        if not is_over and (change := self.problem.next_contract) is not None:
             self.search.change_contract(change)
             self._save_best()
         return [self.search.nodes[node.id] for node in found]

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.search.contracts import ROOT, Node
+from cwm_cli.search.simplification import measure
 
 
 class ToolAnswer(BaseModel):
@@ -26,11 +27,13 @@ class NodeSummary(ToolAnswer):
     parts: dict[str, float] = Field(description="Share of right values of each part.")
     failure: str = Field(description='Kind of failure, "mismatch" for wrong predictions, or "".')
     solved: bool = Field(description="Whether all train rows are explained.")
+    lines: int = Field(description="Lines of code.")
+    bits: int = Field(description="Description length; less is simpler.")
 
     @classmethod
     def of(cls, node: Node) -> Self:
         """Summarise a node of the search."""
-        verdict = node.verdict
+        verdict, size = node.verdict, measure(node.program)
         return cls(
             node=node.id,
             parent=None if node.parent == ROOT else node.parent,
@@ -38,6 +41,8 @@ class NodeSummary(ToolAnswer):
             parts=verdict.parts,
             failure=verdict.failure.kind if verdict.failure else "",
             solved=verdict.solved,
+            lines=size.lines,
+            bits=size.bits,
         )
 
 

@@ -180,8 +180,8 @@ class AgentTools:
     ) -> SubmissionResult:
         """Hand in a program: it becomes a node of the run. This costs one submission.
 
-        Returns its score on all train rows, also hidden ones, and a diagnosis. A program that
-        explains all train rows ends the search, so simplify it with `check` before.
+        Returns its score on all train rows, also hidden ones, and a diagnosis. After a program
+        that explains all train rows (`solved`), a shorter one that is as good becomes the best.
         """
         submission = Submission(program, ROOT if parent is None else parent, contract or "")
         return self.session.submit(submission)

@@ -88,6 +88,7 @@ class AgentSession:
         assert isinstance(strategy, SubmittedMoves)
         assert isinstance(backend, SubmittedPrograms)
         strategy.inbox = backend.inbox = self.inbox
+        job.search.simplify = job.choices.budget  # a client may shorten a solved program
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
@@ -97,7 +98,7 @@ class AgentSession:
     @property
     def submissions_left(self) -> int:
         """The number of submissions that the run still takes."""
-        if is_finished(self.job.run) or self.job.search.solved:
+        if is_finished(self.job.run) or self.job.problem.settled:
             return 0
         return max(0, self.job.choices.budget - self.job.search.completions)
 
@@ -154,6 +155,8 @@ class AgentSession:
 
     def submit(self, submission: Submission) -> SubmissionResult:
         """Judge a program as the next completion of the search.
+
+        If the best program is solved, the submission counts as its simplification.
 
         Raises:
             CwmError: The run takes no more submissions, or has no such parent.
@@ -313,8 +316,6 @@ class AgentSession:
             raise CwmError(
                 f"the score did not improve in {job.problem.patience} submissions: call `finish`"
             )
-        if job.search.solved:
-            raise CwmError("the best program explains all train rows: call `finish`")
         if job.search.completions >= job.choices.budget:
             raise CwmError(
                 f"all {job.choices.budget} submissions are spent: call `finish` (the user can "

@@ -53,6 +53,12 @@ async def corrected(tools: Agent) -> str:
     return LEARNED.format(strides=strides, goal=goal, goal_reward=goal_reward, usual=usual)
 
 
+def shortened(program: str) -> str:
+    """Return the learned program without a variable."""
+    rule = "STRIDES[int(self.floor) % 2]"
+    return program.replace(f"        stride = {rule}\n", "").replace("* stride", f"* {rule}")
+
+
 async def begin(lift, arguments) -> str:
     """Submit a first guess, learn from its mistakes, and lose the server."""
     async with agent(lift, *arguments) as tools:
@@ -81,7 +87,12 @@ async def end(lift, arguments, program: str) -> dict:
         result = await tools("submit", program=program, parent=0)
         assert result["node"]["parent"] == 0
         assert result["node"]["solved"]
-        assert "call `finish`" in await tools.refused("submit", program=program)
+        again = await tools("submit", program=f"{program}\n\nUNUSED = 1\n")
+        assert (again["is_best"], again["submissions_left"]) == (False, 17)
+        shorter = await tools("submit", program=shortened(program))
+        assert shorter["is_best"]
+        assert shorter["node"]["solved"]
+        assert shorter["node"]["bits"] < result["node"]["bits"]
         compared = await tools("compare", first=0, second=1)
         assert compared["only_first_right"] == 0
         assert compared["only_second_right"] == len(await all_rows(tools, "mistakes", node=0))
@@ -106,7 +117,9 @@ def test_agent_solves_an_environment_with_tools_alone_also_after_kill_nine(lift)
     assert result["test"]["accuracy"] == result["train"]["accuracy"] == 1.0
     assert result["cost"] is None
     saved = json.loads((lift.folder / "run" / "result.json").read_text())
-    assert saved["completions"] == 2
+    assert saved["completions"] == 4
+    assert saved["size"]["bits"] < saved["original_size"]["bits"]
+    assert "stride =" not in (lift.folder / "run" / "best.py").read_text()
 
     shown = lift.inside("runs", "show", "run")
     assert "lift:Lift" in shown.stdout
