@@ -66,7 +66,7 @@ class RunDescription(ToolAnswer):
     finished: bool = Field(description="Whether the run takes no more submissions.")
 
 
-class Outcome(ToolAnswer):
+class StepOutcome(ToolAnswer):
     """The result of a step: recorded, or predicted by a program."""
 
     next_observation: Any
@@ -81,8 +81,8 @@ class RecordedRow(ToolAnswer):
     episode: int
     observation: Any
     action: Any
-    recorded: Outcome
-    predicted: Outcome | None = Field(
+    recorded: StepOutcome
+    predicted: StepOutcome | None = Field(
         default=None, description="The prediction of the named node, if it is wrong."
     )
 
@@ -157,8 +157,8 @@ class RolloutStep(ToolAnswer):
     """The first wrong step of a rollout."""
 
     step: int
-    recorded: Outcome
-    predicted: Outcome
+    recorded: StepOutcome
+    predicted: StepOutcome
 
 
 class NodeRollout(ToolAnswer):

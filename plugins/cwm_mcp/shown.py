@@ -22,7 +22,7 @@ from cwm_cli.problems.feedback.steps import RecordedSteps, by_frequency
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Node
 from cwm_cli.worlds import ProgramModel
-from cwm_mcp.answers import ComponentRange, EvidencePage, Outcome, RecordedRow, json_value
+from cwm_mcp.answers import ComponentRange, EvidencePage, StepOutcome, RecordedRow, json_value
 
 EvidenceKind = Literal["steps", "ends", "rewards", "changes", "mistakes", "ranges"]
 """Kinds of rows that a client may request, and the ranges of components."""
@@ -215,10 +215,10 @@ class ShownRows:
         )
 
 
-def outcome(rows: Dataset, columns: Columns, place: int) -> Outcome:
+def outcome(rows: Dataset, columns: Columns, place: int) -> StepOutcome:
     """Return the recorded or predicted result of a step."""
     space = rows.observation_space
-    return Outcome(
+    return StepOutcome(
         next_observation=json_value(space.unpack("next_observations", columns, place)),
         reward=json_value(columns["rewards"][place]),
         terminated=bool(columns["terminations"][place]),
@@ -232,7 +232,7 @@ def _cut(row: RecordedRow) -> RecordedRow:
     def cut(value: Any) -> str:
         return f"{str(value)[:most]}..."
 
-    def cut_outcome(outcome: Outcome | None) -> Outcome | None:
+    def cut_outcome(outcome: StepOutcome | None) -> StepOutcome | None:
         if outcome is None:
             return None
         return outcome.model_copy(update={"next_observation": cut(outcome.next_observation)})

@@ -93,9 +93,10 @@ def test_no_tool_shows_a_row_that_prompts_may_not_show(lift):
                 await tools("submit", program=FIRST_GUESS, parent=number)
                 page = await tools("evidence", kind="mistakes", node=number, limit=100)
                 assert page["total"] > 0
-                await tools("rollouts", node=number)
-                await tools("compare", first=number, second=0)
-            assert "fails on a row that is not shown (step_error, line 8)" in tools.heard[0]
+                await tools.attempt("rollouts", node=number)
+                await tools("rollouts", node=number + 2)
+                await tools("compare", first=number, second=number + 2)
+            assert "fails on a row that is not shown (step_error, line 7)" in tools.heard[0]
             for kind in ("steps", "ends", "rewards", "changes", "ranges"):
                 offset = 0
                 while (page := await tools("evidence", kind=kind, offset=offset, limit=100))[

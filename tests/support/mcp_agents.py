@@ -82,6 +82,10 @@ class Agent:
         assert result.is_error, text
         return text
 
+    async def attempt(self, tool: str, **arguments: Any) -> None:
+        """Call a tool that may fail."""
+        self._text(await self.client.call_tool(tool, arguments))
+
     def _text(self, result: Any) -> str:
         text = "\n".join(part.text for part in result.content)
         self.heard += [text, repr(result.structured_content)]
