@@ -22,7 +22,7 @@ from cwm_cli.problems.feedback.steps import RecordedSteps, by_frequency
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Node
 from cwm_cli.worlds import ProgramModel
-from cwm_mcp.answers import ComponentRange, EvidencePage, StepOutcome, RecordedRow, json_value
+from cwm_mcp.answers import ComponentRange, EvidencePage, RecordedRow, StepOutcome, json_value
 
 EvidenceKind = Literal["steps", "ends", "rewards", "changes", "mistakes", "ranges"]
 """Kinds of rows that a client may request, and the ranges of components."""
