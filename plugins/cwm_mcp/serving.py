@@ -161,8 +161,7 @@ def serve(
     ) as job:
         server = make_server(AgentSession(job, plan_episodes))
         if address is None:
-            observer.note(f"{job.run.place}: waiting for an agent on stdin", "Run")
-            serve_stdio(server, observer)
+            serve_stdio(server, job.run.place, observer)
         else:
             serve_http(server, address, observer)
 
@@ -206,7 +205,7 @@ def _of_run(
     return config.env, env_args or config.env_args, Dataset.load(folder / DATASET)
 
 
-def serve_stdio(server: MCPServer[Any], observer: Observer) -> None:
+def serve_stdio(server: MCPServer[Any], place: str, observer: Observer) -> None:
     """Serve over stdin and stdout until the client closes stdin.
 
     Ctrl-C ends the process, because the SDK reads stdin in a thread that nothing can interrupt.
@@ -219,6 +218,7 @@ def serve_stdio(server: MCPServer[Any], observer: Observer) -> None:
 
     before = signal.signal(signal.SIGINT, leave)
     try:
+        observer.note(f"{place}: waiting for an agent on stdin", "Run")
         server.run("stdio")
     finally:
         signal.signal(signal.SIGINT, before)

@@ -343,9 +343,8 @@ class AgentSession:
             return ""
         shown = ShownRows.of(self.job.problem)
         own = shown.problem_of_rows
-        seen = own.judge(program)
-        if verdict.confirmed:  # it passed or failed an audit
-            seen = own.confirm(program, seen)
+        # a confirmed verdict includes an audit
+        seen = own.confirm(program, verdict) if verdict.confirmed else own.judge(program)
         parts = [_describe_failure(shown, seen.failure)]
         if verdict.failure.is_bug and not seen.is_bug:
             line = f", line {verdict.failure.line}" if verdict.failure.line else ""

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager
 
@@ -129,3 +130,24 @@ def test_backend_of_submissions_refuses_other_commands(cwm):
     )
     assert refused.returncode == 1
     assert "only returns programs of clients of `cwm mcp`" in refused.stderr
+
+
+@pytest.mark.slow
+def test_interrupt_ends_a_server_that_waits_for_stdin(lift):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cwm_cli", "mcp", *LIFT_DATA],
+        cwd=lift.folder,
+        env=lift.variables(),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while "waiting for an agent" not in (line := process.stderr.readline()):
+            assert line, "the server ended"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == "interrupted: the same command continues the run\n"
+    finally:
+        process.kill()
+        process.communicate()
