@@ -149,7 +149,7 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     columns, count = rows.select("observations", "actions"), len(rows)
     has_cells = is_enumerable(rows.observation_space, rows.action_space)
     more = None
-    if cells:
+    if cells and not _has_texts(rows):
         more = _all_cells(rows.observation_space, rows.action_space) if has_cells else _probes(rows)
     if more is not None:
         columns = {name: np.concatenate([columns[name], more[name]]) for name in columns}
@@ -172,14 +172,20 @@ def _is_plain(model: ProgramModel) -> bool:
     return not (model.abilities.tells or model.abilities.remembers)
 
 
+def _has_texts(rows: Dataset) -> bool:
+    """Return whether a part of the observation or the action is a text."""
+    spaces = rows.observation_space, rows.action_space
+    return any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves(""))
+
+
 def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     """Return the supported cells, or the range of the rows if there are too many cells.
 
     None if the support is unknown, as for texts.
     """
-    spaces = rows.observation_space, rows.action_space
-    if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
+    if _has_texts(rows):
         return None
+    spaces = rows.observation_space, rows.action_space
     values, size = _values(rows), spaces[0].size
     if not is_enumerable(*spaces):
         below, above = _extrapolation(found, _real_extent(spaces, values))

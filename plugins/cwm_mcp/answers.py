@@ -72,6 +72,9 @@ class StepOutcome(ToolAnswer):
     next_observation: Any
     reward: float | str
     terminated: bool
+    valid_actions: list[int] | None = Field(
+        default=None, description="Actions that are valid afterwards, if programs return them."
+    )
 
 
 class RecordedRow(ToolAnswer):

@@ -227,7 +227,10 @@ class AgentSession:
         task = RefinementTask(shown.problem_of_rows, node, seed=self.job.choices.seed)
         found = refiner.refine(task)
         if found is None:
-            return FittedProgram(program="", findings="The program has no constants to fit.")
+            return FittedProgram(
+                program="",
+                findings="Nothing to fit: the program is exact, has no constants, or uses chance.",
+            )
         return FittedProgram(program=found.candidate, findings=found.findings)
 
     def rollouts(self, number: int, episodes: int, steps: int) -> NodeRollouts:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cwm_cli.data.dataset import ALL_FITTED, Dataset
+from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.errors import CwmError
@@ -218,10 +218,12 @@ class ShownRows:
 def outcome(rows: Dataset, columns: Columns, place: int) -> StepOutcome:
     """Return the recorded or predicted result of a step."""
     space = rows.observation_space
+    valid = columns.get(VALID)
     return StepOutcome(
         next_observation=json_value(space.unpack("next_observations", columns, place)),
         reward=json_value(columns["rewards"][place]),
         terminated=bool(columns["terminations"][place]),
+        valid_actions=None if valid is None else list(rows.action_space.masked(valid[place])),
     )
 
 

@@ -283,6 +283,26 @@ def test_without_a_dataset_no_step_is_doubted_and_the_result_says_so(tmp_path):
     assert result.unsupported is None and "--dataset" in result.doubt
 
 
+def test_support_of_observations_with_texts_is_unknown(sandbox):
+    space = space_of(gym.spaces.Dict({"goal": gym.spaces.Text(9), "place": gym.spaces.Discrete(9)}))
+    steps = [
+        Transition(
+            {"goal": "go", "place": n}, n % 2, {"goal": "go", "place": n + 1}, float(n), False
+        )
+        for n in range(8)
+    ]
+    rows = Dataset.of(steps, observation_space=space, action_space=space_of(gym.spaces.Discrete(2)))
+    program = """
+class Environment:
+    def set_state(self, observation):
+        self.goal, self.place = observation["goal"], observation["place"]
+
+    def step(self, action):
+        return {"goal": self.goal, "place": self.place + 1}, float(self.place), False
+"""
+    assert doubting(ProgramModel(program, sandbox), rows, "careful") is None
+
+
 def test_unbounded_observations_are_supported_within_the_recorded_range(sandbox):
     still = (
         "class Environment:\n"
