@@ -172,7 +172,7 @@ def test_budgets_hold_against_parallel_calls_and_restarts(lift):
             assert result["test"] is not None
 
     async def after() -> None:
-        async with agent(lift, *arguments, "--budget", "9") as tools:
+        async with agent(lift, "--run", "run", "--budget", "9") as tools:
             assert "is finished" in await tools.refused("submit", program=FIRST_GUESS)
             assert (await tools("finish"))["completions"] == 3
 
