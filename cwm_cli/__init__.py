@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cwm_learn.learn import learn
     from cwm_neural.training.train import train
     from cwm_play.play import play
+    from cwm_serve.serve import serve
     from cwm_theorize.scoring import score
     from cwm_theorize.theorize import theorize
 
@@ -63,6 +64,7 @@ __all__ = [
     "play",
     "report",
     "score",
+    "serve",
     "synthesize",
     "theorize",
     "train",

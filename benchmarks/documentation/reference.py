@@ -357,6 +357,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Language models": (
         "plugins/cwm_litellm",
         "plugins/cwm_transformers",
+        "plugins/cwm_agent",
         "plugins/cwm_theorize/tiny",
     ),
     "Planning and play": (
@@ -366,6 +367,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "cwm_cli/commands/plays",
         "cwm_cli/commands/episodes",
         "plugins/cwm_play",
+        "plugins/cwm_serve",
         "cwm_cli/views",
     ),
     "Learning while acting": ("plugins/cwm_learn",),

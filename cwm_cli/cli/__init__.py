@@ -30,7 +30,7 @@ from cwm_cli.text import describe_requirement
 from cwm_cli.views.lines import complain, speak
 
 COMMAND_PANELS: Mapping[str, tuple[str, ...]] = {
-    "Start": ("synthesize", "collect", "evaluate", "plan", "play"),
+    "Start": ("synthesize", "collect", "evaluate", "plan", "play", "serve"),
     "Learn and train": ("learn", "train", "theorize", "calibrate", "mcp"),
     "Compare": ("benchmark", "bench-speed", "score", "apps"),
     "Look": ("runs", "data", "options", "plugins", "cache", "doctor"),

@@ -36,6 +36,7 @@ EXTRAS = {
     "neural": Extra("torch", "cwm-cli[neural]", "neural world models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
+    "serve": Extra("uvicorn", "cwm-cli[serve]", "world models over HTTP"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep RL baselines"),
     "ray": Extra("ray", "cwm-cli[ray]", "jobs on a Ray cluster"),
     "mcp": Extra("mcp", "cwm-cli[mcp]", "coding agents"),

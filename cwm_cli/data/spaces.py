@@ -295,6 +295,15 @@ class Leaf(NamedTuple):
     space: Space
 
 
+def json_value(value: Any) -> Any:
+    """Return a value of a space as JSON data: arrays and tuples become lists."""
+    if isinstance(value, dict):
+        return {name: json_value(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [json_value(part) for part in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
 def refuse_pictures(space: Space, who: str) -> None:
     """Raise `CwmError` if observations contain pixels, which `who` cannot predict."""
     for leaf in space.leaves("observations"):

@@ -24,6 +24,7 @@ import numpy as np
 from cwm_cli._version import __version__
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
+from cwm_cli.data.spaces import json_value
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.export.publishing import MARK, Export, template
@@ -110,7 +111,7 @@ def gather_world(
         "action_space": dataset.action_space.to_json(),
         "rendering": rendering or _text_rendering(dataset),
         "starts": [
-            {"observation": _to_json(start.observation), **valid}
+            {"observation": json_value(start.observation), **valid}
             for start, valid in zip(starts, known, strict=True)
         ],
     }
@@ -202,15 +203,6 @@ def _start_actions(
     if key(observation) != key(start.observation):
         return []
     return [int(action) for action in spec.valid_actions(env.unwrapped) or ()]
-
-
-def _to_json(value: Any) -> Any:
-    """Return an observation as JSON data."""
-    if isinstance(value, dict):
-        return {name: _to_json(part) for name, part in value.items()}
-    if isinstance(value, tuple):
-        return [_to_json(part) for part in value]
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")

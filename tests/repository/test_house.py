@@ -30,6 +30,9 @@ MEANT = {
     "cwm_cli/envs/tasks.py": set(SUITES["cwmb"]),  # environments of the paper, from any plugin
     "plugins/cwm_benchmark/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
+    "cwm_cli/cli/completion.py": {"agent"},  # a kind of part, of `cwm train`
+    "cwm_cli/commands/imagine.py": {"agent"},  # a policy: the agent of a run
+    "cwm_cli/data/objects.py": {"agent"},  # an object on a board
     "cwm_cli/commands/installation.py": {
         "litellm",
         "transformers",
