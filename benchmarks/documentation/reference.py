@@ -318,6 +318,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "plugins/cwm_minigrid",
         "plugins/cwm_sokoban",
         "plugins/cwm_household",
+        "plugins/cwm_pettingzoo",
         "plugins/cwm_theorize/playground",
         "plugins/cwm_neural/pictures",
     ),

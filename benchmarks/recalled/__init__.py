@@ -1,1 +1,1 @@
-"""Programs for MuJoCo environments as one writes them from memory, the mechanism as XML in each."""
+"""Programs as one writes them from memory; those for MuJoCo have the mechanism as XML."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 import typer
 
@@ -37,6 +37,14 @@ class PlanOptions(TypedDict):
     """The environment, the data of the model, and the comparisons and film of episodes."""
 
     env: RunEnvOption
+    opponent: Annotated[
+        Literal["random", "self", "oracle"] | None,
+        basic_option(
+            "--opponent",
+            help="Opponent in a game of two players: random (the default there), self (the same "
+            "planner in the same model), or oracle (it plans in the game itself).",
+        ),
+    ]
     oracle: Annotated[
         bool,
         basic_option("--oracle", help="Also plan in the environment itself, to report R."),

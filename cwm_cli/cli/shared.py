@@ -270,8 +270,8 @@ ContractOption = Annotated[
         "--contract",
         metavar="FORM",
         help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
-        "(of the episode), or auto (chosen from the data).",
-        autocompletion=one_of("auto", "plain", "chance", "memory"),
+        "(of the episode), game (of two players), or auto (chosen from the data).",
+        autocompletion=one_of("auto", "plain", "chance", "memory", "game"),
     ),
 ]
 DescriptionOption = Annotated[

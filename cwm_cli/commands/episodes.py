@@ -24,6 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.commands.matches import MOVES, MatchMoves
 from cwm_cli.commands.plugin_failures import plugin_failure
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
@@ -75,6 +76,8 @@ class Episode(BaseModel):
         unsupported: Decisions that depend on a step that no row supports.
         failure: The first failure of planning.
         mismatches: Wrong predictions, None if nothing was compared.
+        illegal: Illegal moves in a match, 0 or 1; it loses the game.
+        opponent_illegal: Illegal moves of the opponent, 0 or 1.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -91,6 +94,8 @@ class Episode(BaseModel):
     unsupported: int = 0
     failure: Failure | None = None
     mismatches: Mismatches | None = None
+    illegal: int = 0
+    opponent_illegal: int = 0
 
     @property
     def cost(self) -> PlanningCost:
@@ -232,7 +237,7 @@ class _RunningEpisode:
         reset, random = seeds_of(task.seed, number)
         self.number = number
         self.over = False
-        self.env = task.make()
+        self.env = task.make_episode(number)
         self._task = task
         self._constant = constant
         self._comparing = comparing
@@ -243,6 +248,7 @@ class _RunningEpisode:
         self.cost = PlanningCost()
         self.verified = True
         self._failure: Failure | None = None
+        self._illegal = self._opponent_illegal = 0
         self._returned = 0.0
         self._actions: list[Any] = []
         self._rewards: list[float] = []
@@ -265,6 +271,8 @@ class _RunningEpisode:
             verified=self.verified,
             failure=self._failure,
             mismatches=found,
+            illegal=self._illegal,
+            opponent_illegal=self._opponent_illegal,
         )
         return FinishedEpisode(episode, self._actions, rows if wrong else None)
 
@@ -273,7 +281,8 @@ class _RunningEpisode:
         happened = (self._observations, self._actions, self._rewards)
         state = session.state(self.env, EpisodeHistory(*map(tuple, happened)))
         horizon = self._task.limit - len(self._actions)
-        allowed = self._task.allowed(self.env)
+        # A planner in a game asks its model for the legal actions.
+        allowed = None if self._task.turn else self._task.allowed(self.env)
         return Moment(self.number, self.cost.decisions, state, horizon, allowed)
 
     def follow(self, plan: Plan, seconds: float, steps: int) -> None:
@@ -292,11 +301,16 @@ class _RunningEpisode:
         while self._planned and not self.over:
             action = self._planned.popleft()
             self._actions.append(action)
-            seen, reward, terminated, truncated, _ = self.env.step(deepcopy(action))
+            seen, reward, terminated, truncated, info = self.env.step(deepcopy(action))
             self._observations.append(deepcopy(seen))
             self._rewards.append(reward_number(reward))
             self._returned += self._rewards[-1]
-            if self._comparing:
+            if isinstance(moves := info.get(MOVES), MatchMoves):
+                self.steps += moves.rows
+                self._illegal += moves.illegal
+                self._opponent_illegal += moves.opponent_illegal
+                self.verified &= moves.verified
+            elif self._comparing:
                 before, after = self._observations[-2:]
                 row = Transition(before, action, after, self._rewards[-1], bool(terminated))
                 valid = self._task.listed(self.env)
@@ -310,10 +324,13 @@ def _finish(
     """Return the results of episodes, compared in one call with the predictions."""
     if comparing is None:
         return [episode.result(None, None) for episode in finished]
-    rows = [comparing.rows(episode.steps) for episode in finished]
-    found = comparing.compare_all(rows)
-    compared = zip(finished, rows, found, strict=True)
-    return [episode.result(own, wrong) for episode, own, wrong in compared]
+    # A match has no rows if its first move is illegal.
+    rows = [comparing.rows(episode.steps) if episode.steps else None for episode in finished]
+    found = iter(comparing.compare_all([own for own in rows if own is not None]))
+    return [
+        episode.result(own, None if own is None else next(found))
+        for episode, own in zip(finished, rows, strict=True)
+    ]
 
 
 def _check_predictions(
@@ -331,7 +348,8 @@ def _confirm(finished: Sequence[_RunningEpisode], session: PlanningSession) -> P
     """Confirm decisions of finished episodes outside the sandbox; return the added cost."""
     found = session.confirm({episode.number: episode.cost.seconds for episode in finished})
     for episode in finished:
-        decisions, episode.verified = found[episode.number]
+        decisions, verified = found[episode.number]
+        episode.verified &= verified
         episode.cost = episode.cost.plus(PlanningCost(confirmed=decisions))
     return PlanningCost(confirmed=sum(episode.decisions for episode in found.values()))
 

@@ -111,7 +111,14 @@ def imagine(
     limits, planners = Limits.chosen({**subject.limits, **DECISION}), list[Planning]()
     choice = None
     if policy == "planner":
-        choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
+        choice = choose_planners(
+            planner,
+            subject.options,
+            spaces,
+            subject.limits,
+            suited,
+            two_players=spec.game is not None,
+        )
         limits, planners = choice.limits, choice.planners
     with ExitStack() as stack:
         model: WorldModel | None = subject.model

@@ -37,6 +37,7 @@ EXTRAS = {
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "serve": Extra("uvicorn", "cwm-cli[serve]", "world models over HTTP"),
+    "games": Extra("pettingzoo", "cwm-cli[games]", "games of two players"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep RL baselines"),
     "ray": Extra("ray", "cwm-cli[ray]", "jobs on a Ray cluster"),
     "mcp": Extra("mcp", "cwm-cli[mcp]", "coding agents"),

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cwm_cli._version import __version__
 from cwm_cli.commands.episodes import (
@@ -26,6 +26,7 @@ from cwm_cli.commands.episodes import (
     play,
 )
 from cwm_cli.commands.idle import can_idle, idle_action
+from cwm_cli.commands.matches import MatchTask, OpponentName
 from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.plays import EpisodeKey, LearnFrom, PlanResult, PlayConfig, PlayRun
 from cwm_cli.commands.sides import (
@@ -90,6 +91,7 @@ def plan(
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
     reward_expression: str | None = None,
+    opponent: OpponentName | None = None,
     oracle: bool = False,
     episodes: int | None = FEWEST_EPISODES,
     workers: int = 1,
@@ -125,6 +127,8 @@ def plan(
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
         reward_expression: Reward of a step instead of the own one, as an expression over the
             columns after the step and the action, such as `"-abs(level - 1.2)"`.
+        opponent: Opponent in a game of two players: "random" (the default there), "self" or
+            "oracle", which plans in the game itself.
         oracle: Also plan in the environment itself, to compute the relative return `R`.
         episodes: Number of episodes of each side. None plays 10 to 2,000, so that the side with
             the longest episodes plays about 3,000 steps.
@@ -164,6 +168,7 @@ def plan(
         dataset=dataset,
         planner=planner,
         reward_expression=reward_expression,
+        opponent=opponent,
         oracle=oracle,
         episodes=episodes,
         workers=workers,
@@ -188,6 +193,7 @@ def _play_subject(
     dataset: Dataset | Path | str | None,
     planner: str,
     reward_expression: str | None,
+    opponent: OpponentName | None,
     oracle: bool,
     episodes: int | None,
     workers: int,
@@ -209,9 +215,12 @@ def _play_subject(
         observer=observer,
     )
     setup.check_options(oracle=oracle, render=render is not None)
+    rival = setup.opponent(opponent, render=render is not None)
     subject, spaces, limit, data = setup.subject, setup.spaces, setup.limit, setup.data
     suited = () if subject.model is None else subject.model.planners
-    choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
+    choice = choose_planners(
+        planner, subject.options, spaces, subject.limits, suited, two_players=bool(rival)
+    )
     rows = None if data is None else data.train
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
@@ -226,9 +235,11 @@ def _play_subject(
                 choice.limits,
                 tools=all_tools,
                 accepted=allow_gap,
-                # two processes per worker and model, one for the trial of the planners, one that
-                # repeats predictions, and one that simulates
-                workers=(2 if rows is None else 4) * workers + 2 + setup.in_program,
+                # two processes per worker and model (in a match also for the opponent), one for
+                # the trial of the planners, one that repeats predictions, and one that simulates
+                workers=(2 if rows is None else 4) * workers * (1 + (rival == "self"))
+                + 2
+                + setup.in_program,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -254,6 +265,7 @@ def _play_subject(
         if model is not None and known is not None:
             choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
         config = _play_config(subject, setting, choice, all_tools, rows, setup.reward)
+        config = config.model_copy(update={"opponent": rival})
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
@@ -275,7 +287,7 @@ def _play_subject(
             )
         )
         players = _Players(
-            model or truth, setting, choice.planners, truth, sandbox, workers, comparing
+            model or truth, setting, choice.planners, truth, sandbox, workers, comparing, rival
         )
         stopped = _play_all(playing, players, choice, observer, new=new)
         filmed = film is not None and bool(playing.actions)
@@ -356,7 +368,16 @@ class Playing:
             if side.episodes or name == self.asked
         }
         journal, learn_from = self.run.journal, self.learn_from
-        return PlanResult(sides, self.asked, journal, film, doubt, stopped, learn_from)
+        return PlanResult(
+            sides,
+            self.asked,
+            journal,
+            film,
+            doubt,
+            stopped,
+            None if self.run.config.opponent else learn_from,
+            opponent=self.run.config.opponent,
+        )
 
     @property
     def learn_from(self) -> LearnFrom:
@@ -435,6 +456,8 @@ def choose_planners(
     spaces: tuple[Space, Space],
     limits: Mapping[str, Any],
     suited: Sequence[str] = (),
+    *,
+    two_players: bool = False,
 ) -> PlannerChoice:
     """Choose the planners and read their options.
 
@@ -446,6 +469,7 @@ def choose_planners(
         spaces: Observation space and action space.
         limits: Default limits of the sandbox.
         suited: Planners that the model prefers; "auto" tries them first.
+        two_players: Whether the environment is a game of two players.
 
     Raises:
         UnknownNameError: No planner has this name.
@@ -457,7 +481,8 @@ def choose_planners(
         known[name] = find("planner", name)
     if name not in (*known, "auto"):
         raise UnknownNameError("planner", name, (*known, "auto"))
-    supported, automatic_names = serving(known, spaces[1]), automatic(known, *spaces)
+    supported = serving(known, spaces[1], two_players=two_players)
+    automatic_names = automatic(known, *spaces, two_players=two_players)
     first = [each for each in suited if each in supported]
     automatic_names = [*first, *(each for each in automatic_names if each not in first)]
     if not supported:
@@ -467,9 +492,10 @@ def choose_planners(
             "bound it in the environment, or install a planner for it"
         )
     if name not in (*supported, "auto"):
-        raise CwmError(
-            f"--planner {name} needs {known[name].NEEDS}: choose --planner {automatic_names[-1]}"
-        )
+        needs = known[name].NEEDS
+        if two_players and not known[name].TWO_PLAYERS:
+            needs = "one agent, but this is a game of two players"
+        raise CwmError(f"--planner {name} needs {needs}: choose --planner {automatic_names[-1]}")
     candidates = automatic_names if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
@@ -550,6 +576,8 @@ def _model_with_doubt(
     if sandbox is None:
         return subject.model and subject.model.planned, ""
     plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
+    if subject.spec.game:
+        return plain, "none: support by the data is not determined for games"
     if rows is None:
         return plain, "none: no training data (add --dataset FILE)"
     known = rows.observation_space, rows.action_space
@@ -601,6 +629,7 @@ class _Players:
     sandbox: Sandbox | None
     workers: int
     comparing: Comparing | None = None
+    opponent: OpponentName | Literal[""] = ""
 
     def __post_init__(self) -> None:
         self.task = self.setting.task(self.truth.spec)
@@ -619,6 +648,8 @@ class _Players:
                 before it, so that both sides use the same planner.
         """
         shares = deal(numbers, self.workers)
+        if self.opponent:
+            return self._play_matches(side, shares)
         if side == "random":
             return in_threads([play(self.task, numbers)])
         if side == "idle":
@@ -638,6 +669,41 @@ class _Players:
                 [partial(play_in_environment, self.setting, planners, share) for share in shares]
             )
         return in_threads([_play_session(self.task, numbers, self.truth.open(planners, self.task))])
+
+    def _play_matches(self, side: SideName, shares: Sequence[Sequence[int]]) -> WorkerStream:
+        """Play games against the opponent, with sessions of its own for each worker."""
+        game = self.truth.spec.game
+        assert game is not None
+        streams = []
+        for share in shares:
+            rival = None
+            if self.opponent != "random":
+                planned = self.model if self.opponent == "self" else self.truth
+                rival = planned.open(self.planners, self.task)
+            task = MatchTask.of(self.task, game, rival)
+            if side == "random":
+                streams.append(_play_match(task, share, None))
+                continue
+            model = self.model if side == "model" else self.truth
+            session = model.open(self.planners, self.task)
+            streams.append(_play_match(task, share, session, self.comparing))
+        return in_threads(streams, self.sandbox.close if self.sandbox else None)
+
+
+def _play_match(
+    task: MatchTask,
+    numbers: Sequence[int],
+    session: PlanningSession | None,
+    comparing: Comparing | None = None,
+) -> Stream:
+    with ExitStack() as stack:
+        for each in (session, task.opponent):
+            if each is not None:
+                stack.enter_context(each)
+        compared = comparing if session else None
+        # An opponent plans one game at a time, and a `Decider` remembers the last 16 games.
+        abreast = 8 if task.opponent else None
+        yield from play(task, numbers, session, comparing=compared, abreast=abreast)
 
 
 def play_in_environment(
@@ -723,11 +789,13 @@ def _failure_words(playing: Playing, found: Mismatches, comparing: Comparing | N
     """Return why predictions failed, and the command that corrects the program."""
     assert comparing is not None
     right, steps = found.steps - found.mistakes, found.steps + found.unanswered
-    learn = shlex.join(playing.learn_from.command)
+    correct = f"correct the program with `{shlex.join(playing.learn_from.command)}`"
+    if playing.run.config.opponent:  # `cwm learn` plays no games of two
+        correct = "record more games, and search again"
     return (
         f"{right:,} of {steps:,} predictions in play were right, but "
-        f"{100 * comparing.recorded_share:.0f} % of recorded rows: correct the program with "
-        f"`{learn}`, or add -o planning.stop=false to play on"
+        f"{100 * comparing.recorded_share:.0f} % of recorded rows: {correct}, or add "
+        "-o planning.stop=false to play on"
     )
 
 

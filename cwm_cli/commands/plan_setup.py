@@ -7,16 +7,17 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from cwm_cli.commands.matches import OPPONENTS, OpponentName
 from cwm_cli.commands.subjects import Subject
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import step_limit
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.program import ProgramModel
@@ -86,6 +87,28 @@ class PlanSetup(NamedTuple):
                 "plans in the environment itself have its own rewards: leave out --oracle, or "
                 "--reward-expression"
             )
+
+    def opponent(self, asked: OpponentName | None, *, render: bool) -> OpponentName | Literal[""]:
+        """Return the opponent in a game of two players, "" in other environments.
+
+        Raises:
+            CwmError: The opponent is unknown, or the options do not fit a match.
+        """
+        spec = self.subject.spec
+        if spec.game is None:
+            if asked is not None:
+                raise CwmError(f"{spec.id} is no game of two players: leave out --opponent")
+            return ""
+        if asked not in (None, *OPPONENTS):
+            raise UnknownNameError("opponent", str(asked), OPPONENTS)
+        if render:
+            raise CwmError("a match cannot be filmed: leave out --render")
+        if spec.game.turn not in self.spaces[0].keys:
+            raise CwmError(
+                f"planners need {spec.game.turn!r} in the observations of {spec.id}: leave out "
+                "--hide and other changes of its observations"
+            )
+        return asked or "random"
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[Subject]:

@@ -19,6 +19,7 @@ from cwm_cli.commands.sides import (
     BASELINES,
     SIDES,
     BaselineName,
+    MatchRecord,
     Mean,
     Side,
     SideName,
@@ -70,6 +71,7 @@ class PlanResult(
         learn_from: Arguments of the `cwm learn` command that fixes wrong predictions.
         in_program: Whether the episodes were played in the program itself.
         shifted: The results in shifted environments, by their changed arguments.
+        opponent: The opponent in a game of two players; empty in other environments.
     """
 
     sides: Mapping[SideName, Side]
@@ -81,6 +83,7 @@ class PlanResult(
     learn_from: LearnFrom | None = None
     in_program: bool = False
     shifted: Mapping[str, Self] = field(default_factory=dict)
+    opponent: str = ""
 
     @property
     def side(self) -> Side:
@@ -148,6 +151,11 @@ class PlanResult(
         return self.side.mismatches
 
     @property
+    def match(self) -> MatchRecord | None:
+        """Wins, draws and losses of the verified games of the requested side, None without."""
+        return MatchRecord.of(self.side.verified) if self.opponent else None
+
+    @property
     def unverified(self) -> list[int]:
         """The numbers of the episodes whose decisions could not be confirmed in time."""
         return self.side.unverified
@@ -201,6 +209,7 @@ class PlanResult(
             "in_program": self.in_program,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
+            **({"opponent": self.opponent, **self.match.as_json()} if self.match else {}),
             **({"shifted": shifted} if shifted else {}),
         }
 
@@ -228,6 +237,7 @@ class PlayConfig(BaseModel):
         tools: Tools that the program may use.
         limits: Limits of the sandbox.
         reward: Expression of the reward; empty for the own reward.
+        opponent: The opponent in a game of two players; empty in other environments.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -244,11 +254,13 @@ class PlayConfig(BaseModel):
     tools: list[str] = []
     limits: dict[str, float] = {}
     reward: str = ""
+    opponent: str = ""
 
     @property
     def folder_name(self) -> str:
         """A readable folder name with a hash of all settings."""
-        settings = self.model_dump(mode="json", exclude=None if self.reward else {"reward"})
+        unset = {name for name in ("reward", "opponent") if not getattr(self, name)}
+        settings = self.model_dump(mode="json", exclude=unset)
         return hashed_name(settings, self.planner)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from cwm_cli.commands.episodes import deal, in_processes
 from cwm_cli.commands.policies import Act, Copies, EarlierRows, Policy, Stage, told
-from cwm_cli.data.dataset import Dataset, Transition, is_fitted
+from cwm_cli.data.dataset import TURN, Dataset, Transition, is_fitted
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
@@ -142,6 +142,8 @@ def request(
         "versions": dict(spec.versions()),
         "collector": COLLECTOR_VERSION,
     }
+    if spec.game:
+        asked[TURN] = spec.game.turn
     try:
         plain: dict[str, Any] = json.loads(json.dumps(asked, allow_nan=False))
     except (TypeError, ValueError) as error:

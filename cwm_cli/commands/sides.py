@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import isnan, nan
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -115,6 +115,57 @@ class Side:
     def failure(self) -> Failure | None:
         """The first failure of the program in the first episode that has one."""
         return next((episode.failure for episode in self.episodes if episode.failure), None)
+
+
+class MatchRecord(NamedTuple):
+    """Wins, draws and losses of a side, and illegal moves.
+
+    Args:
+        wins: Number of games with a positive result.
+        draws: Number of games with the result 0.
+        losses: Number of games with a negative result.
+        illegal: Games that the planner lost by an illegal move; they count as losses.
+        opponent_illegal: Games that the opponent lost by an illegal move; they count as wins.
+    """
+
+    wins: int
+    draws: int
+    losses: int
+    illegal: int
+    opponent_illegal: int
+
+    @classmethod
+    def of(cls, episodes: Iterable[Episode]) -> Self:
+        """Count the results of episodes."""
+        every = list(episodes)
+        results = [each.returned for each in every]
+        return cls(
+            sum(result > 0 for result in results),
+            sum(result == 0 for result in results),
+            sum(result < 0 for result in results),
+            sum(each.illegal for each in every),
+            sum(each.opponent_illegal for each in every),
+        )
+
+    @property
+    def games(self) -> int:
+        """The number of games."""
+        return self.wins + self.draws + self.losses
+
+    def interval(self, count: int) -> tuple[float, float]:
+        """Return the 95 % confidence interval of a share: `count` of all games (Wilson, 1927)."""
+        from scipy.stats import binomtest
+
+        if not self.games:
+            return 0.0, 1.0
+        found = binomtest(count, self.games).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts and the share of wins with its confidence interval."""
+        low, high = self.interval(self.wins)
+        share = self.wins / self.games if self.games else None
+        return self._asdict() | {"win_rate": {"mean": share, "low": low, "high": high}}
 
 
 def better_baseline(sides: Mapping[SideName, Side]) -> BaselineName:

@@ -40,6 +40,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import (
+    CERTAIN,
     USUAL_METRICS,
     ContractName,
     Finding,
@@ -737,7 +738,7 @@ def open_job(
             finding=finding,
             noise=finding.noise,
             # only "auto" may change the contract, and with it the metric, during the search
-            measure=measure if is_open else None,
+            measure=measure if is_open and config.contract != "game" else None,
             **parts.settings["problem"],
         )
         search = _search(problem, parts, choices, run)
@@ -816,7 +817,7 @@ def _config(
     """Return the configuration that identifies a run."""
     if tolerances:  # they change scores, as the other options of the problem do
         settings = settings | {"problem": {**settings["problem"], TOLERANCES: dict(tolerances)}}
-    if choices.contract == "plain":
+    if choices.contract in CERTAIN:
         # Patience has an effect only if the best reachable score is unknown.
         problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
         settings = settings | {"problem": problem}

@@ -32,6 +32,9 @@ VECTORS = {
 VALID = "valid_actions"
 """Column of the actions that are valid after a transition: a mask with one element per action."""
 
+TURN = "turn"
+"""Metadata of a game of two players: the entry of the observation with the player to move."""
+
 DONE = "dones"
 """Column of an imported file that does not distinguish termination from time limits."""
 
@@ -210,6 +213,11 @@ class Dataset:
     def has_valid_actions(self) -> bool:
         """Whether programs must return the valid actions after a step."""
         return VALID in self.columns
+
+    @property
+    def turn(self) -> str:
+        """The entry of the observation with the player to move, in a game of two players."""
+        return str(self.metadata.get(TURN, ""))
 
     @property
     def longest_episode(self) -> int:

@@ -118,7 +118,7 @@ class Opening(NamedTuple):
         simulator = Simulator(
             env,
             self.bind,
-            valid_actions=self.spec.valid_actions,
+            spec=self.spec,
             deterministic=self.deterministic,
             observed=self.observed,
             hides=bool(disturbance and disturbance.altered),
@@ -161,7 +161,7 @@ class Simulator(Model):
     Args:
         env: The instance to step.
         bind: Makes rewinders.
-        valid_actions: Return the valid actions of an environment, None if all are valid.
+        spec: The environment, which may list valid actions, and the player to move in a game.
         deterministic: Whether equal actions have equal results.
         observed: Whether observations identify the states.
         hides: Whether observations lack parts of the state.
@@ -172,7 +172,7 @@ class Simulator(Model):
         env: gym.Env[Any, Any],
         bind: Binder,
         *,
-        valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None,
+        spec: EnvironmentSpec | None = None,
         deterministic: bool = False,
         observed: bool = False,
         hides: bool = False,
@@ -186,7 +186,9 @@ class Simulator(Model):
         self._env = env.unwrapped
         self._step = self._env.step  # beneath the wrappers, so no time limit ends an episode
         self._bind = bind
-        self._valid_actions = valid_actions
+        self._valid_actions = spec.valid_actions if spec else None
+        self._game = spec.game if spec else None
+        self.turn = self._game.turn if self._game else ""
         self._observed = observed
         self.hides = hides
         self._seen: Any = None
@@ -231,10 +233,18 @@ class Simulator(Model):
         action = self.action_space.cast(action) if self._casts else action
         observation, reward, terminated, _, _ = self._step(action)
         self._seen = observation
-        valid = self._valid_actions(self._env) if self._valid_actions else None
-        valid = None if valid is None else tuple(valid)
         # Environments may change the returned observation in place at the next step.
-        return Step(copy_value(observation), _number(reward), bool(terminated), valid)
+        return Step(copy_value(observation), _number(reward), bool(terminated), self.legal())
+
+    def legal(self) -> tuple[int, ...] | None:
+        """Return the valid actions in the current state, None if the environment lists none."""
+        valid = self._valid_actions(self._env) if self._valid_actions else None
+        return None if valid is None else tuple(valid)
+
+    def player(self) -> int:
+        """Return the player to move in the current state of a game."""
+        assert self._game is not None
+        return self._game.to_move(self._env)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until the episode ends; return the discounted sum of rewards."""
@@ -290,6 +300,7 @@ class CachingSimulator(Model):
         self.action_space = simulator.action_space
         self._is_discrete = simulator.action_space.kind == "discrete"
         self.counter: Counter = simulator.counter
+        self.turn = simulator.turn
 
     @property
     def rewinder(self) -> Rewinder:
@@ -314,6 +325,16 @@ class CachingSimulator(Model):
         name = action if self._is_discrete else key(action)
         self._here, step = self._here.steps.get(name) or self._take(self._here, action)
         return step
+
+    def legal(self) -> tuple[int, ...] | None:
+        """Return the valid actions in the current state, None if the environment lists none."""
+        self._simulator.stand(self._here.state)
+        return self._simulator.legal()
+
+    def player(self) -> int:
+        """Return the player to move in the current state of a game."""
+        self._simulator.stand(self._here.state)
+        return self._simulator.player()
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until the episode ends; return the discounted sum of rewards."""

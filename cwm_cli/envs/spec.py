@@ -75,6 +75,22 @@ class Rewinder(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class TwoPlayers:
+    """The facts about a game of two players. Each step is the move of one player.
+
+    The reward of a step belongs to the player who moves, and the other player gets the opposite.
+    The observation is a dict with the whole state, from the same point of view in every step.
+
+    Args:
+        turn: The entry of the observation with the player to move, 0 or 1.
+        to_move: Return the player to move in the current state of an environment.
+    """
+
+    turn: str
+    to_move: Callable[[gym.Env[Any, Any]], int]
+
+
 NamedComponent = tuple[str, tuple[str, ...]]
 """Name of a component, and the labels of its numbers, counted from 0; without labels, none."""
 
@@ -104,6 +120,7 @@ class EnvironmentSpec:
         objects: Return the meaning of the object tables, if the observations are objects.
         action_names: Return the names of the actions, in order.
         text: Return a view that describes transitions in words.
+        game: The players, if it is a game of two players with valid actions; no function.
         components: Return the names and labels of the observation components, and of the
             components of an action, in order. By default the names are in the description.
     """
@@ -125,6 +142,7 @@ class EnvironmentSpec:
         Callable[[gym.Env[Any, Any]], tuple[Sequence[NamedComponent], Sequence[NamedComponent]]]
         | None
     ) = None
+    game: TwoPlayers | None = None
 
     def has_simulator(self, env_args: Mapping[str, Any]) -> bool:
         """Return whether the environment defines `step` and `reset`, so that agents can act in it.
@@ -133,6 +151,15 @@ class EnvironmentSpec:
         """
         with closing(self.make(**env_args)) as env:
             return is_simulator(env)
+
+
+def refuse_two_players(spec: EnvironmentSpec, command: str) -> None:
+    """Raise CwmError for a game of two players if a command acts for one agent."""
+    if spec.game is not None:
+        raise CwmError(
+            f"{spec.id} is a game of two players, and `{command}` acts for one agent: run "
+            "`cwm synthesize`, then `cwm plan`"
+        )
 
 
 def is_simulator(env: gym.Env[Any, Any]) -> bool:

@@ -28,12 +28,18 @@ class Task:
     """An environment factory, the seed of all episodes, and their step limit.
 
     `valid` returns the valid actions in the current state of an environment, None if all are valid.
+    `turn` is the entry of the observation with the player to move, if it is a game of two players.
     """
 
     make: Callable[[], gym.Env[Any, Any]]
     seed: int
     limit: int
     valid: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
+    turn: str = ""
+
+    def make_episode(self, number: int) -> gym.Env[Any, Any]:
+        """Return the environment of an episode; `number` makes a difference only in matches."""
+        return self.make()
 
     def listed(self, env: gym.Env[Any, Any]) -> tuple[int, ...] | None:
         """Return the valid actions that the environment lists, none at an end; None without."""
@@ -55,7 +61,10 @@ class Setting(NamedTuple):
 
     def task(self, spec: EnvironmentSpec) -> Task:
         """Return the task; `spec` is the environment with the id."""
-        return Task(lambda: spec.make(**self.env_args), self.seed, self.limit, spec.valid_actions)
+        turn = spec.game.turn if spec.game else ""
+        return Task(
+            lambda: spec.make(**self.env_args), self.seed, self.limit, spec.valid_actions, turn
+        )
 
 
 def step_limit(env: gym.Env[Any, Any], max_steps: int | None = None) -> int:

@@ -1,11 +1,12 @@
-"""The contract that recorded rows need: plain, chance or memory.
+"""The contract that recorded rows need: plain, chance, memory or game.
 
 A row is explained by the observation if every row with the same observation and action has the
 same outcome. Rows that differ are compared with the history of their episodes: if the history
 separates the outcomes better than outcomes that are shuffled among equal rows, a program needs
 memory, otherwise chance. If observations are real numbers, almost equal rows are compared, after
 a smooth regression on the observation and the action has removed the known part. Everything that
-the data do not show to be memory or chance is plain.
+the data do not show to be memory or chance is plain. Rows of a game name the entry of the
+observation with the player to move, and are not examined.
 """
 
 import re
@@ -30,6 +31,7 @@ from cwm_cli.evaluation.similar_rows import SimilarRows, choose_rows
 from cwm_cli.text import percent
 
 __all__ = [
+    "CERTAIN",
     "USUAL_METRICS",
     "ContractName",
     "Finding",
@@ -39,13 +41,17 @@ __all__ = [
     "usual_metric",
 ]
 
-ContractName = Literal["plain", "chance", "memory"]
+ContractName = Literal["plain", "chance", "memory", "game"]
 """The contracts of programs."""
+
+CERTAIN: tuple[ContractName, ...] = ("plain", "game")
+"""Contracts of programs that give one certain answer to each row, asked on its own."""
 
 USUAL_METRICS: Mapping[ContractName, str] = {
     "plain": "accuracy",
     "chance": "skill",
     "memory": "skill",
+    "game": "accuracy",
 }
 """The default metric of each contract for data without noise."""
 
@@ -112,6 +118,8 @@ class Finding(BaseModel):
         """Describe the evidence in a sentence, with names of components if given."""
         if self.contract == "plain":
             return "deterministic (no sign of randomness or hidden state in the data)"
+        if self.contract == "game":
+            return "the data have the player to move and the legal actions of two players"
         if self.cancelling:
             return (
                 f"errors of {_name(self.components[0], names)} in consecutive rows cancel "
@@ -154,6 +162,8 @@ def find_contract(rows: Dataset) -> Finding:
     """
     if not len(rows):
         return Finding()
+    if rows.turn and rows.has_valid_actions:
+        return Finding(contract="game", rows=len(rows))
     history = RecordedPast(rows)
     found = _compare_equal_rows(history)
     if found.contract == "memory":

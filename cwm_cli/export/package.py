@@ -294,6 +294,8 @@ def _describe_rendering(rendering: Mapping[str, Any]) -> str:
 
 _CONTRACTS = {
     "plain": "",
+    "game": " It is a game of two players: each step is one move, and the player who moves "
+    "gets the reward.",
     "chance": " Outcomes are random; the seed determines them.",
     "memory": " The program has memory: it gets the initial observation, then uses its own "
     "predictions."

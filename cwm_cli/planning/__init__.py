@@ -2,6 +2,7 @@
 
 - `planner`: the base class, and `Decider`, which plans the decisions of several episodes with the
   first suitable planner of a list.
+- `game_mcts` for games of two players.
 - `tabular` and `mcts` for discrete actions, `grid` for models with few real-valued components,
   `cem` (also iCEM) and `feedback` for continuous actions.
 - `encoding`: actions of other spaces, as discrete or continuous ones.
@@ -41,6 +42,7 @@ PLANNERS: Mapping[str, str] = {
     "tabular": "cwm_cli.planning.tabular:Tabular",
     "grid": "cwm_cli.planning.grid:StateGrid",
     "mcts": "cwm_cli.planning.mcts:Mcts",
+    "game-mcts": "cwm_cli.planning.game_mcts:GameMcts",
     "feedback": "cwm_cli.planning.feedback:Feedback",
     "icem": "cwm_cli.planning.cem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",

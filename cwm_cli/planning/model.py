@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import is_
+from random import Random
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
@@ -125,6 +126,7 @@ class Model:
         examples: (rows, components) recorded observations in whose range to plan, or None if there
             are none, or if observations are not arrays.
         drawn_from: The key of the latest `draw_from`.
+        turn: The entry of the observation with the player to move, in a game of two players.
     """
 
     action_space: Space
@@ -135,6 +137,7 @@ class Model:
     batch: Batch | None = None
     examples: np.ndarray | None = None
     drawn_from: Sequence[int] = (0,)
+    turn: str = ""
 
     @property
     def memoryless(self) -> "Model":
@@ -159,6 +162,36 @@ class Model:
     def step(self, action: Any) -> Step:
         """Take an action in the current state."""
         raise NotImplementedError
+
+    def legal(self) -> tuple[int, ...] | None:
+        """Return the legal actions in the current state, None if the model does not list them."""
+        return None
+
+    def player(self) -> int:
+        """Return the player to move in the current state of a game of two players."""
+        raise NotImplementedError
+
+    def play_randomly(self, seed: int, limit: int) -> float:
+        """Play a game of two players with random legal moves from the current state.
+
+        Args:
+            seed: Seed of the moves.
+            limit: Maximum number of moves.
+
+        Returns:
+            The rewards of the player to move, minus the rewards of the opponent.
+        """
+        draw, first, total = Random(seed).random, self.player(), 0.0  # noqa: S311  # no secret
+        player, legal = first, self.legal()
+        for _ in range(limit):
+            if not legal:
+                break
+            step = self.step(legal[int(draw() * len(legal))])
+            total += step.reward if player == first else -step.reward
+            if step.terminated:
+                break
+            player, legal = int(step.observation[self.turn]), step.valid
+        return total
 
     def step_all(
         self, observations: np.ndarray, actions: np.ndarray

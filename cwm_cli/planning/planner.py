@@ -113,6 +113,9 @@ class Planner(WithPresets):
     It competes with them in a trial only if their imagined episodes terminate early.
     """
 
+    TWO_PLAYERS: ClassVar[bool] = False
+    """Whether it plans games of two players; other planners plan environments of one agent."""
+
     PREFERS_NUMBERS: ClassVar[bool] = False
     """Whether encoded actions are real numbers, also if there are few combinations of actions."""
 
@@ -165,17 +168,25 @@ def rank_of(planner: type[Planner], observation_space: Space, action_space: Spac
     return None if space is None else planner.rank(observation_space, space)
 
 
-def serving(planners: Mapping[str, type[Planner]], action_space: Space) -> list[str]:
+def serving(
+    planners: Mapping[str, type[Planner]], action_space: Space, *, two_players: bool = False
+) -> list[str]:
     """Return the names of the planners that can plan such actions, perhaps encoded ones."""
-    return [name for name, planner in planners.items() if planned_space(planner, action_space)]
+    suited = {name: each for name, each in planners.items() if two_players == each.TWO_PLAYERS}
+    return [name for name, planner in suited.items() if planned_space(planner, action_space)]
 
 
 def automatic(
-    planners: Mapping[str, type[Planner]], observation_space: Space, action_space: Space
+    planners: Mapping[str, type[Planner]],
+    observation_space: Space,
+    action_space: Space,
+    *,
+    two_players: bool = False,
 ) -> list[str]:
     """Return the names of the planners to use if the user names none, in order."""
     ranked = []
-    for name, planner in planners.items():
+    for name in serving(planners, action_space, two_players=two_players):
+        planner = planners[name]
         space = planned_space(planner, action_space)
         rank = None if space is None else planner.rank(observation_space, space)
         if space is not None and rank is not None:

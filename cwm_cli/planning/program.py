@@ -125,6 +125,36 @@ class Program(BatchedModel):
         valid = self._checks.valid(self._valid) if self._checks.valid else None
         return Step(self._here, reward, terminated, valid)
 
+    def legal(self) -> tuple[int, ...] | None:
+        """Return the legal actions in the current state, None without `legal_actions`."""
+        if self._checks.valid is None or not hasattr(self.environment, "legal_actions"):
+            return None
+        return self._checks.valid(self.environment.legal_actions())
+
+    def player(self) -> int:
+        """Return the player to move in the last observation."""
+        return int(self._here[self.turn])
+
+    def play_randomly(self, seed: int, limit: int) -> float:
+        """Play random legal moves, as `Model` does, without a `Step` and an observation for each.
+
+        The last observation is checked.
+        """
+        draw, first, total = random.Random(seed).random, self.player(), 0.0  # noqa: S311
+        player, legal, valid_of = first, self.legal(), self._checks.valid
+        if valid_of is None or not legal:
+            return 0.0
+        for _ in range(limit):
+            reward, terminated = self._take((legal[int(draw() * len(legal))],), 1.0)
+            total += reward if player == first else -reward
+            if terminated:
+                break
+            player, legal = int(self._answer[self.turn]), valid_of(self._valid)
+            if not legal:
+                break
+        self._checks.observation(self._answer)
+        return total
+
     def outcomes(self, action: Any) -> list[PossibleStep] | None:
         """Return all possible results of an action, or None without `outcomes`."""
         if self._outcomes is None:

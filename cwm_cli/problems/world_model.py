@@ -11,7 +11,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
-from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
+from cwm_cli.evaluation.finding import CERTAIN, USUAL_METRICS, ContractName, Finding, reexamine
 from cwm_cli.evaluation.noise import NoiseLevel
 from cwm_cli.evaluation.residuals import with_components
 from cwm_cli.evaluation.verdicts import explains_all_but_noise
@@ -492,7 +492,7 @@ class WorldModelProblem(Problem):
         This ends a search only if chance or hidden state leave the best reachable score unknown.
         """
         best, waited = None, 0
-        for node in self._history.nodes if self.contract != "plain" else ():
+        for node in self._history.nodes if self.contract not in CERTAIN else ():
             verdict = node.verdict
             waited += node.asked and node.id >= self._history.since
             if best is None or verdict.score > best.score + (best.stderr or 0.0):
@@ -516,7 +516,8 @@ class WorldModelProblem(Problem):
         rows = self.metric.tolerant(self.dataset[shown])
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = {name: column[shown] for name, column in found.predictions.items()}
-        uncertain = found.answers if self.contract != "plain" and not published else None
+        is_certain = self.contract in CERTAIN
+        uncertain = None if is_certain or published else found.answers
         if published and wrong[shown].any():
             message = counterexample(rows, predictions, self.metric, self.description)
         elif uncertain is not None and not is_dead_end:

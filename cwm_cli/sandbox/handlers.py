@@ -10,6 +10,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from importlib import import_module
 from itertools import islice
 from numbers import Real
@@ -24,7 +25,9 @@ from cwm_cli.sandbox.job import (
     NEVER,
     Abilities,
     Job,
+    ModelJob,
     Phase,
+    PredictionJob,
     ReportedKind,
     abilities_of,
 )
@@ -112,12 +115,20 @@ class ConfinedProgram:
     def make_environment(self) -> Any:
         """Return one more Environment of a loaded program."""
         if self._generator is None:
-            return self._factory()
+            return self._adapted(self._factory())
         self._generator.install(self._factory)
         environment = self._factory()
         # `Environment` may be a function, or `__init__` may set an `rng` of its own.
         self._generator.install(type(environment), environment)
         return environment
+
+    def _adapted(self, environment: Any) -> Any:
+        """Return the environment; steps of a game also return its legal actions, if needed."""
+        job = self._job
+        if self.abilities.contract != "game" or not (isinstance(job, ModelJob) and job.valid):
+            return environment
+        _check_methods(environment, self.abilities)
+        return GameProgram(environment, job.action_space, is_judged=isinstance(job, PredictionJob))
 
     def begin_draw(self, start: bytes) -> None:
         """Seed all random numbers of the program for one draw, from `START_BYTES` random bytes."""
@@ -167,6 +178,8 @@ def _check_methods(environment: Any, abilities: Abilities) -> None:
     required = ["set_state", "outcomes" if abilities.tells else "step"]
     if abilities.remembers:
         required = ["reset", "step", "correct", *["outcomes"] * abilities.tells]
+    if abilities.contract == "game":
+        required.append("legal_actions")
     methods = {name: getattr(environment, name, None) for name in (*required, "correct", "reset")}
     for name in required:
         if callable(methods[name]):
@@ -179,6 +192,36 @@ def _check_methods(environment: Any, abilities: Abilities) -> None:
             message += ", and a program with reset also needs correct: write both or neither"
             raise Complaint(message, "wrong_contract", about=methods["reset"])
         raise Complaint(message)
+
+
+class GameProgram:
+    """The environment of a program of a game, whose steps also return the legal actions.
+
+    Args:
+        environment: An object with `set_state`, `step` and `legal_actions`.
+        action_space: The actions.
+        is_judged: Whether to check the answers of `legal_actions`. The action of a row must be
+            legal before its step. After the step, the answer must be the same as after
+            `set_state` with the new observation. Other answers count as wrong.
+    """
+
+    def __init__(self, environment: Any, action_space: Space, *, is_judged: bool) -> None:
+        self._environment, self._is_judged = environment, is_judged
+        self._wrong = [int(action_space.low[0]) - 1]  # never equal to recorded actions
+        self.set_state, self.legal_actions = environment.set_state, environment.legal_actions
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        """Return the result of a step, and the legal actions after it: none after the end."""
+        environment, is_judged = self._environment, self._is_judged
+        is_wrong = is_judged and action not in actions_of(environment.legal_actions())
+        observation, reward, terminated = parts(environment.step(action))
+        if terminated:
+            return observation, reward, terminated, self._wrong if is_wrong else []
+        legal = environment.legal_actions()
+        if is_judged:
+            environment.set_state(deepcopy(observation))
+            is_wrong |= {*actions_of(environment.legal_actions())} != {*actions_of(legal)}
+        return observation, reward, terminated, self._wrong if is_wrong else legal
 
 
 class DrawGenerator:

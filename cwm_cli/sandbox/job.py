@@ -68,36 +68,41 @@ class Abilities(NamedTuple):
         tells: It has `outcomes(action)`, which returns all possible outcomes with probabilities.
         draws: It draws random numbers from `self.rng`.
         remembers: It has `correct(observation, reward)`, so it is asked along whole episodes.
+        lists_legal: It has `legal_actions()`, the legal actions in the current state of a game.
     """
 
     tells: bool = False
     draws: bool = False
     remembers: bool = False
+    lists_legal: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether each row is asked separately and has one certain answer."""
-        return not any(self)
+        return not (self.tells or self.draws or self.remembers)
 
     @property
-    def contract(self) -> Literal["plain", "chance", "memory"]:
-        """The contract of the program: plain, chance or memory."""
+    def contract(self) -> Literal["plain", "chance", "memory", "game"]:
+        """The contract of the program: plain, chance, memory or game."""
         if self.remembers:
             return "memory"
-        return "plain" if self.is_plain else "chance"
+        if not self.is_plain:
+            return "chance"
+        return "game" if self.lists_legal else "plain"
 
 
 @lru_cache(maxsize=256)
 def abilities_of(program: str) -> Abilities:
     """Return the abilities of a program; a program with a syntax error counts as plain."""
     # Skip parsing if no word occurs that every program with an ability contains.
-    if not any(word in program for word in ("outcomes", "correct", "rng")):
+    if not any(word in program for word in ("outcomes", "correct", "rng", "legal_actions")):
         return Abilities()
     if (tree := parse_program(program)) is None:
         return Abilities()
     methods = set(_members(tree, "Environment", frozenset()))
     draws = any(isinstance(node, ast.Attribute) and node.attr == "rng" for node in ast.walk(tree))
-    return Abilities("outcomes" in methods, draws, "correct" in methods)
+    has = [name in methods for name in ("outcomes", "correct", "legal_actions")]
+    return Abilities(has[0], draws, *has[1:])
 
 
 def parse_program(program: str) -> ast.Module | None:
@@ -328,12 +333,14 @@ class ModelJob(Job):
         action_space: Space of the actions.
         columns: Observations and actions of recorded rows, one column for each leaf.
         valid: Whether each step also returns the actions that are valid after it.
+        turn: In a game of two players, the entry of the observation with the player to move.
     """
 
     observation_space: Space
     action_space: Space
     columns: Columns = field(default_factory=dict)
     valid: bool = False
+    turn: str = ""
 
     @classmethod
     def of(cls, program: str, rows: "Dataset", **parts: Any) -> Self:
@@ -349,6 +356,7 @@ class ModelJob(Job):
             observation_space=rows.observation_space,
             action_space=rows.action_space,
             valid=rows.has_valid_actions,
+            turn=rows.turn,
             **parts,
         )
 

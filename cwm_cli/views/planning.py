@@ -11,7 +11,7 @@ from rich.text import Text
 from cwm_cli.commands.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
 from cwm_cli.commands.plays import PlanResult
-from cwm_cli.commands.sides import BASELINES, SIDES, Mean, Side, SideName
+from cwm_cli.commands.sides import BASELINES, SIDES, MatchRecord, Mean, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, first_few, mean_with_error, percent, share
@@ -279,10 +279,26 @@ def shifted_table(results: Mapping[str, PlanResult]) -> GridTable:
     return GridTable(Grid("", [heads[n] for n in places], cells), compact=True)
 
 
+def match_words(found: MatchRecord, opponent: str) -> str:
+    """Return the results of the games against an opponent, with a confidence interval."""
+    low, high = (100 * bound for bound in found.interval(found.wins))
+    against = {"random": "random moves", "self": "itself", "oracle": "plans in the true game"}
+    illegal = f"; {found.illegal} lost by an illegal move" if found.illegal else ""
+    if found.opponent_illegal:
+        illegal += f"; {found.opponent_illegal} won by an illegal move of the opponent"
+    return (
+        f"Against {against[opponent]}: {found.wins} wins, {found.draws} draws, {found.losses} "
+        f"losses in {found.games} games (wins {percent(found.wins / found.games)}, 95 % "
+        f"confidence interval {low:.1f} to {high:.1f} %){illegal}."
+    )
+
+
 def _return_words(result: PlanResult) -> str:
     """Return the mean return, and the normalised one if the oracle played."""
     if not (count := len(result.side.verified)):
         return "No verified episode, so no return."
+    if result.match:
+        return match_words(result.match, result.opponent)
     baseline = BASELINES[result.baseline]
     words = f"Mean return {mean_words(result.side.mean)} ({count} episode{'s' * (count != 1)})"
     if result.R is not None:

@@ -351,8 +351,12 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = "no better than the baseline: record more data, or use another --model"
     elif not result.has_simulator:
         lines["Next"] = shlex.join(["cwm", "runs", "export", named(result.run)])
-    elif (score.refuted or mismatches.mistakes or mismatches.unanswered) and not result.body:
-        # `cwm learn` continues no program that simulates a body.
+    elif (
+        (score.refuted or mismatches.mistakes or mismatches.unanswered)
+        and not result.body
+        and result.contract != "game"
+    ):
+        # `cwm learn` continues no program that simulates a body, and plays no game of two.
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:
         lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])

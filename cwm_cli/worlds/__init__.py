@@ -38,6 +38,7 @@ CONTRACTS: Mapping[str, str] = {
     "plain": "cwm_cli.worlds.contract:Contract",
     "chance": "cwm_cli.worlds.contract:ChanceContract",
     "memory": "cwm_cli.worlds.contract:MemoryContract",
+    "game": "cwm_cli.worlds.contract:GameContract",
 }
 """The addresses of contract classes, by name."""
 

@@ -117,10 +117,16 @@ def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
             return reward
         raise Complaint(f"the reward should be a finite number, got {reward}")
 
+    contract = abilities_of(job.program).contract
+
     def read_valid_actions(value: Any) -> tuple[int, ...] | None:
-        """Return the listed actions that are in the space; None if there is no such action."""
+        """Return the listed actions that are in the space; None, or () in a game, if none is."""
         low, high = int(space.low[0]), int(space.high[0])
-        return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
+        # Arrays of numbers are slow to check; random games ask after every move.
+        plain = type(value) is list and all(type(a) is int for a in value)
+        actions = value if plain else actions_of(value)
+        found = tuple(sorted({int(a) for a in actions if low <= a <= high}))
+        return found if found or contract == "game" else None
 
     checks = Checks(
         partial(parts, with_valid=job.valid),
@@ -130,7 +136,7 @@ def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
         read_valid_actions if job.valid else None,
         partial(outcomes_of, with_valid=job.valid),
     )
-    model_class = ProgramWithMemory if abilities_of(job.program).remembers else Program
+    model_class = ProgramWithMemory if contract == "memory" else Program
     program = model_class(
         environment,
         checks,
@@ -138,6 +144,7 @@ def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
         deterministic=is_deterministic(job),
         counter=counter,
     )
+    program.turn = job.turn
     # Seeding `random` and `numpy.random` takes time, and only programs that name them need it.
     program.draws_elsewhere = "random" in job.program.replace("rng.random(", "")
     return program
@@ -235,6 +242,13 @@ class _Stepper:
         match request:
             case SteppingRequest.HERE:
                 reply = self._reply(self._model.counter[0], Step(None, 0.0, False))
+            case SteppingRequest.LEGAL:
+                step = Step(None, 0.0, False, self._model.legal())
+                reply = self._reply(self._model.counter[0], step)
+            case SteppingRequest.PLAY_RANDOMLY:
+                before = self._model.counter[0]
+                total = self._model.play_randomly(int(discount), length)
+                reply = SteppingReply(self._model.counter[0] - before, total).encode()
             case SteppingRequest.PLAY:
                 before = self._model.counter[0]
                 total = self._model.play(actions, discount)

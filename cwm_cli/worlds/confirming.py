@@ -291,6 +291,10 @@ class Confirmer:
     def _take_reported_steps(self, model: RemoteModel, decisions: int) -> list[ReportedStep]:
         """Return the steps that decisions rest on, including the best and random rollouts."""
         played, model.played = model.played, []
+        games, model.random_games = model.random_games, []
+        if games:
+            for _ in range(decisions):
+                model.repeat_random_game(secrets.choice(games))
         reported, model.reported = model.reported, []
         # A planner follows the best rollout, so a program gains most by inventing its return.
         if model.deterministic and played:

@@ -93,6 +93,14 @@ class MemoryContract(Contract):
     text: ClassVar[str] = "contract_memory.md"
 
 
+class GameContract(Contract):
+    """A contract for games of two players: `legal_actions` returns the legal actions of a state."""
+
+    name: ClassVar[str] = "game"
+    methods: ClassVar[tuple[str, ...]] = ("set_state", "step", "legal_actions")
+    text: ClassVar[str] = "contract_game.md"
+
+
 def describe(space: Space) -> str:
     """Return words for the Python type, shape and bounds of a value of the space."""
     if space.kind == "tuple":

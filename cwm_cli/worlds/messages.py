@@ -296,6 +296,8 @@ class SteppingRequest(IntEnum):
     ANEW: from now on, set the state to the last observation before every step. OUTCOMES: return all
     possible results of an action. DRAW: return the results of random draws of an action. AGREE:
     compare two places. FREE: delete some places. STEP_ALL: take an action in each of many states.
+    LEGAL: return the legal actions in the current state of a game. PLAY_RANDOMLY: play a game with
+    random legal moves, and return the gain of the player to move.
     """
 
     HERE = 0
@@ -310,6 +312,8 @@ class SteppingRequest(IntEnum):
     AGREE = 9
     FREE = 10
     STEP_ALL = 11
+    LEGAL = 12
+    PLAY_RANDOMLY = 13
 
 
 class StartKind(IntEnum):
@@ -331,8 +335,8 @@ STEPPING = Struct("<BB4Qd")
 
 The request and the kind of start. The number of bytes of the start. The number of start states.
 The number of actions, of plans, or of integers in a key. A length: of plans, the number of draws,
-or 1 to restore the state that the last action led to before each action. Last, the discount, or the
-number of draws that all plans share.
+the number of random moves, or 1 to restore the state that the last action led to before each
+action. Last, the discount, the number of draws that all plans share, or the seed of random moves.
 """
 
 STEPPED = Struct("<QdBqi")

@@ -168,6 +168,7 @@ class ProgramModel(WorldModel):
             columns=rows,
             planners=[(planner.lookup_name, planner.options) for planner in planners],
             valid=task.valid is not None,
+            turn=task.turn,
             examples=self.examples,
         )
         names = [planner.name for planner in planners]

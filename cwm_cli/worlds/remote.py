@@ -163,6 +163,19 @@ class PlayedActions(NamedTuple):
     returned: float
 
 
+class RandomGame(NamedTuple):
+    """Random legal moves of one request, and the gain that the program reported for them.
+
+    `before` are the actions between the observation and these moves.
+    """
+
+    observation: Any
+    before: list[Any]
+    seed: int
+    limit: int
+    gain: float
+
+
 class RemoteModel(Model):
     """A model that requests each step from a program in a process of its own.
 
@@ -179,7 +192,7 @@ class RemoteModel(Model):
     def __init__(self, sandbox: Sandbox, job: PlanningJob | SteppingJob) -> None:
         names = [field.name for field in fields(SteppingJob)]
         stepping = SteppingJob(**{name: getattr(job, name) for name in names})
-        self.action_space = job.action_space
+        self.action_space, self.turn = job.action_space, job.turn
         self.deterministic = is_deterministic(job)
         self.remembers = self.hides = abilities_of(job.program).remembers
         self.tells = abilities_of(job.program).tells and not self.remembers
@@ -188,6 +201,7 @@ class RemoteModel(Model):
         self.requested = 0
         self.reported: list[ReportedStep] = []
         self.played: list[PlayedActions] = []
+        self.random_games: list[RandomGame] = []
         self._observations = Codec(job.observation_space, "observations")
         self._actions = Codec(job.action_space, "actions")
         self._histories = states_of(job)
@@ -223,6 +237,39 @@ class RemoteModel(Model):
         numbers = (StartKind.CURRENT, 0, 0, len(self.drawn_from), 0)
         self._request(SteppingRequest.SEED, np.array(self.drawn_from, "<u8").tobytes(), numbers)
 
+    def legal(self) -> tuple[int, ...] | None:
+        """Return the legal actions in the current state, None if the program lists none."""
+        [reply] = self._request_steps(SteppingRequest.LEGAL)
+        return reply.valid
+
+    def player(self) -> int:
+        """Return the player to move in the last observation."""
+        return int(self._observation[self.turn])
+
+    def play_randomly(self, seed: int, limit: int) -> float:
+        """Play random legal moves in the process of the program, in one request."""
+        data = self._request_here(SteppingRequest.PLAY_RANDOMLY, (), limit, float(seed))
+        [reply] = self._read(data, 0, limit)
+        self.requested += reply.steps - limit
+        self.counter[0] += reply.steps
+        self._is_current = False
+        game = RandomGame(self._start.observation, self._since[:], seed, limit, reply.reward)
+        self.random_games.append(game)
+        return reply.reward
+
+    def repeat_random_game(self, game: RandomGame) -> None:
+        """Play random moves again, one by one, so that their steps are among the reported ones.
+
+        Raises:
+            TamperingError: If the gain differs from the reported one.
+        """
+        self.stand(game.observation)
+        for action in game.before:
+            self.step(action)
+        if (total := super().play_randomly(game.seed, game.limit)) != game.gain:
+            words = f"gain {game.gain:.6g}, but single steps give {total:.6g}"
+            raise TamperingError(f"the program reported that random moves {words}")
+
     def outcomes(self, action: Any) -> list[PossibleStep] | None:
         """Return all possible results of an action, or None if the program does not list them."""
         return self._possible(SteppingRequest.OUTCOMES, action, 0) if self.tells else None
@@ -233,7 +280,7 @@ class RemoteModel(Model):
 
     def forget(self) -> None:
         """Delete all records, and all places in the process of the program."""
-        self.reported, self.played, self._is_anew = [], [], False
+        self.reported, self.played, self.random_games, self._is_anew = [], [], [], False
         self._arrivals, self._roots = {}, {}
         self._held, self._dropped = defaultdict(int), []
         self._ahead.clear()

@@ -145,6 +145,11 @@ class RewardExpression:
             valid: Whether its steps also return the valid actions.
         """
         abilities = abilities_of(program)
+        if abilities.contract == "game":
+            raise CwmError(
+                "the rewards of a game of two players cannot be replaced: leave out "
+                "--reward-expression"
+            )
         text = re.sub(r"^class Environment\b", "class Recorded", program, flags=re.MULTILINE)
         parts = [_CLASS, *[_OUTCOMES] * abilities.tells, *[_CORRECT] * abilities.remembers]
         added = "".join(part.replace("{valid}", ", valid" if valid else "") for part in parts)

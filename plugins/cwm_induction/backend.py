@@ -1,10 +1,9 @@
 """The backend `induction`: writes programs from the transitions of a problem, not its messages.
 
-Valid actions are not induced: the most common valid actions are added to the program.
+Rules for valid actions are induced apart (`legality`), and added to the program.
 """
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.finding import ContractName
 from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import MARKER, WorldModelProblem
@@ -23,6 +23,7 @@ from cwm_induction import noisy, objects
 from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
+from cwm_induction.legality import find_legality
 from cwm_induction.portfolio import Portfolio
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.finishing import (
@@ -49,12 +50,41 @@ PROGRAM = '''
     """Predicts the next observation, the reward and the end of the episode."""
 
 
-class Environment(Transitions):
-    """Adds the most common valid actions, which {share} of {count} rows have."""
+def valid_actions(observation):
+    """Return the valid actions in a state; the rules hold in {share} of {count} rows."""
+    rules = {{
+{rules}
+    }}
+    return [action for action, holds in rules.items() if holds]
 
+
+class Environment(Transitions):
+    """Adds the valid actions."""
+
+{methods}'''
+
+STEP = '''\
     def step(self, action):
         """Predict the valid actions as well."""
-        return (*super().step(action), {actions})
+        result = super().step(action)
+        return (*result, valid_actions(result[0]))
+'''
+
+GAME = '''\
+    def set_state(self, observation):
+        """Set the state of the game."""
+        super().set_state(observation)
+        self._state = observation
+
+    def step(self, action):
+        """Make a move."""
+        result = super().step(action)
+        self._state = result[0]
+        return result
+
+    def legal_actions(self):
+        """Return the legal actions in the current state."""
+        return valid_actions(self._state)
 '''
 
 
@@ -107,7 +137,7 @@ class Induction(Backend):
         if problem.dataset.has_valid_actions:
             plain = _without_valid_actions(request, problem)
             found, program, final = self._program(plain, cast(WorldModelProblem, plain.problem))
-            return found, _with_valid_actions(program, fit), final
+            return found, _with_valid_actions(program, fit, problem.contract), final
         move = request.move._replace(program=unnamed(unremarked(request.move.program)))
         effort = Effort(UNITS, self.seconds, request.tell)
         portfolio = Portfolio(problem, fit, request._replace(move=move), effort)
@@ -155,17 +185,22 @@ def _without_valid_actions(request: Request, problem: WorldModelProblem) -> Requ
     """Return the request without valid actions in its data and program."""
     columns = {name: part for name, part in problem.dataset.columns.items() if name != VALID}
     program = request.move.program.partition(f"\n\n{BEGINS}")[0]
+    contract: ContractName = "plain" if problem.contract == "game" else problem.contract
+    dataset = replace(problem.dataset, columns=columns)
     return request._replace(
-        problem=replace(problem, dataset=replace(problem.dataset, columns=columns)),
+        problem=replace(problem, dataset=dataset, contract=contract),
         move=request.move._replace(program=program),
     )
 
 
-def _with_valid_actions(program: str, data: Dataset) -> str:
-    """Add the most common valid actions to the output of a program."""
-    masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
-    [(actions, count)] = masks.most_common(1)
+def _with_valid_actions(program: str, data: Dataset, contract: ContractName) -> str:
+    """Add rules for the valid actions to a program."""
+    found = find_legality(data)
     text = PROGRAM.format(
-        begins=BEGINS, share=percent(count / len(data)), count=len(data), actions=list(actions)
+        begins=BEGINS,
+        share=percent(found.right),
+        count=len(data),
+        rules="\n".join(f"        {action}: {rule}," for action, rule in found.rules.items()),
+        methods=GAME if contract == "game" else STEP,
     )
     return program.rstrip() + "\n" + text

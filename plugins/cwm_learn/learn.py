@@ -22,7 +22,7 @@ from cwm_cli.data.dataset import Dataset, outside_space
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.checking import no_simulator
-from cwm_cli.envs.spec import EnvironmentSpec, is_simulator, space_of
+from cwm_cli.envs.spec import EnvironmentSpec, is_simulator, refuse_two_players, space_of
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
@@ -313,6 +313,7 @@ class _Subject(NamedTuple):
     ) -> _Subject:
         """Make the environment once, and read its spaces and its documentation."""
         spec = find_environment(env, observer)
+        refuse_two_players(spec, "cwm learn")
         args = dict(env_args or {})
         if point.rows is not None:
             args = recorded_args(point.rows, env_args)

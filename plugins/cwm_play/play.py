@@ -301,7 +301,13 @@ class _GameFactory:
         if mode == "env":
             return WorldGame(arena)
         choice = (
-            choose_planners(self.planner, subject.options, arena.spaces, subject.limits)
+            choose_planners(
+                self.planner,
+                subject.options,
+                arena.spaces,
+                subject.limits,
+                two_players=subject.spec.game is not None,
+            )
             if mode == "agent"
             else None
         )

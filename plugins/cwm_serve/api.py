@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from cwm_cli.data.spaces import json_value
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.pool import SandboxError
-from cwm_serve.engines import ModelFailure, StepOutcome, StepRow
+from cwm_serve.engines import ModelFailure, PredictionOutcome, StepRow
 from cwm_serve.guard import RequestGuard, busy
 from cwm_serve.limits import Clients, ServerBusy, ServerLimits, TooManyRequests
 from cwm_serve.openapi import ApiOperation, openapi_document
@@ -231,7 +231,7 @@ class WorldServer:
 
     # Parts of operations
 
-    async def _step(self, rows: Sequence[StepRow]) -> list[StepOutcome]:
+    async def _step(self, rows: Sequence[StepRow]) -> list[PredictionOutcome]:
         """Step rows in a thread; a client that leaves does not wait for it."""
         step = partial(self._world.engine.step, rows)
         return await to_thread.run_sync(step, limiter=self._threads, abandon_on_cancel=True)
@@ -300,7 +300,7 @@ class WorldServer:
             valid_actions=None if session.valid is None else list(session.valid),
         )
 
-    def _predictions(self, outcomes: Sequence[StepOutcome]) -> PredictReply[Any]:
+    def _predictions(self, outcomes: Sequence[PredictionOutcome]) -> PredictReply[Any]:
         """Return the outcomes of rows for a client."""
         steps = [outcome.step for outcome in outcomes]
         valid = [None if step is None or step.valid is None else list(step.valid) for step in steps]

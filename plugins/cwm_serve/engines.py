@@ -44,7 +44,7 @@ class StepRow(NamedTuple):
     session: str = ""
 
 
-class StepOutcome(NamedTuple):
+class PredictionOutcome(NamedTuple):
     """The result of a row: a step, or the reason why the model failed."""
 
     step: Step | None
@@ -68,7 +68,7 @@ class Engine:
 
     keeps: Keeps = "observation"
 
-    def step(self, rows: Sequence[StepRow]) -> list[StepOutcome]:
+    def step(self, rows: Sequence[StepRow]) -> list[PredictionOutcome]:
         """Return the outcome of each row.
 
         Raises:
@@ -108,7 +108,7 @@ class ProgramEngine(Engine):
         for process in self._all:
             self._idle.put(process)
 
-    def step(self, rows: Sequence[StepRow]) -> list[StepOutcome]:
+    def step(self, rows: Sequence[StepRow]) -> list[PredictionOutcome]:
         """Return the outcome of each row."""
         process = self._idle.get()
         try:
@@ -137,7 +137,7 @@ class TrustedEngine(Engine):
     def __init__(self, model: WorldModel, rows: Dataset) -> None:
         self._model, self._rows = model, rows
 
-    def step(self, rows: Sequence[StepRow]) -> list[StepOutcome]:
+    def step(self, rows: Sequence[StepRow]) -> list[PredictionOutcome]:
         """Return the outcome of each row; the key of the first row seeds all random numbers."""
         space = self._rows.action_space
         seed, first, _ = rows[0].key
@@ -174,7 +174,7 @@ def _loads(model: ProgramModel, rows: Dataset, form: str) -> bool:
 
 def _ask(
     process: ServedProcess, rows: Sequence[StepRow], like: Dataset, *, named: bool
-) -> list[StepOutcome]:
+) -> list[PredictionOutcome]:
     """Return the outcomes of rows in a process; `named` rows continue their sessions."""
     found = process.ask(
         "batching:step_rows",
@@ -200,7 +200,9 @@ def _as_arrays(rows: Sequence[StepRow], like: Dataset) -> Columns:
     }
 
 
-def _read_outcomes(found: Mapping[str, np.ndarray], count: int, like: Dataset) -> list[StepOutcome]:
+def _read_outcomes(
+    found: Mapping[str, np.ndarray], count: int, like: Dataset
+) -> list[PredictionOutcome]:
     """Check the columns of an untrusted process, and return the outcome of each row."""
     columns = _check_columns(found, count, like)
     space, actions = like.observation_space, like.action_space
@@ -209,7 +211,9 @@ def _read_outcomes(found: Mapping[str, np.ndarray], count: int, like: Dataset) -
     for row in range(count):
         reason = printable(str(columns["reasons"][row]), 2 * REASON_CHARACTERS)
         if columns["failed"][row] or row in unfit:
-            outcomes.append(StepOutcome(None, unfit.get(row) or reason or "no reason is known"))
+            outcomes.append(
+                PredictionOutcome(None, unfit.get(row) or reason or "no reason is known")
+            )
             continue
         valid = actions.masked(columns[VALID][row]) if like.has_valid_actions else None
         step = Step(
@@ -218,7 +222,7 @@ def _read_outcomes(found: Mapping[str, np.ndarray], count: int, like: Dataset) -
             bool(columns["ends"][row]),
             valid,
         )
-        outcomes.append(StepOutcome(step))
+        outcomes.append(PredictionOutcome(step))
     return outcomes
 
 

@@ -99,7 +99,7 @@ def test_a_page_that_lies_is_caught_and_one_that_does_not_is_not(tmp_path):
     )
     with Session(page, tmp_path) as session:
         [wrong] = check(page, session)
-    assert "line 20 shows\n3.5\n\nwhat was printed is\n2.5" in wrong
+    assert "line 20 shows\n3.5\n\nbut the output is\n2.5" in wrong
     failing = made(tmp_path, "```sh\nfalse\n```\n")
     with Session(failing, tmp_path) as session, pytest.raises(AssertionError, match="exit 1"):
         list(check(failing, session))

@@ -47,6 +47,7 @@ class WorldModelEnv(gym.Env[Any, Any]):
         self._draws, self._tells, self._remembers = (
             WORLD["abilities"][name] for name in ("draws", "tells", "remembers")
         )
+        self._lists_legal = WORLD["abilities"].get("lists_legal") and WORLD["names_actions"]
         dtype = self.observation_space.dtype
         self._is_real = dtype is not None and dtype.kind == "f"
         self._plain, self._typed = plain(self.observation_space), typed(self.observation_space)
@@ -74,8 +75,11 @@ class WorldModelEnv(gym.Env[Any, Any]):
         self._observation = self._plain(start["observation"])
         if self._remembers:
             self._program.reset(self._plain(self._observation))
-        info = self._info(start.get("valid_actions", ()))
-        return self.seen(), info
+        valid = start.get("valid_actions", ())
+        if self._lists_legal:
+            self._program.set_state(self._plain(self._observation))
+            valid = self._program.legal_actions()
+        return self.seen(), self._info(valid)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action; Gymnasium applies the time limit."""
@@ -88,6 +92,8 @@ class WorldModelEnv(gym.Env[Any, Any]):
         else:
             answer = self._answer(action)
         observation, reward, terminated, *valid = answer
+        if self._lists_legal:
+            valid = [() if terminated else self._program.legal_actions()]
         self._observation = self._plain(observation)
         if self._is_real and not np.isfinite(self._observation).all():
             raise ValueError(

@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, Score, match
 from cwm_cli.evaluation.calibration import calibration
-from cwm_cli.evaluation.finding import ContractName, Finding, RecordedPast
+from cwm_cli.evaluation.finding import CERTAIN, ContractName, Finding, RecordedPast
 from cwm_cli.problems.feedback.examples import ComparedRows, actions_taken
 from cwm_cli.problems.feedback.report import report
 from cwm_cli.problems.feedback.steps import RecordedSteps, outcome_counts
@@ -33,10 +33,10 @@ ONE_ANSWER = (
 
 
 def on_chance(finding: Finding | None, contract: ContractName, names: Sequence[str] = ()) -> str:
-    """Return what the rows show of chance or hidden state, "" for the plain contract."""
-    if contract == "plain":
+    """Return what the rows show of chance or hidden state, "" if answers are certain."""
+    if contract in CERTAIN:
         return ""
-    known = finding is not None and finding.contract != "plain"
+    known = finding is not None and finding.contract not in CERTAIN
     found = f": {finding.words(names)}" if finding is not None and known else ""
     if contract == "memory":
         return f"The observation does not show the whole state{found}."

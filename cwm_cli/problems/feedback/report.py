@@ -18,7 +18,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
-from cwm_cli.evaluation.finding import ContractName
+from cwm_cli.evaluation.finding import CERTAIN, ContractName
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, OutcomeRule, diagnose
 from cwm_cli.problems.feedback.examples import (
     EXAMPLES,
@@ -43,7 +43,7 @@ def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator
     dataset = diagnosis.comparison.dataset
     yield "If these transitions contradict the description, the transitions are right."
     results = dataset.select("next_observations", "rewards", "terminations").values()
-    situations = rows_by_situation(dataset).values() if contract == "plain" else ()
+    situations = rows_by_situation(dataset).values() if contract in CERTAIN else ()
     contradictions = sum(
         len({b"".join(column[row].tobytes() for column in results) for row in rows}) > 1
         for rows in situations
@@ -266,7 +266,7 @@ def _summary(diagnosis: Diagnosis, contract: ContractName) -> list[str]:
     matches, going = comparison.matches, ~comparison.terminal
     total = len(comparison.dataset)
     score = f"; the weighted score of all is {share(diagnosis.score, 4)}"
-    score = score if contract == "plain" else ""
+    score = score if contract in CERTAIN else ""
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part{score}.",
         f"- observation: {right_share(matches.observation[going])} of its components right",

@@ -27,7 +27,7 @@ from cwm_cli.commands.collect import (
 from cwm_cli.commands.episodes import FinishedEpisode, play
 from cwm_cli.commands.subjects import Subject, find_subject, protected
 from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
-from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.spec import EnvironmentSpec, refuse_two_players
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
@@ -154,6 +154,7 @@ def train(
     if steps is not None and steps < 1:
         raise CwmError("nothing to train: --steps must be at least 1")
     spec = find_environment(env, observer)
+    refuse_two_players(spec, "cwm train")
     args = dict(env_args or {})
     chosen = _Choices.of(model, agent, tokenizer, profile, options, in_world=world is not None)
     parts = _init_folders(init)
