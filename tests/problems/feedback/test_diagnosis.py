@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.faults import answers, faults, wrong
 from benchmarks.faults.__main__ import holds_cause
-from benchmarks.faults.generator import FEWEST, KINDS
+from benchmarks.faults.generator import KINDS, MIN_WRONG_ROWS
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
@@ -36,7 +36,7 @@ class TestFaults:
             train = fault.dataset.train
             for part in (train[train.fitted], fault.dataset.test):
                 mistakes = wrong(fault.program, part)
-                assert mistakes.sum() >= FEWEST, fault.name
+                assert mistakes.sum() >= MIN_WRONG_ROWS, fault.name
                 assert not (mistakes & ~fault.guard(part)).any(), fault.name
             assert fault.is_repaired_by(fault.truth)
             assert not fault.is_repaired_by(fault.program)
