@@ -166,12 +166,13 @@ def _choose_token(token: str | None, *, required: bool) -> str:
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
     """Bind a socket; a port in use is an error in one line."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError, OverflowError) as error:
         raise CwmError(f"--host {host!r} has no address: choose another --host") from error
-    with socket.socket(family, kind) as listener:
+    # Without the protocol, asyncio does not set TCP_NODELAY, and each reply takes 40 ms longer.
+    with socket.socket(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

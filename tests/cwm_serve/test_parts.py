@@ -1,6 +1,7 @@
 """Parts of the server: limits, sessions, values of every space, and engines."""
 
 import json
+import socket
 
 import gymnasium as gym
 import numpy as np
@@ -207,6 +208,12 @@ def test_a_picture_is_a_png_file(tmp_path) -> None:
 def test_loopback_hosts() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]")))
     assert not any(map(is_loopback, ("0.0.0.0", "localhost.evil.example", "", "10.0.0.1")))
+
+
+def test_replies_are_not_delayed() -> None:
+    with serving._bound("127.0.0.1", 0) as listener:
+        # asyncio sets TCP_NODELAY only if the socket names its protocol
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_a_missing_extra_is_one_line(monkeypatch) -> None:
