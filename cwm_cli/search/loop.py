@@ -713,10 +713,10 @@ class Search:
 
         A search that needed no completion requests none.
         """
+        if not (self.completions and self.best is not None and self.best.verdict.solved):
+            return False
         asked = sum(node.action == SIMPLIFY and node.asked for node in self.nodes)
-        is_solved = self.best is not None and self.best.verdict.solved
-        is_allowed = asked < self.simplify and SIMPLIFY in self.problem.moves
-        return is_solved and is_allowed and self.completions > 0
+        return asked < self.simplify and SIMPLIFY in self.problem.moves
 
     def _simplify_best(self, budget: int) -> Iterator[Record]:
         """Shorten the solved program by refiners, then by completions within the limits.
