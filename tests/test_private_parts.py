@@ -97,8 +97,8 @@ DOCUMENTED = {"_asdict", "_exit", "_field_defaults", "_fields", "_getframe", "_m
 """Names of the standard library that its documentation describes, in spite of their underscore."""
 
 PRIVATE = re.compile(r"_[a-z][a-z0-9_]*(?<!_)")
-ACCESSORS = {"getattr", "hasattr", "setattr", "delattr", "private_part", "scaled", "smaller"}
-ACCESSORS |= {"wider", "chosen", "following"}
+ACCESSORS = {"getattr", "hasattr", "setattr", "delattr", "private_part", "scale", "reduce"}
+ACCESSORS |= {"widen", "choose", "derive"}
 
 
 def sources() -> dict[str, ast.Module]:
@@ -225,7 +225,7 @@ def test_private_parts_of_other_packages_have_a_guard() -> None:
         "from functools import _lru_cache_wrapper",
         "import_module('ray._private.worker')",
         "getattr(env, '_cliff', None)",
-        "scaled('_ctrl_cost_weight')",
+        "scale('_ctrl_cost_weight')",
         "READERS = ('_get_obs',)",
         "self._add_info(infos)",
         "ray.init(_system_config={})",

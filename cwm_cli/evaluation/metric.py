@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns
@@ -82,7 +88,7 @@ class Score(BaseModel):
     exact: float
     floor: float
     normalised: float | None
-    transitions: int
+    transitions: int = Field(ge=0, le=2**53)
     paper: float | None = None
     valid_actions: float | None = None
     weighed: dict[str, WeighedPart] | None = None

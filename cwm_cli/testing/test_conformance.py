@@ -328,7 +328,8 @@ def test_refiner_is_deterministic_and_ignores_hidden_rows(name: str, material: M
         assert found is None or isinstance(found.candidate + found.findings, str)
         return found
 
-    assert refine(task(UnknownProblem(), runs)) is None
+    if not find("refiner", name).of_solved:  # it uses the text of the program only
+        assert refine(task(UnknownProblem(), runs)) is None
     for odd in (raises, "", "class Environment: pass", "x = (", "\0"):
         refine(task(problem, odd, runs))
     found = refine(task(problem, runs, raises))

@@ -94,6 +94,7 @@ def test_job_contains_only_observations_and_actions_of_its_rows(sandbox, poles, 
     assert scored(sandbox, drawing, poles[0], audited=True).failure is None
     assert len(jobs) == 2 + APART
     told = {"program", "seed", "observation_space", "action_space", "columns", "valid", "starts"}
+    told |= {"turn"}  # the entry with the player to move in a game, from the observation space
     starts = {}
     for job in jobs:
         assert vars(job).keys() == told
