@@ -524,10 +524,7 @@ class Search:
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
         verdict, best = self._judge(program, completion.lacking), flight.best
-        if request.move.action == SIMPLIFY:
-            verdict = self._credit_simplification(request.move, program, verdict)
-        elif best is None or verdict.rank > best.verdict.rank:
-            verdict = self._confirm(program, verdict)
+        verdict = self._confirm_better(request.move, program, verdict, best)
         node = Node(
             id=ROOT,
             step=request.step,
@@ -562,6 +559,17 @@ class Search:
             return replace(
                 verdict, failure=replace(verdict.failure, kind=NO_ANSWER, message=message)
             )
+        return verdict
+
+    def _confirm_better(
+        self, move: Move, program: str, verdict: Verdict, best: Node | None
+    ) -> Verdict:
+        """Confirm the verdict of a simplification, or of a program that ranks above `best`."""
+        refiner = self.refiners.get(move.action)
+        if move.action == SIMPLIFY or (refiner is not None and refiner.of_solved):
+            return self._credit_simplification(move, program, verdict)
+        if best is None or verdict.rank > best.verdict.rank:
+            return self._confirm(program, verdict)
         return verdict
 
     def _confirm(self, program: str, verdict: Verdict) -> Verdict:
@@ -607,8 +615,7 @@ class Search:
     ) -> Record:
         """Judge a candidate that cost no completion; confirm it if it ranks above `best`."""
         verdict = self.problem.judge(found.candidate)
-        if best is None or verdict.rank > best.verdict.rank:
-            verdict = self._confirm(found.candidate, verdict)
+        verdict = self._confirm_better(move, found.candidate, verdict, best)
         verdict = replace(verdict, findings=found.findings)
         node = Node(ROOT, step, move.parent, move.action, found.candidate, verdict, "", Usage())
         return Record(replace(node, asked=False), "")
@@ -691,7 +698,8 @@ class Search:
             return Remark(node=node.id, by=name, note=note)
         if found is None or found.candidate in ("", node.program):
             return Remark(node=node.id, by=name, findings=found.findings if found else "")
-        record = self._record_without_completion(Move(name, node.id), node.step, found, best)
+        move = Move(name, node.id, node.program, node.verdict)
+        record = self._record_without_completion(move, node.step, found, best)
         if _is_improvement(record.node.verdict, node.verdict):
             return record
         tried = f"Tried without success: {found.findings}" if found.findings else ""
@@ -748,31 +756,12 @@ class Search:
                 continue
             if any(remark.by == name for remark in self.remarks.get(best.id, ())):
                 continue
-            found = threads.run_in_thread(partial(self._shorten, name, best))
+            task = RefinementTask(self.problem, best, seed=self.seed)
+            found = threads.run_in_thread(partial(self._refine, name, task, best))
             yield from self._commit(found)
             if isinstance(found, Record):
                 yield from self._simplify_offline()
                 return
-
-    def _shorten(self, name: str, node: Node) -> Record | Remark:
-        """Apply a refiner to a solved program; return a remark if the result is no shorter."""
-        task = RefinementTask(self.problem, node, seed=self.seed)
-        try:
-            found = self.refiners[name].refine(task)
-        except CwmError:
-            raise
-        except Exception as error:  # noqa: BLE001  # otherwise the search could never resume
-            note = f"{name} of #{node.id} failed: {_first_line(error)}"
-            return Remark(node=node.id, by=name, note=note)
-        if found is None or found.candidate in ("", node.program):
-            return Remark(node=node.id, by=name)
-        move = Move(name, node.id, node.program, node.verdict)
-        verdict = self.problem.judge(found.candidate)
-        verdict = self._credit_simplification(move, found.candidate, verdict)
-        if not verdict.saved_bits > node.verdict.saved_bits:
-            return Remark(node=node.id, by=name)
-        new = Node(ROOT, node.step, node.id, name, found.candidate, verdict, "", Usage())
-        return Record(replace(new, asked=False), "")
 
     def _credit_simplification(self, move: Move, program: str, verdict: Verdict) -> Verdict:
         """Return the confirmed verdict of a simplification, with the saved length if it is as good.
@@ -866,6 +855,9 @@ class Search:
         found = Refinement(event.program, event.verdict.findings)
         best = None if event.verdict.confirmed else event  # confirm it only if the original was
         move = Move(event.action, event.parent)
+        if event.parent != ROOT:
+            parent = self.nodes[event.parent]
+            move = move._replace(program=parent.program, verdict=parent.verdict)
         return self._record_without_completion(move, event.step, found, best)
 
     def _prepare_turns(self) -> None:
@@ -919,7 +911,7 @@ def _is_improvement(found: Verdict, known: Verdict) -> bool:
     """
     if found.is_bug or found.validation < known.validation or found.score < known.score:
         return False
-    if found.score > known.score:
+    if found.score > known.score or found.saved_bits > known.saved_bits:
         return True
     return found.error is not None and known.error is not None and known.error - found.error >= 0.1
 

@@ -71,10 +71,10 @@ class Size(NamedTuple):
 def measure(program: str) -> Size:
     """Return the size of a program, without comments, docstrings and blank lines.
 
-    The description length is that of an adaptive code of the tokens: after n tokens, a token that
-    was seen k times takes log2((n + 1) / k) bits. A new one takes log2(n + 1) bits, and 6 bits if
-    it is one of about 64 keywords and operators, otherwise 8 bits per character. Layout has no
-    effect. A text that is no program has the length of its characters.
+    An adaptive code of the tokens gives the description length. After n tokens, a token that was
+    seen k times takes log2((n + 1) / k) bits. A new token takes log2(n + 1) bits, and 6 more bits
+    for one of about 64 keywords and operators, or 8 more bits per character for other tokens.
+    Layout has no effect. A text that is no program has 8 bits per character.
     """
     try:
         skipped = _docstring_lines(ast.parse(program))
@@ -182,7 +182,7 @@ class _Simplifier:
             self.starts.append(self.starts[-1] + len(line))
 
     def find(self) -> Iterator[Change]:
-        """Yield changes, each of which keeps the behaviour; they may overlap."""
+        """Yield changes that keep the behaviour. The changes may overlap."""
         changes = (change for node in ast.walk(self.tree) for change in self._changes_of(node))
         first = next(changes, None)
         if first is None:

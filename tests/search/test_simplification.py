@@ -20,6 +20,7 @@ from cwm_cli.search.contracts import (
     Completion,
     Message,
     Problem,
+    Turn,
     Usage,
     Verdict,
 )
@@ -76,7 +77,7 @@ KEPT = {
     "calls in conditions": "if print(x) and print(x):\n    return 1\nreturn 2",
     "a rule after another one": "if x > 1:\n    x = 3\nif y > 1:\n    x = 3\nreturn x",
     "an assignment that a later addition reads": "z = 1\nz += x\nreturn x",
-    "a fraction that is shorter as it is": "return x * (1 / 3)",
+    "a fraction whose value is longer": "return x * (1 / 3)",
     "a generator": "return x\nyield y",
     "division by zero": "return x if y else 1 / 0",
 }
@@ -302,6 +303,14 @@ def test_the_refiner_shortens_a_solved_program_without_a_completion():
     nodes = [record.node for record in search.run(5)]
     assert [(node.action, node.asked) for node in nodes] == [(GENERATE, True), ("simplify", False)]
     assert search.best.program.split() == ["a", "b", "c"]
+
+    class Recorded(Answers):
+        def recorded(self):
+            return [Turn(0, 0), Turn(0, 1, nodes[1])]
+
+    again = Search(Sums(), ZeroShot(), Recorded((redundant,)))
+    assert [record.node.program for record in again.run(5)] == [node.program for node in nodes]
+    assert again.best.verdict.saved_bits == search.best.verdict.saved_bits
 
 
 @pytest.mark.slow
