@@ -71,6 +71,10 @@ FINAL_STEPS = 8
 RIVAL_WORK = 200_000
 """Maximum simulated steps for a plan to a place that decides between causes."""
 
+MAX_END_TRIPS = 5
+"""Ways out of the visited range to try while play costs and no end was seen. An end saves the cost
+of all later steps, but many environments have no end."""
+
 MAX_TRIES = 2
 """Plans per question; after two plans without an answer, the question is out of reach for now."""
 
@@ -124,6 +128,7 @@ class ContinuousActor(Actor):
         self._policy_is_current = self._rivals_are_due = False
         self._plan: CurrentPlan | None = None
         self._tries: Counter[str] = Counter()
+        self._end_trips = 0
         self._outcomes: dict[tuple[bytes, bytes], Step] = {}
         self._observations: list[np.ndarray] = []
         self._visited_cache: VisitedRange | None = None
@@ -213,7 +218,25 @@ class ContinuousActor(Actor):
                 return aim
         if self.promised_return(observation, left) is None:
             return "explore"
-        return "probe" if self._probe_rivals(here, left) else "exploit"
+        if self._probe_rivals(here, left):
+            return "probe"
+        return "explore" if self._seek_end(here, left) else "exploit"
+
+    def _seek_end(self, here: np.ndarray, left: int) -> bool:
+        """Return whether a new plan leaves the visited range to look for an end of the episode.
+
+        Trips are tried while no end was seen, and the best plan costs more than an end would.
+        """
+        plan = self._plan
+        is_tried = self._end_trips >= MAX_END_TRIPS or self._is_out_of_work
+        if is_tried or plan is None or plan.value(left) >= 0 or self._has_ended:
+            return False
+        trip = self._plan_for("explore", here, left)
+        if trip is None:
+            return False
+        self._end_trips += 1
+        trip.found["reason"] = np.array("steps cost, so look for an end beyond the visited region")
+        return True
 
     def _probe_rivals(self, here: np.ndarray, left: int) -> bool:
         """Return whether a new plan leads to a place that decides between rival causes of ends.
@@ -401,8 +424,13 @@ class ContinuousActor(Actor):
     def is_settled(self) -> bool:
         """Whether the rows can rank plans: their rewards vary, or an end was recorded."""
         rows = self.known.rows
-        varies = any(row.terminated for row in rows) or len({row.reward for row in rows}) > 1
+        varies = self._has_ended or len({row.reward for row in rows}) > 1
         return bool(self.known.program) and varies
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether a recorded transition ended its episode."""
+        return any(row.terminated for row in self.known.rows)
 
     @property
     def _range_questions(self) -> RangeQuestions:

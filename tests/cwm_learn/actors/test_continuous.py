@@ -238,6 +238,24 @@ def test_exploration_leaves_the_visited_range(sandbox: Sandbox) -> None:
         assert max(float(row.next_observation[0]) for row in known.rows) > farthest + 0.2
 
 
+def test_costly_play_looks_for_an_end_until_one_is_seen(sandbox: Sandbox) -> None:
+    known, _ = knowledge_of("Pendulum-v1", PENDULUM, sandbox)
+    known.limit = 40
+    with known.imagination or pytest.fail():
+
+        def aims_from_start() -> list[str]:
+            """Return the aims of an episode that always stays at its start."""
+            actor = ContinuousActor(known)
+            actor.rebuild()
+            intents = [actor.choose(known.starts[0], left) for left in range(40, 33, -1)]
+            return [intent.aim for intent in intents if intent is not None]
+
+        trips = continuous.MAX_END_TRIPS
+        assert aims_from_start() == ["explore"] * trips + ["exploit"] * (7 - trips)
+        known.rows.append(known.rows[-1]._replace(terminated=True))
+        assert aims_from_start() == ["exploit"] * 7
+
+
 def test_unknown_limits_and_unreached_bounds_are_questions() -> None:
     space = Space("box", "float64", (2,), (-1.0, -np.inf), (1.0, np.inf))
     known = Knowledge(space, Space("discrete", "int64", (), (0.0,), (1.0,)), 10)
