@@ -34,6 +34,9 @@ MAX_WRONG, RECENT_STEPS = 3, 20
 """After `MAX_WRONG` wrong rewards or ends in `RECENT_STEPS` steps, the actor explores before it
 plays: the program probably promises more wrong returns, and it will be rewritten soon."""
 
+MAX_CYCLE = 10
+"""Maximum steps of a cycle that counts as waiting."""
+
 MAX_SHOWN = 3
 """Open questions of one kind to report, and recent starts to consider."""
 
@@ -112,7 +115,8 @@ class TabularActor(DiscreteActor):
             is_unreliable = sum(n >= recent for n in self._wrong_steps[-MAX_WRONG:]) == MAX_WRONG
             is_unreliable |= self.known.is_misleading and len(self.known.starts) % 2 == 0
             if promise is not None:
-                if aim is None and is_unreliable and (intent := self._explore(state, left)):
+                may_explore = is_unreliable or self._waits(state, left)
+                if aim is None and may_explore and (intent := self._explore(state, left)):
                     return intent
                 return self._play(state, left, aim or "exploit")
             if aim is not None:
@@ -247,6 +251,21 @@ class TabularActor(DiscreteActor):
         return Intent(
             self.table.actions[best], aim, "the best action in the program", float(f"{value:.7g}")
         )
+
+    def _waits(self, state: int, left: int) -> bool:
+        """Return whether the best play only waits: recorded steps back to the state, for nothing.
+
+        A plan may wait for as long as its reward can also be collected later.
+        """
+        table, place, gained = self.table, state, 0.0
+        for length in range(min(left, MAX_CYCLE)):
+            best = place, int(table.action_values(place, left - length).argmax())
+            if table.terminated[best] or not table.recorded[best]:
+                return False
+            place, gained = int(table.next_states[best]), gained + table.rewards[best]
+            if place == state:
+                return abs(gained) <= TOLERANCE
+        return False
 
     @property
     def _best_end(self) -> float | None:

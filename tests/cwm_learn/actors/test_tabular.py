@@ -551,6 +551,44 @@ def test_actor_explores_if_all_plans_cost_more_than_a_good_end() -> None:
     assert intent.aim == "explore"
 
 
+PURSE = """
+class Environment:
+    def set_state(self, observation):
+        self.coins = int(observation)
+    def step(self, action):
+        coins = self.coins
+        if action == 0 and coins < 3:
+            self.coins += 1
+            return self.coins, -1.0, False
+        if action == 1 and coins < 4:
+            self.coins = 0
+            return 0, float(coins), False
+        if action == PURCHASE and coins == 3:
+            self.coins = 4  # sold out
+            return 4, 3.5, False
+        return coins, 0.0, False
+"""
+
+
+def test_actor_explores_while_the_best_plan_waits() -> None:
+    space = space_of(gym.spaces.Discrete(5))
+    actor = tabular_actor(PURSE.replace("PURCHASE", "None"), start=3, space=space)
+    actor.rebuild()
+    record(actor, (3, 2, 3, 0.0, False))
+    waiting, last = actor.choose(3, 20), actor.choose(3, 1)
+    assert waiting is not None
+    assert last is not None
+    assert (waiting.aim, last.aim, last.action) == ("explore", "exploit", 1)
+    actor = tabular_actor(PURSE.replace("PURCHASE", "3"), start=0, space=space)
+    actor.rebuild()
+    record(actor, (0, 0, 1, -1.0, False), (1, 1, 0, 1.0, False))  # a cycle for nothing
+    waiting, last = actor.choose(0, 20), actor.choose(0, 4)
+    assert waiting is not None
+    assert last is not None
+    assert (waiting.aim, last.aim, last.action) == ("explore", "exploit", 0)
+    assert 4 in play(actor, 0)
+
+
 def test_misleading_program_is_replaced_by_recorded_transitions() -> None:
     actor = tabular_actor(GOAL, start=0)
     actor.known.unexplained_fraction = 0.6
