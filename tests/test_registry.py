@@ -315,6 +315,50 @@ def test_conformance_tests_find_an_undocumented_option_and_unseeded_randomness(c
     assert "2 failed, 2 passed" in failed.stdout, failed.stdout
 
 
+ENVIRONMENT = """
+import gymnasium as gym
+from cwm_cli import hookimpl
+from cwm_cli.envs.spec import EnvironmentSpec
+
+class Count(gym.Env):
+    observation_space = gym.spaces.Discrete(LARGEST + 1)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at = min(self.at + 1, 3)
+        return self.at, 0.0, False, False, {}
+
+def restore(env, observation):
+    env.at = observation
+    return RESTORED
+
+@hookimpl
+def cwm_environments():
+    return {"Count-v0": lambda: EnvironmentSpec(
+        NAME, Count, lambda env: "It counts to 3.", lambda: {"count": "1"}, restore=restore)}
+"""
+
+
+@pytest.mark.slow
+def test_conformance_tests_find_faults_of_an_environment(cwm):
+    def outcome(name, largest, restored):
+        text = ENVIRONMENT.replace("NAME", repr(name)).replace("LARGEST", largest)
+        cwm.install("count_plugin", text.replace("RESTORED", restored))
+        return conformance(cwm, "count_plugin").stdout
+
+    assert "2 passed, 2 skipped" in outcome("Count-v0", "3", "True")
+    found = outcome("Count-v1", "3", "None")
+    assert "the hook and the description have different names" in found
+    assert "what restore returns has to return a bool" in found
+    assert "2 failed, 2 skipped" in found
+    assert "2 is outside its space" in outcome("Count-v0", "1", "True")
+
+
 def test_third_party_policy_records_data_and_has_options(cwm):
     cwm.install("always_plugin", POLICY)
     answer = cwm.inside(

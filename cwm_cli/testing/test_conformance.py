@@ -499,6 +499,7 @@ def test_contract_describes_every_method_that_it_calls(name: str, material: Mate
 @every("environment")
 def test_environment_is_described_and_deterministic(name: str) -> None:
     spec = returned(find("environment", name)(), EnvironmentSpec, "what the hook names")
+    assert spec.id == name.split(":", 1)[1], "the hook and the description have different names"
     with skip_if_unusable():
         env = spec.make()
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
@@ -509,6 +510,7 @@ def test_environment_is_described_and_deterministic(name: str) -> None:
         rng = np.random.default_rng(0)
         observed, repeated = env.reset(seed=3)[0], twin.reset(seed=3)[0]
         for _ in range(5):
+            assert env.observation_space.contains(observed), f"{observed!r} is outside its space"
             assert spaces[0].pack("o", [observed]).keys()
             for left, right in zip(_leaves(observed), _leaves(repeated), strict=True):
                 np.testing.assert_array_equal(left, right)
@@ -519,6 +521,26 @@ def test_environment_is_described_and_deterministic(name: str) -> None:
             repeated = twin.step(action)[0]
             if terminated or truncated:
                 break
+
+
+@every("environment")
+def test_environment_can_be_set_to_an_observation(name: str) -> None:
+    spec = find("environment", name)()
+    if spec.restore is None:
+        pytest.skip("it cannot be set to an observation")
+    with skip_if_unusable():
+        env, other = spec.make(), spec.make()
+    with closing(env), closing(other):
+        other.reset(seed=4)
+        observed, over = env.reset(seed=3)[0], False
+        for number in range(5):
+            if over:
+                break
+            if returned(spec.restore(other.unwrapped, observed), bool, "what restore returns"):
+                env.action_space.seed(number)
+                other.unwrapped.step(env.action_space.sample())
+            observed, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            over = terminated or truncated
 
 
 @every("environment")
