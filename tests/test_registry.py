@@ -419,6 +419,13 @@ def test_third_party_planner_plans_in_the_sandbox_and_in_the_environment(cwm):
     assert result["planner"] == "first" and not result["failures"] and result["model_steps"] == 0
     assert result["returns"] == result["oracle_returns"], "always pushed to the right"
     assert max(result["lengths"]) <= 12, "which no other planner does"
+    broken = PLANNER.replace("return [[int(", "return [[{}['bug'], int(")
+    cwm.install("first_plugin", broken)
+    answer = cwm("plan", *asked, "--planner", "first", "--max-steps", "3")
+    assert answer.returncode == 1
+    words = "step error: the planner raised KeyError: 'bug' (first_plugin.py, line 23)"
+    assert words in answer.stderr
+    cwm.install("first_plugin", PLANNER)
     answer = cwm.inside("plan", *asked, "--planner", "first_plugin:first", "--max-steps", "3")
     assert json.loads(answer.stdout)["planner"] == "first_plugin:first", answer.stderr
 

@@ -123,8 +123,8 @@ def plan(
     if failure := result.side.failure:
         cost = result.side.cost
         complain(
-            f"the program failed in {cost.failures} of {cost.decisions} decisions, so their "
-            f"actions were random; first failure: {place_words(failure)}: {failure.message}",
+            f"{cost.failures} of {cost.decisions} decisions failed, so their actions were random; "
+            f"first failure: {place_words(failure)}: {failure.message}",
             kind="Warning",
         )
         if cost.failures == cost.decisions and not result.stopped:

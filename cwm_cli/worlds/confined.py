@@ -4,6 +4,8 @@ Outside the sandbox, `program` asks for plans, `remote` for steps, and `imaginin
 module must not import these modules, because workers import it before each program.
 """
 
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
@@ -12,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning import PLANNERS, Decider, Unsuited, find_planner, stepping
+from cwm_cli.errors import describe_exception
+from cwm_cli.planning import PLANNERS, Decider, Planner, Unsuited, find_planner, stepping
 from cwm_cli.planning.memory import ProgramWithMemory
 from cwm_cli.planning.model import FORMS, LARGEST, Here, Model, Step, name
 from cwm_cli.planning.program import Checks, Program
@@ -76,6 +79,10 @@ class PlanningHandler(Handler[PlanningJob]):
                 plans = decider.plan(moments)
             except Unsuited as reason:
                 planned = PlanningReply([], [], 0, 0, str(reason))
+            except Exception as error:
+                if words := describe_planner_error(error, planners[len(decider.passed_over)]):
+                    raise Complaint(words, "step_error") from error
+                raise
             else:
                 passed_over = [
                     f"not {name.rpartition(':')[2]}: it {reason}"
@@ -86,6 +93,15 @@ class PlanningHandler(Handler[PlanningJob]):
                 planned = PlanningReply(plans, decider.steps, len(passed_over), used, note)
             reply = encode_reply(planned, actions)
             program.write(SIZE.pack(len(reply)) + reply)
+
+
+def describe_planner_error(error: Exception, planner: Planner) -> str:
+    """Return words for an exception that the code of a planner raised itself, "" for another."""
+    file = sys.modules[type(planner).__module__].__file__ or ""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if frames[-1][0].f_code.co_filename != file:
+        return ""
+    return f"the planner raised {describe_exception(error, file)}"
 
 
 def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:

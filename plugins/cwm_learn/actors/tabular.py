@@ -264,7 +264,7 @@ class TabularActor(DiscreteActor):
                 return False
             place, gained = int(table.next_states[best]), gained + table.rewards[best]
             if place == state:
-                return abs(gained) <= TOLERANCE
+                return bool(abs(gained) <= TOLERANCE)
         return False
 
     @property
