@@ -161,7 +161,8 @@ class RecordingBar(Lines):
             self._bar.start()
             self._stack.callback(self._bar.stop)
         else:
-            self._say(f"{title}: {work.episodes - work.done} of {work.episodes} episodes")
+            left = f"{work.episodes - work.done} of " if work.done else ""
+            self._say(f"{title}: {left}{work.episodes} episodes{' left' if left else ''}")
         self._stack.enter_context(redirect_stdout(sys.stderr))
 
     def advanced(self, event: object) -> None:

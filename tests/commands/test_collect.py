@@ -410,7 +410,7 @@ def test_recording_without_a_terminal_prints_each_episode_only_if_verbose(cwm) -
     )
     first, last, warning = result.stderr.splitlines()
     assert warning.startswith("Warning: only "), "there are few rows"
-    assert first == "recording Blackjack-v1: 5 of 5 episodes"
+    assert first == "recording Blackjack-v1: 5 episodes"
     assert last.startswith("[5/5] episodes recorded")
     verbose = cwm.inside(
         *("--verbose", "collect", "--env", "Blackjack-v1", "--policy", "random"),
@@ -535,7 +535,7 @@ def test_collect_prints_one_json_object(cwm) -> None:
     assert dataset.metadata["env_args"] == {"is_rainy": True}
     note, *lines = result.stderr.splitlines()
     assert note == "Note: Gymnasium no longer includes Taxi-v3: using Taxi-v4"
-    assert lines[0] == "recording Taxi-v4: 20 of 20 episodes"
+    assert lines[0] == "recording Taxi-v4: 20 episodes"
     assert lines[-1].startswith("[20/20] episodes recorded")
 
 
