@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cwm_cli.envs.tasks import random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.worlds.remote import OutOfTime, ProgramFailed
-from cwm_learn.actors.base import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_learn.actors.base import (
+    PLAY_AIMS,
+    Actor,
+    Aim,
+    Intent,
+    Knowledge,
+    OpenQuestion,
+)
 from cwm_learn.actors.continuous import ContinuousActor
 from cwm_learn.actors.tabular import TabularActor
 from cwm_learn.imagination import SearchImagination
@@ -72,6 +79,8 @@ class GuardedActor:
             return self.random_intent("the program failed", allowed)
         finally:
             self.planning_seconds += time.perf_counter() - began
+        if intent is not None and intent.aim in PLAY_AIMS and self._known.plays_badly:
+            return self.random_intent("play in this program was worse", allowed)
         if intent is None or allowed is None or intent.action in allowed:
             return intent
         return self.random_intent(f"{intent.action} is not allowed here", allowed)

@@ -269,6 +269,7 @@ class Learner:
         record = self.journal.append(episode.record(self.steps, limit, is_stochastic=chance))
         self.episodes.append(record)
         self.verification.add(record)
+        self._rewriter.compare_play(record)
         self.journal.report(record)
         if self.seconds_left() <= 0:  # a continued run does the rest
             return

@@ -81,6 +81,34 @@ class EpisodeStatistics:
         )
 
 
+@dataclass
+class PlayComparison:
+    """Compares the returns of play in programs that mispredict most steps with other episodes.
+
+    Attributes:
+        plays: Returns of whole episodes of play with most steps mispredicted, since the last
+            program that predicted most rows.
+        others: Returns of all whole episodes with exploration, probes or random actions.
+    """
+
+    plays: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    def add(self, episode: EpisodeRecord) -> None:
+        """Add an episode."""
+        if not episode.is_play:
+            self.others += [episode.returned] * episode.whole
+        elif 2 * episode.mismatched > episode.length:
+            self.plays.append(episode.returned)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether all of at least two plays returned less than the mean of at least two others."""
+        if min(len(self.plays), len(self.others)) < 2:
+            return False
+        return max(self.plays) < sum(self.others) / len(self.others)
+
+
 def wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
     """Return the names of the wrongly predicted parts; "unknown" without a prediction."""
     if predicted is None:

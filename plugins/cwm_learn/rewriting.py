@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.text import percent
+from cwm_learn.outcomes import PlayComparison
 from cwm_learn.records import WritingRecord
 
 if TYPE_CHECKING:
     from cwm_learn.actors.base import Actor, Knowledge
+    from cwm_learn.certificate import EpisodeRecord
     from cwm_learn.journal_replay import LearnerJournal
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
@@ -50,6 +52,7 @@ class ProgramRewriter:
         self._can_be_stochastic = actor.stochastic_variant() is not None
         self._overrides_program = actor.OVERRIDES_PROGRAM
         self._rows_at_writing, self._wrong_fraction = 0, 0.0
+        self._comparison = PlayComparison()
         self._earlier = list(journal.run.earlier_rows() or ())
         self._earlier_writer = replace(writer, model=None)
 
@@ -76,6 +79,9 @@ class ProgramRewriter:
         was_misleading = self._known.is_misleading
         self._rows_at_writing, self.new_mismatches = len(self._known.rows), 0
         self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
+        if self._wrong_fraction <= 0.5:
+            self._comparison.plays.clear()
+            self._known.plays_badly = False
         if self._overrides_program and len(written.unexplained):
             self._known.unexplained_fraction = float(written.unexplained.mean())
         if self._known.is_misleading:
@@ -85,6 +91,16 @@ class ProgramRewriter:
                 key="misleading",
             )
         return was_misleading != self._known.is_misleading
+
+    def compare_play(self, episode: EpisodeRecord) -> None:
+        """Replace play by random actions if it is worse, until a program predicts most rows."""
+        self._comparison.add(episode)
+        self._known.plays_badly = self._comparison.is_worse
+        if self._known.plays_badly:
+            self._journal.note_once(
+                "the program mispredicts most steps, and its play returned less than other "
+                "episodes: actions are random until there is a better program"
+            )
 
     def detect_randomness(self) -> None:
         """Switch to stochastic programs if the rows are random and an actor supports them."""

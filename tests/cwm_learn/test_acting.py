@@ -4,13 +4,14 @@ from math import inf
 from typing import Any
 
 import gymnasium as gym
+import pytest
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_learn.acting import GuardedActor
-from cwm_learn.actors.base import Actor, Knowledge
+from cwm_learn.actors.base import Actor, Intent, Knowledge
 
 
 class SearchingActor(Actor):
@@ -51,3 +52,33 @@ def test_failure_in_the_program_leads_to_a_valid_random_action() -> None:
         assert actor.predict(0, 1) is None
         known.imagination.close()
     assert ["division by zero" in failure.message for failure in failures] == [True, True]
+
+
+class PlayingActor(Actor):
+    """An actor that plays action 3, and has no target without an aim."""
+
+    def choose(self, observation: Any, left: int, aim: Any = None) -> Intent | None:
+        return Intent(3, aim, "the plan") if aim else None
+
+
+def test_play_is_random_while_it_was_worse_than_other_episodes() -> None:
+    env = gym.make("FrozenLake-v1")
+    known = Knowledge(space_of(env.observation_space), space_of(env.action_space, "actions"), 20)
+    env.action_space.seed(0)
+    with Sandbox(Limits(), 1) as sandbox:
+        actor = GuardedActor(
+            PlayingActor,
+            known,
+            env.action_space,
+            sandbox,
+            seconds_left=lambda: inf,
+            on_failure=pytest.fail,
+        )
+        assert actor.choose(0, 20, "exploit", None) == (3, "exploit", "the plan", None)
+        known.plays_badly = True
+        chosen = [actor.choose(0, 20, "exploit", None) for _ in range(40)]
+        assert {(intent.action, intent.aim) for intent in chosen} == {
+            (action, "explore") for action in range(4)
+        }
+        assert actor.choose(0, 20, "probe", None).aim == "probe"
+        assert actor.choose(0, 20, None, None) is None

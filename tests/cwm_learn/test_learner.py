@@ -25,7 +25,7 @@ from cwm_learn.actors.base import OpenQuestion
 from cwm_learn.certificate import EpisodeRecord, Verification
 from cwm_learn.learn import with_docstring
 from cwm_learn.learner import Learner
-from cwm_learn.outcomes import OutcomeCounts
+from cwm_learn.outcomes import OutcomeCounts, PlayComparison
 from cwm_learn.questions import Questions
 from cwm_learn.records import StepsTaken
 from cwm_learn.runs import (
@@ -114,6 +114,22 @@ def test_cut_episode_is_evidence_for_steps_but_not_for_returns() -> None:
     assert (found.steps, found.episodes, found.mean) == (1900, 1, 1.0)
     assert found.bound < 0.02
     assert found.episodes_bound > 0.95
+
+
+def test_play_of_a_wrong_program_is_compared_with_other_episodes() -> None:
+    found = PlayComparison()
+    for number, (returned, aim) in enumerate(
+        [(-3.0, "explore"), (-5.0, "probe"), (-20.0, "exploit")]
+    ):
+        found.add(episode(number, returned=returned, aims={aim: 100}, mismatched=90))
+    assert not found.is_worse  # a single play
+    found.add(episode(3, returned=-30.0, mismatched=40))  # most predictions were right
+    found.add(episode(4, returned=-30.0, mismatched=90, whole=False))
+    assert not found.is_worse
+    found.add(episode(5, returned=-10.0, mismatched=90))
+    assert found.is_worse
+    found.add(episode(6, returned=-3.5, mismatched=90))  # above the mean of the others
+    assert not found.is_worse
 
 
 def test_episodes_with_exploration_do_not_count_as_play() -> None:

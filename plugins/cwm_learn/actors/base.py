@@ -98,6 +98,8 @@ class Knowledge:
         program: The text of the current program; empty before the first one.
         unexplained_fraction: Fraction of the rows that the rules of the program mispredict; 0 if
             the actor does not override the program.
+        plays_badly: Whether play in programs that mispredict most steps was worse than other
+            episodes, so that actions are random instead.
         imagination: Simulates with the current program.
     """
 
@@ -114,6 +116,7 @@ class Knowledge:
     targets: list[TargetedQuestion] = field(default_factory=list)
     program: str = ""
     unexplained_fraction: float = 0.0
+    plays_badly: bool = False
     imagination: SearchImagination | None = None
     _returns: list[float] = field(default_factory=list, init=False, repr=False)
     """Returns of all whole episodes in the first `_summed` rows."""
