@@ -43,6 +43,7 @@ EXTRAS = {
     "mcp": Extra("mcp", "cwm-cli[mcp]", "coding agents"),
     "minari": Extra("minari", "cwm-cli[minari]", "Minari datasets"),
     "parquet": Extra("pyarrow", "cwm-cli[parquet]", "Parquet files"),
+    "plots": Extra("sklearn", "cwm-cli[plots]", "maps of rules"),
     "storage": Extra("fsspec", "cwm-cli[storage]", "runs on remote storage"),
     "s3": Extra("s3fs", "cwm-cli[s3]", "runs on S3"),
     "gs": Extra("gcsfs", "cwm-cli[gs]", "runs on Google Cloud Storage"),

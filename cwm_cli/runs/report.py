@@ -29,7 +29,8 @@ class Section(NamedTuple):
     - `table`: `heads`, `rows` (cells are texts, numbers or None), `words` (the number of text
       columns, which come first) and `filters` (the numbers of the columns with a filter).
     - `chart`: the labels `x` and `y`, `log_x`, and `series`, each with `name`, `x`, `y`, maybe
-      `low` and `high`, and `loose` if no line joins the points.
+      `low` and `high`, and `loose` if no line joins the points; `cloud` if the coordinates have
+      no meaning of their own.
     - `program`: `text`, `name` and maybe `gaps`.
     - `tree`: `nodes` (`cwm_cli.runs.nodes`).
     - `panels`: `sections`, each a title, a kind and its data, side by side.
@@ -191,7 +192,8 @@ class LineChart(NamedTuple):
     """Lines over common axes; `x` and `y` name these, with their units.
 
     A `staircase` keeps its height up to the next point. `rules` are horizontal lines by name;
-    None is left out. Without a `legend`, text outside the chart names the lines.
+    None is left out. Without a `legend`, text outside the chart names the lines. In a `cloud`, the
+    pointer selects the nearest point instead of the nearest x, and its label has no coordinates.
     """
 
     x: str
@@ -203,6 +205,7 @@ class LineChart(NamedTuple):
     rules: Mapping[str, float | None] = {}
     note: str = ""
     legend: bool = True
+    cloud: bool = False
 
     def data(self) -> dict[str, Any]:
         """Return the data of a section of kind `chart`.
@@ -223,6 +226,7 @@ class LineChart(NamedTuple):
                 known.setdefault(value, []).append(name)  # rules at one height share a label
         more = {
             "staircase": self.staircase,
+            "cloud": self.cloud,
             "y_range": list(self.y_range) if self.y_range else None,
             "rules": [{"name": " and ".join(names), "y": rounded(y)} for y, names in known.items()],
             "note": " ".join(filter(None, [self.note, thinning])),

@@ -15,7 +15,7 @@ from cwm_cli.commands.collect import find_environment
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, read_options
+from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.nodes import SearchRecord
@@ -37,6 +37,7 @@ from cwm_cli.runs.store import RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
 from cwm_theorize.parts import choose_backend, make_statistician
+from cwm_theorize.rule_map import AcceptedRules, accepted_rules, rule_map
 from cwm_theorize.world_model import Theory
 
 BEST = "best.txt"
@@ -163,6 +164,12 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         """Return the records of the finished phases."""
         return [each for each in self.records() if isinstance(each, PhaseRecord)]
 
+    def accepted(self) -> list[AcceptedRules]:
+        """Return the accepted proposals of the run."""
+        config = self.config
+        options = config.options.get("strategy", {})
+        return accepted_rules(self.events(), find("strategy", config.method)(**options))
+
     def rules(self) -> str:
         """Return the best rules, as stored in `best.txt`.
 
@@ -254,6 +261,8 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             Section("panels", "Log-likelihood by phase", {"sections": likelihood_panels(phases)}),
             Section("notes", "Best rules", rules),
         ]
+        drawn = rule_map(runs[0].accepted(), [each.rules for each in phases])
+        found += [drawn] if drawn else []
         grids = (rules_grid(phases), found_grid(phases), every_phase(phases))
         return found + [
             Section("table", grid.title.capitalize(), table_of(grid))

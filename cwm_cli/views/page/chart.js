@@ -1,7 +1,7 @@
 "use strict";
 // Line charts: axes with round numbers, bands, loose points, values under the pointer or by keys.
 //
-// cwm.draw.chart(element, {x, y, log_x?, y_range?, staircase?, height?, series, rules?, note?})
+// cwm.draw.chart(element, {x, y, log_x?, y_range?, staircase?, cloud?, height?, series, rules?, note?})
 //   series: [{name, x: [], y: [], low?: [], high?: [], loose?, tone?, dash?, wide?, tips?: []}]
 //   rules:  [{name, y}] are horizontal lines to compare with.
 // A null among the y breaks the line; a wide line is below thin ones. A tone (0 to 5, "quiet",
@@ -433,11 +433,11 @@
       svg.addEventListener("keydown", (event) => this.key(event));
     }
 
-    // The positions of the cursor: each x if there are lines, else each point.
+    // The positions of the cursor: each point of a cloud or of loose points, else each x.
     stops() {
       if (!this.known || this.knownFor !== this.svg) {
         this.knownFor = this.svg;
-        this.flat = this.shown.length > 0 && this.shown.every((one) => one.loose);
+        this.flat = this.data.cloud || (this.shown.length > 0 && this.shown.every((one) => one.loose));
         const points = this.shown.flatMap((one) =>
           one.x.map((x, n) => ({ one, n, x, y: one.y[n] })).filter((p) => finite(p.x) && finite(p.y)));
         points.sort((a, b) => a.x - b.x || a.y - b.y);
@@ -521,9 +521,10 @@
 
     write(x, found) {
       this.tip.replaceChildren();
-      const head = part("div", "chart-tip-head", `${this.data.x} ${number(x, 6)}`);
-      this.tip.append(head);
-      if (this.flat) this.tip.append(part("div", "", `${this.data.y} ${number(found[0].y, 6)}`));
+      if (!this.data.cloud) {
+        this.tip.append(part("div", "chart-tip-head", `${this.data.x} ${number(x, 6)}`));
+        if (this.flat) this.tip.append(part("div", "", `${this.data.y} ${number(found[0].y, 6)}`));
+      }
       for (const { one, n, y } of found) {
         const line = part("div", "chart-tip-line");
         line.append(sample(one), part("span", "chart-tip-name", one.name));
