@@ -38,7 +38,7 @@ EXTRAS = {
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "serve": Extra("uvicorn", "cwm-cli[serve]", "world models over HTTP"),
     "games": Extra("pettingzoo", "cwm-cli[games]", "games of two players"),
-    "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep RL baselines"),
+    "rl": Extra("sb3_contrib", "cwm-cli[rl]", "agents by deep RL"),
     "ray": Extra("ray", "cwm-cli[ray]", "jobs on a Ray cluster"),
     "mcp": Extra("mcp", "cwm-cli[mcp]", "coding agents"),
     "minari": Extra("minari", "cwm-cli[minari]", "Minari datasets"),

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class CuriousPolicy(Experimenter):
-    """Learns, by PPO with action masks, to produce changes that the rules predict badly."""
+    """Learns, by PPO with action masks, to produce changes that the rules predict badly.
+
+    It needs Stable-Baselines3 (extra `rl`).
+    """
 
     reward: Literal["ll", "alp", "alpexp", "alpll", "custom"] = "ll"
     """Reward of a change. ll: minus its log-likelihood under the best rules; alp: absolute
@@ -116,8 +119,8 @@ class CuriousPolicy(Experimenter):
         if self._ppo is None:
             raise RuntimeError("call prepare first")
         rewards = self.rewards(context, text_transitions(context.view, rows))
-        rng = np.random.default_rng([self._ppo.seed, context.phase])
-        self._ppo.learn(list(self._ppo_episodes(self._ppo, context, rows, rewards)), rng)
+        played = list(self._ppo_episodes(self._ppo, context, rows, rewards))
+        self._ppo.learn(played, [self._ppo.seed, context.phase])
 
     def rewards(self, context: PhaseContext, transitions: Sequence[TextTransition]) -> np.ndarray:
         """Return the reward of each change (transitions,), and update the statistics of kinds."""
@@ -184,10 +187,19 @@ class CuriousPolicy(Experimenter):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from a `state` of the same environment, after `prepare`."""
+        """Continue from a `state` of the same environment, after `prepare`.
+
+        Raises:
+            CwmError: The state does not fit, for example because an earlier version saved it.
+        """
         if self._ppo is None:
             raise RuntimeError("call prepare first")
-        self._ppo.restore(state)
+        try:
+            self._ppo.restore(state)
+        except ValueError as error:
+            raise CwmError(
+                f"the saved policy cannot be used ({error}): start another run with --new"
+            ) from error
         self._counts = dict(zip(self._counts, state["counts"].tolist(), strict=True))
         self._averages = dict(zip(self._averages, state["averages"].tolist(), strict=True))
 

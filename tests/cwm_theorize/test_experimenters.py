@@ -1,8 +1,10 @@
 """Experimenters collect the transitions that rules in words are scored on."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +33,10 @@ from cwm_theorize.experimenters import (
 from cwm_theorize.parts import TheoryChoices, choose_backend
 from cwm_theorize.ppo import Ppo, PpoEpisode
 from cwm_theorize.statistician import Statistician, text_transitions
+
+needs_rl = pytest.mark.skipif(
+    not find_spec("sb3_contrib"), reason="Stable-Baselines3 is not installed"
+)
 
 ROOMS = 7
 LEFT, RIGHT, OPEN = range(3)
@@ -188,9 +194,8 @@ def test_experimenters_reject_unsuitable_environments_and_backends() -> None:
             CwmError, match=r"CartPole-v1 has no description in words: choose .*Door-v0"
         ):
             record(environment("CartPole-v1"), policy=name, episodes=1, test_episodes=0)
-    for name in ("llm", "curiosity"):
-        with pytest.raises(CwmError, match="cwm theorize"):
-            record(rooms(), policy=name, episodes=1, test_episodes=0)
+    with pytest.raises(CwmError, match="cwm theorize"):
+        record(rooms(), policy="llm", episodes=1, test_episodes=0)
     with pytest.raises(CwmError, match="unknown kind of change 'flown'"):
         curious(table={"flown": 1.0})
 
@@ -263,6 +268,7 @@ def curious(**options: Any) -> CuriousPolicy:
     return policy
 
 
+@needs_rl
 def test_curiosity_rewards_equal_their_formulas() -> None:
     rows = collect_phase(stage(), OraclePolicy(), 1, seed=0)[-2:]  # moved, opened
     words = text_transitions(RoomsView(), rows)
@@ -277,6 +283,7 @@ def test_curiosity_rewards_equal_their_formulas() -> None:
         assert not curious(reward=reward).rewards(unchanged, words).any(), reward
 
 
+@needs_rl
 def test_averages_and_counts_persist_across_phases_and_restore() -> None:
     rows = collect_phase(stage(), OraclePolicy(), 1, seed=0)[-2:]
     words = text_transitions(RoomsView(), rows)
@@ -306,6 +313,8 @@ def phases(policy: CuriousPolicy, numbers: range) -> list[list[Transition]]:
     return found
 
 
+@needs_rl
+@pytest.mark.slow
 def test_curiosity_learns_to_cause_unexpected_changes() -> None:
     collected = phases(curious(environments=6, steps=60, entropy=0.02), range(7))
     assert {len(rows) for rows in collected} == {360}
@@ -313,6 +322,23 @@ def test_curiosity_learns_to_cause_unexpected_changes() -> None:
     assert opened[-1] > 5 * max(opened[0], 3)
 
 
+@needs_rl
+def test_curiosity_needs_rules_and_a_state_that_fits() -> None:
+    with pytest.raises(CwmError, match="curiosity needs rules: use it in `cwm theorize`"):
+        record(rooms(), policy="curiosity", episodes=1, test_episodes=0)
+    policy = curious()
+    earlier = {"parameters": np.zeros(9, np.float32), "counts": np.zeros(3)}
+    with pytest.raises(CwmError, match=r"the saved policy cannot be used \(.*--new"):
+        policy.restore(earlier)
+
+
+def test_curiosity_without_its_extra_names_the_command(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+    with pytest.raises(CwmError, match=r"curiosity needs Stable-Baselines3: pip install .*\[rl\]"):
+        curious()
+
+
+@needs_rl
 def test_curiosity_continues_exactly_from_its_state() -> None:
     whole, before, after = (curious(environments=2, steps=30, epochs=2) for _ in range(3))
     expected = phases(whole, range(3))
@@ -354,65 +380,62 @@ def played_episode(ppo: Ppo, rng: np.random.Generator) -> PpoEpisode:
     )
 
 
+@needs_rl
+@pytest.mark.slow
 def test_ppo_learns_path_to_rare_reward_with_action_masks() -> None:
     ppo, rng = Ppo(ROOMS + 1, 3, seed=1), np.random.default_rng(1)
     lengths = []
     for phase in range(8):
         played = [played_episode(ppo, rng) for _ in range(20)]
         lengths.append(np.mean([len(each.actions) for each in played]))
-        ppo.learn(played, np.random.default_rng([1, phase]))
+        ppo.learn(played, [1, phase])
     assert lengths[0] > 20
     assert lengths[-1] < 0.55 * lengths[0]
 
 
+@needs_rl
+@pytest.mark.parametrize("terminated", [True, False])
+def test_advantages_continue_with_the_final_value_unless_terminated(terminated) -> None:
+    import torch
+
+    rng, ppo = np.random.default_rng(2), Ppo(3, 2, gamma=0.9)
+    features, rewards = rng.normal(size=(5, 3)), rng.normal(size=4)
+    masks, actions = np.ones((4, 2), np.bool_), np.array([0, 1, 1, 0])
+    played = PpoEpisode(features, masks, actions, rewards, terminated)
+    seen = torch.as_tensor(features, dtype=torch.float32)
+    values = ppo._model.policy.predict_values(seen).detach().numpy()[:, 0]
+    values[-1] *= not terminated
+    errors = rewards + 0.9 * values[1:] - values[:-1]
+    expected = [sum((0.9 * 0.95) ** k * e for k, e in enumerate(errors[n:])) for n in range(4)]
+    ppo.learn([played, played], [0])
+    found = ppo._model.rollout_buffer.advantages.reshape(2, 4)
+    assert found == pytest.approx(np.array([expected] * 2), abs=1e-5)
+
+
+@needs_rl
+def test_single_last_row_of_a_minibatch_gives_finite_parameters() -> None:
+    ppo = Ppo(3, 2, batch=4, epochs=2)
+    played = PpoEpisode(
+        np.ones((6, 3)), np.ones((5, 2), np.bool_), np.arange(5) % 2, np.ones(5), True
+    )
+    ppo.learn([played], [0])
+    assert all(np.isfinite(array).all() for array in ppo.state().values())
+
+
+@needs_rl
 def test_ppo_state_is_restored_exactly() -> None:
     rng = np.random.default_rng(0)
     ppo = Ppo(ROOMS + 1, 3, epochs=2)
     played = [played_episode(ppo, rng) for _ in range(4)]
-    ppo.learn(played, np.random.default_rng(0))
+    ppo.learn(played, [0])
     other = Ppo(ROOMS + 1, 3, epochs=2)
     other.restore(ppo.state())
     for each in (ppo, other):
-        each.learn(played, np.random.default_rng(1))
+        each.learn(played, [1])
     for name, array in ppo.state().items():
         assert np.array_equal(array, other.state()[name]), name
-    with pytest.raises(ValueError, match="another size"):
+    with pytest.raises(ValueError, match="other networks"):
         Ppo(ROOMS, 3).restore(ppo.state())
-
-
-def test_ppo_gradient_equals_finite_differences() -> None:
-    """Central differences of the loss, computed here from its definition."""
-    rng = np.random.default_rng(3)
-    ppo = Ppo(5, 4, norm=np.inf)
-    features = rng.standard_normal((6, 5)).astype(np.float32)
-    masks = np.array([[True, True, False, True]] * 6)
-    actions, advantages, returns = np.array([0, 1, 3, 0, 1, 3]), rng.normal(size=6), np.ones(6)
-    before = np.log(ppo.probabilities(features, masks)[np.arange(6), actions])
-    before = before + rng.choice([0.0, 0.5, -0.5], 6)
-    weights = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-
-    def loss(vector: np.ndarray) -> float:
-        ppo._parameters = vector
-        chances = ppo.probabilities(features, masks)
-        ratio = np.exp(np.log(chances[np.arange(6), actions]) - before)
-        surrogate = np.minimum(ratio * weights, np.clip(ratio, 0.8, 1.2) * weights).mean()
-        allowed = chances[masks].reshape(6, 3)
-        entropy = -(allowed * np.log(allowed)).sum(axis=1).mean()
-        hidden = features.astype(np.float64)
-        layers = ppo._networks(vector)[1]
-        for matrix, bias in layers[:-1]:
-            hidden = np.tanh(hidden @ matrix + bias)
-        values = (hidden @ layers[-1][0] + layers[-1][1])[:, 0]
-        return float(-surrogate - 0.01 * entropy + 0.5 * ((values - returns) ** 2).mean())
-
-    start = ppo._parameters.astype(np.float64)
-    ppo._parameters = start
-    found = ppo._gradient(features, masks, actions, before, advantages, returns)
-    for place in rng.choice(len(start), 40, replace=False):
-        step = np.zeros_like(start)
-        step[place] = 1e-5
-        expected = (loss(start + step) - loss(start - step)) / 2e-5
-        assert found[place] == pytest.approx(expected, abs=1e-4), place
 
 
 def test_any_policy_can_collect_a_phase() -> None:

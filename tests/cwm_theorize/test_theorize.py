@@ -115,6 +115,7 @@ class Crash(BaseException):
 
 @pytest.mark.slow
 def test_run_continues_to_same_result_after_crash_at_every_line(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("sb3_contrib")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = theorize(**CURIOUS, run=whole)
     write, crashes = TheoryRun._write, 0

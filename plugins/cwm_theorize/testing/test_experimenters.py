@@ -10,7 +10,7 @@ from cwm_cli.data.dataset import Transition
 from cwm_cli.registry import find
 from cwm_cli.search.contracts import Backend, ScoreRequest
 from cwm_cli.testing.conftest import Material
-from cwm_cli.testing.test_conformance import every, make
+from cwm_cli.testing.test_conformance import every, make, skip_if_unusable
 from cwm_theorize.experimenters import Experimenter, PhaseContext, collect_phase
 from cwm_theorize.testing.examples import statistician
 
@@ -29,6 +29,11 @@ class Terse(Backend):
 def test_experimenter_continues_from_its_saved_state(name: str, material: Material) -> None:
     if not issubclass(find("policy", name), Experimenter):
         pytest.skip("not an experimenter")
+    with skip_if_unusable("pip install"):
+        _continues(name, material)
+
+
+def _continues(name: str, material: Material) -> None:
     brief = replace(statistician(), backend=Terse())
     view = brief.view
     stage = Stage(replace(material.spec, text=lambda env: view), {}, 3, 8)
