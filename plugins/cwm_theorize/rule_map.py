@@ -76,14 +76,14 @@ def rule_map(accepted: Sequence[AcceptedRules], best: Sequence[str]) -> Section 
     if len(phases) < 3:
         return None
     if find_spec("sklearn") is None:
-        lines = [f"The map needs scikit-learn: {install_command('cwm-cli[plots]')}"]
-        return Section("notes", TITLE, {"lines": lines})
+        words = f"The map needs scikit-learn: {install_command('cwm-cli[plots]')}"
+        return Section("notes", TITLE, {"lines": [words]})
     places, shares = _places(list(phases))
     at = dict(zip(phases, places.tolist(), strict=True))
     lines = [
-        ChartLine(
+        ChartLine.of(
             "best rules by phase",
-            *zip(*(at[rules] for rules in best if rules), strict=True),
+            (at[rules] for rules in best if rules),
             tone="quiet",
             tips=[_tip(number, rules) for number, rules in enumerate(best, 1) if rules],
         )
@@ -93,8 +93,8 @@ def rule_map(accepted: Sequence[AcceptedRules], best: Sequence[str]) -> Section 
         if own:
             name = f"phase {first}" if first == last else f"phases {first} to {last}"
             tips = [_tip(phases[rules], rules) for rules in own]
-            x, y = zip(*(at[rules] for rules in own), strict=True)
-            lines.append(ChartLine(name, x, y, loose=True, tone=tone, tips=tips))
+            points = (at[rules] for rules in own)
+            lines.append(ChartLine.of(name, points, loose=True, tone=tone, tips=tips))
     x_label, y_label = (
         f"{place} component, {percent(share)} of the variance"
         for place, share in zip(("first", "second"), shares, strict=True)
