@@ -44,7 +44,8 @@ class Ppo:
     """A policy and a value function, each with two hidden layers of 64 units, trained by PPO.
 
     Training is deterministic: equal fields and equal episodes give equal parameters. `state`
-    contains all that changes during training.
+    contains all that changes during training. The library sets the seeds of the global generators
+    of Python, NumPy and PyTorch.
 
     Raises:
         CwmError: Stable-Baselines3 is not installed.

@@ -20,7 +20,8 @@ from cwm_cli.runs.report import ChartLine, LineChart, Section
 from cwm_cli.search.contracts import Strategy
 from cwm_cli.text import percent
 
-TITLE = "Map of the rules"
+MAP = "Map of the rules"
+"""Title of the section."""
 
 MAX_COLOURS = 6
 """Number of colours of the page. More phases share a colour with their neighbours."""
@@ -77,7 +78,7 @@ def rule_map(accepted: Sequence[AcceptedRules], best: Sequence[str]) -> Section 
         return None
     if find_spec("sklearn") is None:
         words = f"The map needs scikit-learn: {install_command('cwm-cli[plots]')}"
-        return Section("notes", TITLE, {"lines": [words]})
+        return Section("notes", MAP, {"lines": [words]})
     places, shares = _places(list(phases))
     at = dict(zip(phases, places.tolist(), strict=True))
     lines = [
@@ -104,7 +105,7 @@ def rule_map(accepted: Sequence[AcceptedRules], best: Sequence[str]) -> Section 
         "words are near each other (TF-IDF, then PCA). The line joins the best rules of successive "
         "phases."
     )
-    return Section("chart", TITLE, LineChart(x_label, y_label, lines, cloud=True).data(), about)
+    return Section("chart", MAP, LineChart(x_label, y_label, lines, cloud=True).data(), about)
 
 
 def _places(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

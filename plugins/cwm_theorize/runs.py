@@ -37,7 +37,7 @@ from cwm_cli.runs.store import RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
 from cwm_theorize.parts import choose_backend, make_statistician
-from cwm_theorize.rule_map import AcceptedRules, accepted_rules, rule_map
+from cwm_theorize.rule_map import MAP, AcceptedRules, accepted_rules, rule_map
 from cwm_theorize.world_model import Theory
 
 BEST = "best.txt"
@@ -165,10 +165,14 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         return [each for each in self.records() if isinstance(each, PhaseRecord)]
 
     def accepted(self) -> list[AcceptedRules]:
-        """Return the accepted proposals of the run."""
-        config = self.config
-        options = config.options.get("strategy", {})
-        return accepted_rules(self.events(), find("strategy", config.method)(**options))
+        """Return the accepted proposals of the run.
+
+        Raises:
+            CwmError: The strategy is not installed, or has other options now.
+        """
+        owner = Owner("strategy", find("strategy", self.config.method))
+        options = read_options(self.config.options.get("strategy", {}), [owner])["strategy"]
+        return accepted_rules(self.events(), owner.make(options))
 
     def rules(self) -> str:
         """Return the best rules, as stored in `best.txt`.
@@ -261,7 +265,10 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             Section("panels", "Log-likelihood by phase", {"sections": likelihood_panels(phases)}),
             Section("notes", "Best rules", rules),
         ]
-        drawn = rule_map(runs[0].accepted(), [each.rules for each in phases])
+        try:
+            drawn = rule_map(runs[0].accepted(), [each.rules for each in phases])
+        except CwmError as error:
+            drawn = Section("notes", MAP, {"lines": [str(error)]})
         found += [drawn] if drawn else []
         grids = (rules_grid(phases), found_grid(phases), every_phase(phases))
         return found + [

@@ -1,5 +1,6 @@
 """The map of rules on the page of a run of `cwm theorize`."""
 
+import shutil
 import sys
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 from cwm_cli import report, theorize
-from cwm_theorize.rule_map import AcceptedRules, rule_map
+from cwm_theorize.rule_map import MAP, AcceptedRules, rule_map
 from cwm_theorize.runs import TheoryRun
 
 
@@ -31,7 +32,7 @@ def test_page_shows_each_accepted_rule_once_with_its_phase(run) -> None:
     assert {each.rules for each in phases} <= {each.rules for each in accepted}
     if run.config.method == "metropolis":
         assert len(accepted) <= 1 + sum(each.accepted for each in phases)
-    (section,) = [each for each in TheoryRun.sections([run]) if each.title == "Map of the rules"]
+    (section,) = [each for each in TheoryRun.sections([run]) if each.title == MAP]
     line, *points = section.data["series"]
     tips = [tip.rstrip("…") for series in points for tip in series["tips"]]
     for tip, each in zip(sorted(tips), sorted(accepted, key=label), strict=True):
@@ -72,6 +73,17 @@ def test_two_rules_have_no_map_and_missing_library_is_named(monkeypatch) -> None
     assert note.kind == "notes"
     assert "pip install" in note.data["lines"][0]
     assert "plots" in note.data["lines"][0]
+
+
+@pytest.mark.parametrize("run", ["metropolis"], indirect=True)
+def test_page_of_a_run_with_an_unknown_method_has_no_map(run, tmp_path) -> None:
+    shutil.copytree(run.folder, tmp_path / "r")
+    header = tmp_path / "r" / "run.json"
+    header.write_text(header.read_text().replace('"metropolis"', '"annealing"'))
+    copied = TheoryRun.load(tmp_path / "r")
+    assert copied.config.method == "annealing"
+    (section,) = [each for each in TheoryRun.sections([copied]) if each.title == MAP]
+    assert section.data["lines"][0].startswith("unknown strategy 'annealing'")
 
 
 @pytest.mark.slow
