@@ -126,7 +126,11 @@ class CuriousPolicy(Experimenter):
         """Return the reward of each change (transitions,), and update the statistics of kinds."""
         kinds = np.array([each.change.kind for each in transitions])
         if self.reward == "custom":
-            return np.array([self._count_reward(kind) for kind in kinds.tolist()])
+            found = list[float]()
+            for kind in kinds.tolist():
+                self._counts[kind] += 1
+                found.append(self.table.get(kind, 1.0) / self._counts[kind] ** self.exponent)
+            return np.array(found)
         now = _log_likelihoods(context, context.rules, transitions)
         surprise: np.ndarray = -now
         if self.reward == "ll":
@@ -145,11 +149,6 @@ class CuriousPolicy(Experimenter):
             self._averages[kind] = self.average * average + (1 - self.average) * fresh
         mixed: np.ndarray = (1 - self.average) * gains + self.average * known
         return mixed
-
-    def _count_reward(self, kind: str) -> float:
-        """Count a change, and return the reward of its kind."""
-        self._counts[kind] += 1
-        return float(self.table.get(kind, 1.0) / self._counts[kind] ** self.exponent)
 
     def _ppo_episodes(
         self,

@@ -423,7 +423,10 @@ class Theorizing:
         """Store a new best rule set, count the cost, and notify the observer."""
         if self.search.best is record.node:
             self._save_best()
-        self._charge_scoring()
+        cost = self._scoring_usage().cost
+        if cost is not None and cost > self._charged:
+            self.search.charge(cost - self._charged)
+            self._charged = cost
         if record.note:
             self.observer.note(record.note)
         self.observer.advanced(record.node)
@@ -444,7 +447,9 @@ class Theorizing:
         if isinstance(self.experimenter, Experimenter):
             self.experimenter.learn(self._context(self.number, rules, previous), self._rows)
             if state := self.experimenter.state():
-                self._save_state(state)
+                write_arrays(self.run.folder / STATE.format(self.number), state)
+                # A crash before the record of this phase needs the state of the previous phase.
+                (self.run.folder / STATE.format(self.number - 2)).unlink(missing_ok=True)
         is_last = self.number >= self.wanted_phases or self.search.given_up
         held_out = self._held_out(rules) if self.measures_phases or is_last else {}
         record = PhaseRecord(
@@ -502,11 +507,6 @@ class Theorizing:
             discovered=self.problem.discovered,
         )
 
-    def _save_state(self, state: dict[str, np.ndarray]) -> None:
-        """Save the experimenter's state, and delete the state of the phase before the last."""
-        write_arrays(self.run.folder / STATE.format(self.number), state)
-        (self.run.folder / STATE.format(self.number - 2)).unlink(missing_ok=True)
-
     def _scoring_usage(self) -> Usage:
         """Return the usage of scoring in this process."""
         backends = {
@@ -524,13 +524,6 @@ class Theorizing:
             cost,
             now.seconds - known.seconds,
         )
-
-    def _charge_scoring(self) -> None:
-        """Charge the cost of scoring since the last call."""
-        cost = self._scoring_usage().cost
-        if cost is not None and cost > self._charged:
-            self.search.charge(cost - self._charged)
-            self._charged = cost
 
 
 def _run_to_end(work: Theorizing) -> TheorizingResult:
