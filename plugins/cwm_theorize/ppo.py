@@ -135,7 +135,9 @@ class Ppo:
         buffer.compute_returns_and_advantage(torch.zeros(1), np.ones(1))
         model.rollout_buffer = buffer
         # The library divides by the deviation of a minibatch, which a single row does not have.
-        model.batch_size = self.batch + (count % self.batch == 1)
+        model.normalize_advantage = count > 1
+        sizes = range(self.batch, count + self.batch)
+        model.batch_size = next((n for n in sizes if count % n != 1), count)
         np.random.seed(seed)  # the library shuffles with this generator
         model.train()
         model.policy.set_training_mode(False)

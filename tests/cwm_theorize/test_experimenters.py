@@ -413,12 +413,11 @@ def test_advantages_continue_with_the_final_value_unless_terminated(terminated) 
 
 
 @needs_rl
-def test_single_last_row_of_a_minibatch_gives_finite_parameters() -> None:
+@pytest.mark.parametrize("rows", [1, 5, 21])  # 21 rows also leave one row with batches of 5
+def test_single_last_row_of_a_minibatch_gives_finite_parameters(rows) -> None:
     ppo = Ppo(3, 2, batch=4, epochs=2)
-    played = PpoEpisode(
-        np.ones((6, 3)), np.ones((5, 2), np.bool_), np.arange(5) % 2, np.ones(5), True
-    )
-    ppo.learn([played], [0])
+    masks, actions = np.ones((rows, 2), np.bool_), np.arange(rows) % 2
+    ppo.learn([PpoEpisode(np.ones((rows + 1, 3)), masks, actions, np.ones(rows), True)], [0])
     assert all(np.isfinite(array).all() for array in ppo.state().values())
 
 
