@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("cwm")
 
 Parts = Mapping[str, Callable[..., object] | str]
-"""Classes or functions by name, or their addresses (`package.module:name`)."""
+"""Classes or functions by name, or their addresses (`package.module:name`).
+
+The value may also be another name of the same mapping, which makes the key an alias of that name.
+"""
 
 Kind = str
 """The name of an extension point, such as `"strategy"` or `"world model"`."""
@@ -127,14 +130,15 @@ class Hooks(Protocol):
         """Add dataclasses whose fields `cwm options` lists, by the name before the dot in `-o`."""
 
     @hookspec
-    def cwm_environments(self) -> Mapping[str, Callable[[], object]]:
+    def cwm_environments(self) -> Mapping[str, Callable[[], object] | str]:
         """Provide environments for `--env`, by id: functions that return an `EnvironmentSpec`.
 
-        The mapping may contain ids that it does not list, by its `__contains__` and
-        `__getitem__`. If the mapping has the attribute `gives_way` set, it is used only for ids
-        that no other plugin provides::
+        A value may also be another id of the mapping, which makes the key an alias of that id;
+        runs and datasets store the id. The mapping may contain ids that it does not list, by its
+        `__contains__` and `__getitem__`. If the mapping has the attribute `gives_way` set, it is
+        used only for ids that no other plugin provides::
 
-            return {"Maze-v0": "mazes.env:specify"}
+            return {"Maze-v0": "mazes.env:specify", "maze": "Maze-v0"}
         """
 
     @hookspec

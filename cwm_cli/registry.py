@@ -194,7 +194,19 @@ def _prefer_primary(
 ) -> list[tuple[Plugin, Any]]:
     """Return the plugins with their part; mappings with `gives_way` count only without others."""
     primary = [pair for pair in candidates if not getattr(pair[1], "gives_way", False)]
-    return [(plugin, parts[name]) for plugin, parts in primary or candidates]
+    return [(plugin, parts[without_alias(parts, name)]) for plugin, parts in primary or candidates]
+
+
+def without_alias(parts: Mapping[str, Any], name: str) -> str:
+    """Return the name of the part that an alias refers to; return other names unchanged."""
+    entry = parts[name]
+    return entry if isinstance(entry, str) and entry in parts else name
+
+
+def full_name(kind: Kind, name: str) -> str:
+    """Return the name of the part that an alias refers to; return other names unchanged."""
+    targets = (without_alias(parts, name) for _, parts in iterate_parts(kind) if name in parts)
+    return next((target for target in targets if target != name), name)
 
 
 def is_known(kind: Kind, name: str) -> bool:
@@ -206,7 +218,7 @@ def _owners(kind: Kind, name: str) -> list[tuple[Plugin, Any]]:
     providers = list(iterate_parts(kind))
     label, _, part = name.partition(":")
     return [
-        (plugin, parts[part])
+        (plugin, parts[without_alias(parts, part)])
         for plugin, parts in providers
         if label in (plugin.name, plugin.package.split()[0]) and part in parts
     ] or _prefer_primary([(plugin, parts) for plugin, parts in providers if name in parts], name)

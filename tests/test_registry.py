@@ -203,6 +203,7 @@ def test_plugin_that_fails_to_import_only_causes_a_warning(cwm):
     ("kind", "name", "suggestion"),
     [
         ("environment", "Cartpole-v1", "did you mean CartPole-v1?"),
+        ("environment", "rtmf", "did you mean rtfm?"),
         ("strategy", "gif_mcts", "did you mean gif-mcts?"),
         ("backend", "litelm", "did you mean litellm?"),
         ("environment", "zzz", "or name your own: MODULE:NAME or FILE.py"),
@@ -212,6 +213,25 @@ def test_unknown_name_gets_a_suggestion(kind, name, suggestion):
     with pytest.raises(CwmError, match=f"unknown {kind} '{name}'") as caught:
         registry.find(kind, name)
     assert suggestion in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rtfm", "cwm-cli:rtfm", "rtfm:rtfm"])
+def test_alias_of_an_environment_is_found_by_name_and_package(name):
+    assert registry.environment(name).id == "RTFM-v0"
+
+
+def test_full_name_replaces_only_aliases():
+    given = ("rtfm", "RTFM-v0", "CartPole-v1", "gymnasium:CartPole-v1", "zzz")
+    names = [registry.full_name("environment", name) for name in given]
+    assert names == ["RTFM-v0", "RTFM-v0", "CartPole-v1", "gymnasium:CartPole-v1", "zzz"]
+
+
+def test_plugin_adds_an_alias_of_its_own_part(cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace("{", '{"fast": "greedy", ', 1))
+    assert {"fast", "greedy"} <= names(cwm, "strategy")
+    assert "fast (= greedy)" in cwm("plugins").stdout
+    solved = cwm.inside("synthesize", "--env", "CartPole-v1", "--budget", "1", "--strategy", "fast")
+    assert solved.returncode == 0, solved.stderr
 
 
 def owners():

@@ -150,11 +150,13 @@ def list_(context: typer.Context, json: JsonOption = False) -> None:
     rows = list(_rows())
     if json:
         keys = ("kind", "package", "names")
-        typer.echo(jsonlib.dumps([dict(zip(keys, row, strict=True)) for row in rows]))
+        found = [(kind, package, list(names)) for kind, package, names in rows]
+        typer.echo(jsonlib.dumps([dict(zip(keys, row, strict=True)) for row in found]))
         return
     table = Table("kind", "package", "names", show_lines=True)
     for kind, package, names in rows:
-        table.add_row(kind, Text(package), Text(", ".join(names)))
+        labels = [f"{name} (= {full})" if name != full else name for name, full in names.items()]
+        table.add_row(kind, Text(package), Text(", ".join(labels)))
     console(json=False).print(table)
 
 
@@ -208,8 +210,8 @@ def new(
         typer.echo(f"{label:<7}  {clean(command)}")
 
 
-def _rows() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what the core and each plugin provide."""
+def _rows() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield the parts of the core and each plugin: kind, package, and full names by name."""
     from inspect import signature
 
     from cwm_cli import registry
@@ -217,14 +219,19 @@ def _rows() -> Iterator[tuple[str, str, list[str]]]:
 
     for kind in registry.extension_points():
         for plugin, entries in registry.iterate_parts(kind):
-            yield kind, f"{plugin.package} ({plugin.name})", sorted(entries)
+            full_names = {name: registry.without_alias(entries, name) for name in sorted(entries)}
+            yield kind, f"{plugin.package} ({plugin.name})", full_names
     for plugin in registry.plugins().loaded:
         if hook := getattr(plugin.module, "cwm_commands", None):
             app = typer.Typer()
             given: dict[str, object] = {"app": app, "api": shared}
             hook(**{name: given[name] for name in signature(hook).parameters})
             names = [command.name or "" for command in app.registered_commands]
-            yield "command", f"{plugin.package} ({plugin.name})", names
+            yield (
+                "command",
+                f"{plugin.package} ({plugin.name})",
+                dict(zip(names, names, strict=True)),
+            )
 
 
 # cwm cache

@@ -67,6 +67,7 @@ def every(kind: Kind) -> pytest.MarkDecorator:
         pytest.param(f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{name}")
         for plugin, entries in iterate_parts(kind)
         for name in entries
+        if registry.without_alias(entries, name) == name
     ]
     return pytest.mark.parametrize("name", given)
 

@@ -14,7 +14,7 @@ from cwm_cli.credentials import without_credentials
 from cwm_cli.envs.tasks import SHIFTED, SUITES
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT, check_shift
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.registry import environment, find, read_options
+from cwm_cli.registry import environment, find, full_name, read_options
 from cwm_cli.runs.store import RunHeader
 
 START_OPTION = "search.start="
@@ -241,7 +241,7 @@ def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:
     """Return the named environments, or the environments of the suite, each once."""
     if not named and suite not in SUITES:
         raise UnknownNameError("suite", suite, SUITES)
-    return tuple(dict.fromkeys(named or SUITES[suite]))
+    return tuple(dict.fromkeys(full_name("environment", env) for env in named or SUITES[suite]))
 
 
 def sizes_of(rows: str | Sequence[int]) -> tuple[int, ...]:

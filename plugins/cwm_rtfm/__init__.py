@@ -17,9 +17,9 @@ SHUFFLED = {"RTFM-v0": False, "RTFM-shuffled-v0": True}
 
 
 @hookimpl
-def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Add the game of the paper, and a variant that requires reading the manual."""
-    return {name: partial(_specify, name) for name in SHUFFLED}
+def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec] | str]:
+    """Add the game of the paper, its published name, and a variant with random manuals."""
+    return {name: partial(_specify, name) for name in SHUFFLED} | {"rtfm": "RTFM-v0"}
 
 
 def _specify(name: str) -> EnvironmentSpec:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from cwm_benchmark.configuration import environments_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.simulators import simulator
@@ -553,7 +554,7 @@ class TestEnvironment:
         answer = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-        assert answer.stderr == "" and answer.stdout.split() == [PLAIN, SHUFFLED]
+        assert answer.stderr == "" and answer.stdout.split() == [PLAIN, SHUFFLED, "rtfm"]
 
     def test_versions_contain_the_relevant_packages(self):
         assert {"rtfm", "gymnasium", "numpy"} == set(spec_of(PLAIN).versions())
@@ -619,3 +620,10 @@ class TestWords:
         assert "You hold the shimmering axe." in view.state(row.next_observation)
         assert LEFT not in view.legal(seen)
         assert "beat cold" not in view.guide()
+
+
+def test_alias_is_stored_as_the_id_and_counts_as_the_same_environment(cwm):
+    collected = cwm.inside("collect", "--env", "rtfm", "--episodes", "2", "--out", "rows.npz")
+    assert collected.returncode == 0, collected.stderr
+    assert Dataset.load(cwm.folder / "rows.npz").metadata["env"] == PLAIN
+    assert environments_of("cwmb", [PLAIN, "rtfm"]) == (PLAIN,)
