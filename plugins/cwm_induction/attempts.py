@@ -40,6 +40,7 @@ from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
+from cwm_induction.vocabulary import Vocabulary
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.statements import EmissionError
 
@@ -186,6 +187,25 @@ class RelationAttempt:
             return ProgramProposal("", others)
         program, judged = (view.nested(text) for text in (found.program, found.judged))
         return ProgramProposal(program, others, judged)
+
+
+@dataclass(frozen=True)
+class WordAttempt:
+    """Encodes words as numbers, and applies an attempt for whole numbers."""
+
+    attempt: Attempt
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program on words; equations of the numbers of words are not tried."""
+        vocabulary = Vocabulary.of(task.data)
+        assert vocabulary is not None
+        found = self.attempt(replace(task, data=vocabulary.numbers(task.data)))
+        more = [one for one in found.more if not isinstance(one, EquationAttempt)]
+        return found._replace(
+            program=vocabulary.program(found.program),
+            judged=vocabulary.program(found.judged),
+            more=tuple(map(WordAttempt, more)),
+        )
 
 
 @dataclass(frozen=True)
@@ -490,6 +510,10 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield NoiseAttempt()
         if noisy.has_noise(data):
             yield NoisyLawAttempt(contract)
+    if contract == "plain" and Vocabulary.of(data) is not None:
+        yield WordAttempt(RelationAttempt())
+        yield UnchangedAttempt()
+        return
     if contract == "plain" and has_counts(data):
         yield TransferAttempt()
     if contract == "plain" and has_rules(data) and not objects.supports(data):

@@ -1,8 +1,9 @@
 """Rules for the valid actions of a state, from recorded states with their valid actions.
 
 The rule of an action is a conjunction of conditions `component == value`, or the negation of one.
-The conditions of a conjunction hold in all states where it should hold; a greedy set cover selects
-few conditions that exclude all other states (Chvatal, 1979).
+If there is no such rule, the conditions are `component != value`. The conditions of a conjunction
+hold in all states where it should hold; a greedy set cover selects few conditions that exclude all
+other states (Chvatal, 1979).
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.worlds.contract import component_names
+
+MIN_EXCLUDED = 3
+"""Mean number of states that the conditions `component != value` of a rule exclude at least: values
+that occur in few states would explain any valid actions."""
 
 
 class StateTest(NamedTuple):
@@ -70,23 +75,32 @@ def _components(data: Dataset, rows: np.ndarray) -> Iterator[tuple[str, np.ndarr
 def _rule(components: list[tuple[str, np.ndarray]], valid: np.ndarray) -> StateTest:
     """Return the rule of one action: exact, or else the more common answer."""
     if 0 < valid.sum() < len(valid):
-        if found := _conjunction(components, valid):
-            return StateTest(found, valid)
-        if found := _conjunction(components, ~valid):
-            return StateTest(f"not ({found})", valid)
+        for equal in (True, False):
+            if found := _conjunction(components, valid, equal=equal):
+                return StateTest(found, valid)
+            if found := _conjunction(components, ~valid, equal=equal):
+                return StateTest(f"not ({found})", valid)
     usual = bool(2 * valid.sum() >= len(valid))
     return StateTest(str(usual), np.full(len(valid), usual))
 
 
-def _conjunction(components: list[tuple[str, np.ndarray]], wanted: np.ndarray) -> str:
-    """Return a conjunction that holds in the wanted states only, "" if there is none."""
+def _conjunction(
+    components: list[tuple[str, np.ndarray]], wanted: np.ndarray, *, equal: bool
+) -> str:
+    """Return a conjunction that holds in the wanted states only, "" if there is none.
+
+    Args:
+        components: The expression and the values of each component.
+        wanted: Mask of the states.
+        equal: Conditions are `component == value`, else `component != value`.
+    """
     conditions = []
     for name, values in components:
-        value = values[wanted][0]
-        holds = values == value
-        if holds[wanted].all() and not holds.all():
-            shown = repr(str(value)) if values.dtype.kind == "U" else f"{value:.0f}"
-            conditions.append(StateTest(f"{name} == {shown}", holds))
+        for value in values[wanted][:1] if equal else np.unique(values[~wanted]):
+            holds = (values == value) == equal
+            if holds[wanted].all() and not holds.all():
+                shown = repr(str(value)) if values.dtype.kind == "U" else f"{value:.0f}"
+                conditions.append(StateTest(f"{name} {'==' if equal else '!='} {shown}", holds))
     chosen, left = list[str](), ~wanted
     while left.any():
         excluded = [int((left & ~condition.holds).sum()) for condition in conditions]
@@ -95,4 +109,6 @@ def _conjunction(components: list[tuple[str, np.ndarray]], wanted: np.ndarray) -
         best = conditions[int(np.argmax(excluded))]
         chosen.append(best.text)
         left &= best.holds
+    if not equal and len(chosen) * MIN_EXCLUDED > (~wanted).sum():
+        return ""
     return " and ".join(chosen)

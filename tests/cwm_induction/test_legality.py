@@ -33,8 +33,9 @@ def decided(found, state):
         lambda state: tuple(a for a in range(3) if state[a] == 0),
         lambda state: tuple(a for a in range(3) if a == 2 or state[0] != 1 or state[2] != 2),
         lambda state: (0, 2),
+        lambda state: tuple(a for a in range(3) if a == 2 or 1 not in state),
     ],
-    ids=["conjunctions", "negations", "constant"],
+    ids=["conjunctions", "negations", "constant", "inequalities"],
 )
 def test_rules_are_exact_and_hold_in_other_states(rule):
     found, other = find_legality(rows(rule)), rows(rule, seed=1)
@@ -56,3 +57,13 @@ def test_no_state_leaves_all_actions_valid():
     data = rows(lambda state: (0,))
     ends = data[data.columns["terminations"]]
     assert find_legality(ends).rules == dict.fromkeys(range(3), "True")
+
+
+def test_values_that_occur_once_make_no_rule():
+    valid = np.random.default_rng(0).random(200) < 0.9
+    space = space_of(spaces.Discrete(200))
+    steps = [
+        Transition(n, 0, n, 0.0, False, valid=(0, 1) if valid[n] else (0,)) for n in range(200)
+    ]
+    found = find_legality(Dataset.of(steps, observation_space=space, action_space=ACTIONS))
+    assert found.rules == {0: "True", 1: "True", 2: "False"}

@@ -274,7 +274,11 @@ class BoardModel(PartsModel):
         if layout.focus == "agent":
             codes = layout.agent
             test = f"np.isin(board, {codes})" if len(codes) > 1 else f"board == {codes[0]}"
-            lines.append(f"row, column = (int(place[0]) for place in np.nonzero({test}))")
+            if layout.vanishes:
+                lines.append(f"places = np.argwhere({test}).tolist()")
+                lines.append("row, column = places[0] if places else (-1, -1)")
+            else:
+                lines.append(f"row, column = (int(place[0]) for place in np.nonzero({test}))")
             lines.append("down, right = self.STEPS.get(int(action), (0, 0))")
         elif layout.focus == "cell":
             lines.append(f"row, column = divmod(int(action), {width})")

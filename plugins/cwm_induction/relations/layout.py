@@ -39,7 +39,8 @@ class BoardLayout(PartsLayout):
 
     `focus` is "agent" (the cell with a value in `agent`, moved by `steps`), "cell" (the action is
     the number of a cell), "column" (the action is a column) or "". `wraps` says whether rows and
-    columns are rings around the focus. `turns` says that the cells are a ring that may turn.
+    columns are rings around the focus. `turns` says that the cells are a ring that may turn, and
+    `vanishes` that boards after the end of an episode may lack the agent.
     """
 
     shape: tuple[int, int]
@@ -50,6 +51,7 @@ class BoardLayout(PartsLayout):
     wraps: tuple[bool, bool] = (False, False)
     ground: "Ground | None" = None
     turns: bool = False
+    vanishes: bool = False
 
     @property
     def cells(self) -> int:
@@ -205,13 +207,16 @@ def _with_agent(layout: BoardLayout, rows: PartRows) -> BoardLayout | None:
     best, most = None, 0
     for size in range(1, MAX_AGENT_CODES + 1):
         for codes in combinations(rare, size):
-            if not (sum(counts[code] for code in codes) == 1).all():
+            present = sum(counts[code] for code in codes) == 1
+            stays = present[len(old) :]
+            if not (present[: len(old)].all() and (stays | rows.ends).all()):
                 continue
-            moved = place_of(new, codes) - place_of(old, codes)
+            moved = place_of(new[stays], codes) - place_of(old[stays], codes)
             count = int(moved.any(axis=1).sum())
-            steps, _ = common_steps(moved, rows.action)
+            steps, _ = common_steps(moved, rows.action[stays])
             if count > most and len(set(steps.values())) > 1:
-                best, most = replace(layout, focus="agent", agent=codes, steps=steps), count
+                named = replace(layout, focus="agent", agent=codes, steps=steps)
+                best, most = replace(named, vanishes=not stays.all()), count
     return best
 
 
