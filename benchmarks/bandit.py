@@ -308,7 +308,7 @@ class Script:
         """Return the move that a prompt requests."""
         for block in reversed(prompt.split("```")[1::2]):
             program = extract_program(f"```{block}```")
-            errors = model._original.read_all(program) if program else None
+            errors = model.original.read_all(program) if program else None
             if errors:
                 broken = any(edit.kind in CRASHES for edit in errors)
                 return Move(FIX if broken else IMPROVE, 0, program)

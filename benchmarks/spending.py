@@ -124,8 +124,9 @@ def run_jobs(chosen: argparse.Namespace) -> None:
         f"left: ${state.left:.5f}, less than the maximum cost of a completion, ${max_cost:.5f}: "
         f"{state.left < max_cost}"
     )
-    minutes = (times[-1] - times[0]) / 60
-    print(f"{(len(times) - 1) / minutes:.0f} requests per minute; allowed: {chosen.rate:g}")
+    minutes = (times[-1] - times[0]) / 60 if times else 0.0
+    measured = f"{(len(times) - 1) / minutes:.0f}" if minutes > 0 else "too few to measure the"
+    print(f"{measured} requests per minute; allowed: {chosen.rate:g}")
 
 
 def time_reservations(chosen: argparse.Namespace) -> None:

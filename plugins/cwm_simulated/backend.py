@@ -80,7 +80,8 @@ class Simulated(Backend):
     """Probability that a fix or an improvement adds a new error."""
     system: int = 0
     """Number of the simulated system: with `chances=measured` two of twenty are hard."""
-    _original: Original = field(init=False, repr=False, compare=False)
+    original: Original = field(init=False, repr=False, compare=False)
+    """The correct program, which errors are made in."""
     _graded: dict[int, tuple[object, Graded]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -90,7 +91,7 @@ class Simulated(Backend):
         """Read the correct program."""
         if self.model:
             raise CwmError("the simulated backend uses no model: leave out --model")
-        self._original = _read(self.program)
+        self.original = _read(self.program)
 
     def of_system(self, number: int) -> Self:
         """Return the same proposer for another system. Judged programs are shared."""
@@ -107,7 +108,7 @@ class Simulated(Backend):
         else:
             propose = self._generate if move.action == GENERATE else self._revise
             errors, sentence = propose(move, rng)
-        text = f"{sentence}\n\n{_fenced(self._original.write(errors))}"
+        text = f"{sentence}\n\n{_fenced(self.original.write(errors))}"
         asked = sum(len(message.content) for message in request.messages)
         return Completion(
             text, Usage(prompt_tokens=_tokens(asked), completion_tokens=_tokens(len(text)))
@@ -120,8 +121,8 @@ class Simulated(Backend):
     def _generate(self, move: Move, rng: np.random.Generator) -> Proposal:
         """Keep the given lines with their errors, and add new errors below them."""
         given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
-        errors = _known(self._original.read(given), self.program)
-        length = len(self._original.lines)
+        errors = _known(self.original.read(given), self.program)
+        length = len(self.original.lines)
         for _ in range(rng.poisson(self.errors * (length - len(given)) / length)):
             errors |= self._new_error(errors, rng, first=len(given))
         return Proposal(errors, "This is a simulated proposal.")
@@ -147,7 +148,7 @@ class Simulated(Backend):
             chances, of_system = WITH_DATA, np.random.default_rng([self.system])
         errors = graded.draw_of_grade(draw_grade(chances, of_system), rng)
         given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
-        kept = _known(self._original.read(given), self.program)
+        kept = _known(self.original.read(given), self.program)
         below = {edit for edit in errors if edit.line >= len(given)}
         return Proposal(kept | below, "This is a simulated proposal.")
 
@@ -156,12 +157,12 @@ class Simulated(Backend):
         data = getattr(problem, "dataset", problem)
         with self._grading:
             if id(data) not in self._graded:
-                self._graded[id(data)] = data, Graded.of(self._original, problem)
+                self._graded[id(data)] = data, Graded.of(self.original, problem)
             return self._graded[id(data)][1]
 
     def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
         """Repair an error, add a new one, do both or neither."""
-        errors = _known(self._original.read_all(move.program), self.program)
+        errors = _known(self.original.read_all(move.program), self.program)
         fixing = move.action == FIX
         repairs, breaks = rng.random(2) < (self.fixes if fixing else self.improves, self.breaks)
         suspects = _raised(errors, move) if fixing else sorted(errors)
@@ -173,7 +174,7 @@ class Simulated(Backend):
         """Return a new error in a free place: draw whether it crashes, its kind and its place."""
         free = [
             edit
-            for edit in self._original.edits
+            for edit in self.original.edits
             if edit.line >= first and not any(map(edit.overlaps, errors))
         ]
         crashes = rng.random() < self.crashes
