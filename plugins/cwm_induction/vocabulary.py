@@ -1,7 +1,7 @@
 """Encode words as whole numbers, for observations that consist of texts.
 
 A board whose cells are words, such as "empty" and "key", then has the same rules as one of
-numbers. Texts that never differ in the data, such as walls, stay as they are.
+numbers. Texts that never differ in the data, such as walls, are kept.
 """
 
 from __future__ import annotations
