@@ -28,12 +28,12 @@ class ProgressView(Lines):
 
     def start_clock(self, before: float = 0.0) -> None:
         """Count the time from now on, after `before` seconds in earlier sessions."""
-        self._began = time.monotonic() - before
+        self.began = time.monotonic() - before
 
     @property
     def elapsed(self) -> str:
         """Elapsed time."""
-        return duration(time.monotonic() - self._began)
+        return duration(time.monotonic() - self.began)
 
 
 class PrintedProgress(ProgressView):

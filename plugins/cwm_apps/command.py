@@ -126,10 +126,10 @@ def apps(
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
     from cwm_apps import solving
-    from cwm_apps.view import CodingView
+    from cwm_apps.view import coding_view
     from cwm_cli.views.lines import progress_console
 
-    view = CodingView(progress_console(), erase=json or sys.stdout.isatty())
+    view = coding_view(progress_console(), erase=json or sys.stdout.isatty())
     asked: dict[str, Any] = {"model": language["model"], "backend": language["backend"], **jobs}
     where: dict[str, Any] = {"data": data, "idx": idx, "total": total, "difficulty": difficulty}
     common: dict[str, Any] = {"options": options, "seed": seed, "allow_gap": allow_gap}

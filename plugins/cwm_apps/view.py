@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from cwm_apps.progress import FINAL_STATES, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
-from cwm_cli.views.lines import Lines, Pulse
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
+from cwm_cli.views.terminal import bar, duration, printable
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
@@ -21,84 +19,80 @@ MAX_NAMED = 3
 """Maximum number of problems named in a progress line."""
 
 
-class CodingView(Lines):
-    """Progress of coding problems: a live picture on a terminal, else plain lines.
+def coding_view(console: Console, *, erase: bool) -> CodingView:
+    """Return the view: a live picture on a terminal, else a line per finished problem.
+
+    With `erase` the picture is removed when all problems are finished.
+    """
+    if can_draw(console):
+        return CodingPicture(console, erase=erase)
+    return CodingLines(console)
+
+
+class CodingView(ProgressView):
+    """The progress of coding problems."""
+
+    def begins(self, work: object) -> None:
+        """Start with the problems of a run."""
+        assert isinstance(work, CodingProgress)
+        self.progress = work
+        self.start_clock()
+
+
+class CodingLines(PrintedProgress, CodingView):
+    """Prints a line per finished problem."""
+
+    def advanced(self, event: object) -> None:
+        """Print the end of a problem."""
+        assert isinstance(event, ProblemState)
+        if event.is_over:
+            self.print_line(f"{self._count()} {_name(event)}: {_ending(event)}")
+
+    def print_status(self) -> None:
+        """Print the problems in progress."""
+        working = self.progress.working()
+        names = [_name(problem) for problem in working[:MAX_NAMED]]
+        rest = [f"and {len(working) - MAX_NAMED} more"] if len(working) > MAX_NAMED else []
+        self.print_line(f"{self._count()} at work on {', '.join([*names, *rest])}")
+
+    def _count(self) -> str:
+        counts = self.progress.counts()
+        return f"[{counts.over}/{counts.problems}]"
+
+
+class CodingPicture(DrawnProgress, CodingView):
+    """Draws a line per problem in progress, the totals and a progress bar.
 
     The last picture stays if the work ends early, or if no report replaces it.
     """
 
-    def __init__(self, console: Console, *, erase: bool) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, erase: bool = False) -> None:
+        super().__init__(console)
         self._erase = erase
-        self._showing = ExitStack()
-        self._display: Live | None = None
-        self._pulse: Pulse | None = None
-
-    def begins(self, work: object) -> None:
-        """Open the live picture, or start to report progress."""
-        assert isinstance(work, CodingProgress)
-        self._progress = work
-        if self._console.is_interactive and not self._console.options.ascii_only:
-            pane = CodingPicture(work, self._console).pane
-            self._display = self._showing.enter_context(pane.shown())
-        else:
-            self._pulse = Pulse(self._print_progress)
-
-    def _print_progress(self) -> None:
-        """Print the problems in progress."""
-        counts, working = self._progress.counts(), self._progress.working()
-        names = [_name(problem) for problem in working[:MAX_NAMED]]
-        rest = [f"and {len(working) - MAX_NAMED} more"] if len(working) > MAX_NAMED else []
-        words = f"[{counts.over}/{counts.problems}] at work on {', '.join([*names, *rest])}"
-        self._console.print(Text(words), soft_wrap=True)
-
-    def advanced(self, event: object) -> None:
-        """Print the end of a problem if there is no live picture."""
-        assert isinstance(event, ProblemState)
-        if self._pulse and event.is_over:
-            self._pulse.heard()
-        if event.is_over and self._display is None:
-            counts = self._progress.counts()
-            words = f"[{counts.over}/{counts.problems}] {_name(event)}: {_ending(event)}"
-            self._console.print(Text(words), soft_wrap=True)
 
     def ends(self) -> None:
-        """Close the live picture; erase it if all problems are finished."""
-        if self._pulse:
-            self._pulse.stop()
-        counts = self._progress.counts()
-        if self._display:
-            self._display.transient = self._erase and counts.over == counts.problems
-        self._showing.close()
-
-
-class CodingPicture:
-    """Draws a line per problem in progress, the totals and a progress bar.
-
-    The picture reads the state at each refresh.
-    """
-
-    def __init__(self, progress: CodingProgress, console: Console) -> None:
-        self.pane = Pane(self.lines, console, margin=ECHO)
-        self.started = time.monotonic()
-        self._progress = progress
+        """Close the picture; erase it if all problems are finished."""
+        counts = self.progress.counts()
+        if self.display:
+            self.display.transient = self._erase and counts.over == counts.problems
+        super().ends()
 
     def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines."""
-        working, counts = self._progress.working(), self._progress.counts()
+        working, counts = self.progress.working(), self.progress.counts()
         room = max(1, height - 3)
         shown = working if len(working) <= room else working[: room - 1]
         lines = [_line(problem) for problem in shown]
         if hidden := len(working) - len(shown):
             lines.append(Text(f"{hidden:,} more in flight", "dim"))
-        title = Text(printable(self._progress.title), "bold")
+        title = Text(printable(self.progress.title), "bold")
         facts = Text(BETWEEN.join(_facts(working, counts)))
         return [title, *lines, facts, self._bar(counts, width)]
 
     def _bar(self, counts: ProblemCounts, width: int) -> Text:
         """Draw the bar of finished problems with the estimated time left."""
-        spent = time.monotonic() - self.started
-        words = [f"{counts.over}/{counts.problems}", duration(spent)]
+        spent = time.monotonic() - self.began
+        words = [f"{counts.over}/{counts.problems}", self.elapsed]
         if made := counts.over - counts.instant:
             left = spent / made * (counts.problems - counts.over)
             words.append(f"{duration(left)} left")

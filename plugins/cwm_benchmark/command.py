@@ -172,7 +172,7 @@ def benchmark(
     """
     from cwm_benchmark.benchmarking import benchmark as compare
     from cwm_benchmark.configuration import sizes_of
-    from cwm_benchmark.view import BenchmarkView
+    from cwm_benchmark.view import benchmark_view
 
     result = compare(
         suite,
@@ -185,7 +185,7 @@ def benchmark(
         rows=sizes_of(rows) if rows else (),
         executor=executor,
         ask=costs.confirm,
-        observer=tracking.beside(BenchmarkView(json=json)),
+        observer=tracking.beside(benchmark_view(json=json)),
         **parse_env_args(None, hide=hide, noise=noise),
         **comparison,
         **folder,

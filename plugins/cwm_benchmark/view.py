@@ -3,8 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -14,158 +13,123 @@ from cwm_benchmark.configuration import BenchmarkConfig, BenchmarkTask
 from cwm_benchmark.folder import AUTOMATIC
 from cwm_benchmark.standings import FAILED, FINISHED, StandingCounts, TrialStanding
 from cwm_cli.text import money, share
-from cwm_cli.views.lines import Lines, Pulse, progress_console
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
+from cwm_cli.views.lines import progress_console
+from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
+from cwm_cli.views.terminal import bar, duration, printable
 
 GAP = "  "
 BETWEEN = " · "
 
 
-class BenchmarkView(Lines):
-    """Progress of `cwm benchmark`: a live table on a terminal, else plain lines.
+def benchmark_view(*, json: bool = False, console: Console | None = None) -> "BenchmarkView":
+    """Return the view: a live table on a terminal, else a line per event of a job.
 
-    The last picture stays if the benchmark ends early, or if no report replaces it.
+    The table is removed when all jobs have ended, if a report replaces it.
     """
+    console = console or progress_console()
+    if can_draw(console):
+        return BenchmarkScreen(console, erase=json or sys.stdout.isatty())
+    return BenchmarkLines(console)
 
-    def __init__(self, *, json: bool = False, console: Console | None = None) -> None:
-        self._console = console or progress_console()
-        self._erase = json or sys.stdout.isatty()
-        self._stack = ExitStack()
-        self._shown: _Shown | None = None
+
+class BenchmarkView(ProgressView):
+    """Progress of `cwm benchmark`."""
 
     def begins(self, work: object) -> None:
-        """Open the live table, or start to print lines."""
-        if not isinstance(work, BenchmarkWork):
-            return
-        if not self._console.is_interactive or self._console.options.ascii_only:
-            self._shown = BenchmarkLines(work, self._console)
-            return
-        self._shown = screen = BenchmarkScreen(work, self._console)
-        display = self._stack.enter_context(screen.pane.shown())
-
-        def settle(failed: type[BaseException] | None, *_: object) -> None:
-            display.transient = self._erase and failed is None
-
-        self._stack.push(settle)
-
-    def advanced(self, event: object) -> None:
-        """Record the start or the end of a task."""
-        if self._shown is not None and isinstance(event, TaskEvent):
-            self._shown.show(event)
-
-    def ends(self) -> None:
-        """Close the live table."""
-        if isinstance(self._shown, BenchmarkLines):
-            self._shown.close()
-        self._stack.__exit__(*sys.exc_info())
-        self._shown = None
+        """Start with the jobs of earlier sessions."""
+        assert isinstance(work, BenchmarkWork)
+        self.work = work
+        self.start_clock(work.run.elapsed)
 
 
-class _Shown(Protocol):
-    """A live table or a printer of lines."""
-
-    def show(self, event: TaskEvent) -> None:
-        """Record the start or the end of a task."""
-
-
-class BenchmarkLines:
+class BenchmarkLines(PrintedProgress, BenchmarkView):
     """Prints a line per event of a job: for files and pipes."""
 
-    def __init__(self, work: BenchmarkWork, console: Console) -> None:
-        self._work = work
-        self._console = console
-        self._began = time.monotonic() - work.run.elapsed
-        self._pulse = Pulse(self._print_progress)
-
-    def close(self) -> None:
-        """Stop the reports."""
-        self._pulse.stop()
-
-    def show(self, event: TaskEvent) -> None:
+    def advanced(self, event: object) -> None:
         """Print failures, finished jobs, and jobs that a process starts."""
+        assert isinstance(event, TaskEvent)
         task = event.task
         if event.is_again:
             reason = event.reason or ""
-            self._print(printable(f"{task.kind} {task.name} will start again later: {reason}"))
+            self.print_line(printable(f"{task.kind} {task.name} will start again later: {reason}"))
             return
         if event.reason:
-            self._print(printable(f"{task.kind} {task.name} failed: {event.reason}"))
-        counts = self._work.counts()
+            self.print_line(printable(f"{task.kind} {task.name} failed: {event.reason}"))
+        counts = self.work.counts()
         if task.kind in ENVIRONMENT_TASKS and not event.reason:
             words = f"{_place(counts)} {environment_task_words(task)}"
-            self._print(f"{words}{': done' * event.over}{GAP}{self._clock()}")
+            self.print_line(f"{words}{': done' * event.over}", self.elapsed)
         for line in event.changed:
             if line.is_over or line.trial.name == task.name:
-                self._print(self._words(line, counts))
+                self._print_job(line, counts)
 
-    def _print_progress(self) -> None:
+    def print_status(self) -> None:
         """Print the running jobs, the totals and the estimated time left."""
-        counts = self._work.counts()
-        for line in self._work.working():
-            self._print(self._words(line, counts))
-        for environment_task in self._work.environment_tasks():
+        counts = self.work.counts()
+        for line in self.work.working():
+            self._print_job(line, counts)
+        for environment_task in self.work.environment_tasks():
             words = f"{_place(counts)} {environment_task_words(environment_task.task)}"
-            self._print(f"{words}, for {duration(environment_task.seconds)}{GAP}{self._clock()}")
-        facts = BETWEEN.join([*_facts_of(counts, self._work), *_left_words(self._work)])
-        self._print(f"{_place(counts)} {facts}")
+            self.print_line(f"{words}, for {duration(environment_task.seconds)}", self.elapsed)
+        facts = BETWEEN.join([*_facts_of(counts, self.work), *_left_words(self.work)])
+        self.print_line(f"{_place(counts)} {facts}")
 
-    def _clock(self) -> str:
-        """Return the elapsed time of all sessions."""
-        return duration(time.monotonic() - self._began)
-
-    def _words(self, line: TrialStanding, counts: StandingCounts) -> str:
-        """Return the line of a job."""
+    def _print_job(self, line: TrialStanding, counts: StandingCounts) -> None:
+        """Print the line of a job."""
         best = "" if line.best is None else f" {share(line.best)}"
-        words = f"{_place(counts)} {printable(line.trial.name)}: {line.state}{best}"
-        budget = self._work.run.header.terms.budget
-        spent = f"{line.completions}/{budget}" if line.completions else ""
-        where = f"on {printable(line.place)}" if line.place else ""
-        parts = [words, spent, where, self._clock()]
-        return GAP.join(part for part in parts if part)
-
-    def _print(self, words: str) -> None:
-        self._pulse.heard()
-        self._console.print(Text(words), soft_wrap=True)
+        budget = self.work.run.header.terms.budget
+        self.print_line(
+            f"{_place(counts)} {printable(line.trial.name)}: {line.state}{best}",
+            f"{line.completions}/{budget}" if line.completions else "",
+            f"on {printable(line.place)}" if line.place else "",
+            self.elapsed,
+        )
 
 
-class BenchmarkScreen:
+class BenchmarkScreen(DrawnProgress, BenchmarkView):
     """Draws a line per job, the totals and a progress bar.
 
     If there are more jobs than lines, running and failed jobs are shown. The time to draw
-    depends on the visible jobs only.
+    depends on the visible jobs only. The last picture stays if the benchmark ends early.
     """
 
-    def __init__(self, work: BenchmarkWork, console: Console) -> None:
-        self.pane = Pane(self._lines, console, margin=ECHO)
-        self._work = work
-        self._title = printable(f"cwm benchmark · {work.run.folder.name}")
-        self._started = time.monotonic()
-        self._before = work.run.elapsed
-        self._over_before = work.counts().over
+    def __init__(self, console: Console, *, erase: bool) -> None:
+        super().__init__(console)
+        self._erase = erase
 
-    def show(self, event: TaskEvent) -> None:
-        """Do nothing: the live table reads the state at each refresh."""
+    def begins(self, work: object) -> None:
+        """Open the live table."""
+        assert isinstance(work, BenchmarkWork)
+        self._started, self._over_before = time.monotonic(), work.counts().over
+        super().begins(work)
 
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def ends(self) -> None:
+        """Close the live table."""
+        if self.display:
+            self.display.transient = self._erase and sys.exc_info()[0] is None
+        super().ends()
+
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines."""
-        counts, environment_tasks = self._work.counts(), self._work.environment_tasks()
-        shown = self._work.shown(max(1, height - 4 - len(environment_tasks)))
-        run = self._work.run
+        counts, environment_tasks = self.work.counts(), self.work.environment_tasks()
+        shown = self.work.shown(max(1, height - 4 - len(environment_tasks)))
+        run = self.work.run
         table = _table(shown, run.config, run.header.terms.budget)
         environment_lines = [
             Text(f"also running: {environment_task_words(task)}, for {duration(seconds)}", "bold")
             for task, seconds in environment_tasks
         ]
-        style = "bold yellow" if self._work.is_stopping else ""
-        facts = Text(BETWEEN.join(_facts_of(counts, self._work)), style)
+        style = "bold yellow" if self.work.is_stopping else ""
+        facts = Text(BETWEEN.join(_facts_of(counts, self.work)), style)
         bar_line = self._bar(counts, width, is_crowded=len(shown) < counts.jobs)
-        return [Text(self._title, "bold"), *table, *environment_lines, facts, bar_line]
+        title = printable(f"cwm benchmark · {run.folder.name}")
+        return [Text(title, "bold"), *table, *environment_lines, facts, bar_line]
 
     def _bar(self, counts: StandingCounts, width: int, *, is_crowded: bool) -> Text:
         """Draw the bar of finished jobs, with the rate and the estimated time left."""
         made, spent = counts.over - self._over_before, time.monotonic() - self._started
-        words = [f"{counts.over:,}/{counts.jobs:,} jobs", duration(self._before + spent)]
-        words += _left_words(self._work)
+        words = [f"{counts.over:,}/{counts.jobs:,} jobs", self.elapsed]
+        words += _left_words(self.work)
         if made and is_crowded:
             words.append(f"{60 * made / spent:,.2g}/min")
         return bar(counts.over, counts.jobs, " " + BETWEEN.join(words), width)

@@ -26,7 +26,7 @@ from cwm_apps.progress import (
 )
 from cwm_apps.report import coding_report
 from cwm_apps.scoring import ProblemOutcome
-from cwm_apps.view import CodingPicture, CodingView
+from cwm_apps.view import CodingPicture, coding_view
 from cwm_cli.views.tables import report_parts
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 日本語 👩 [/x]" * 20
@@ -60,15 +60,21 @@ def busy(problems=5000, over=120, working=8) -> CodingProgress:
     return state
 
 
+def picture_of(state, console) -> CodingPicture:
+    picture = CodingPicture(console)
+    picture.progress = state
+    return picture
+
+
 def drawn(state, width, height) -> list[str]:
     console = terminal(width, height)
-    console.print(CodingPicture(state, console).pane)
+    console.print(picture_of(state, console).pane)
     return ESCAPES.sub("", console.file.getvalue()).splitlines()
 
 
 def printed(*problems, of=12) -> list[str]:
     state, console = CodingProgress("x", of), Console(file=StringIO(), width=40)
-    view = CodingView(console, erase=False)
+    view = coding_view(console, erase=False)
     view.begins(state)
     for problem in problems:
         state.record(problem)
@@ -139,8 +145,8 @@ def test_concurrent_threads_lose_no_problem():
 def test_problems_finished_before_do_not_shorten_estimated_time():
     state = busy(problems=200, over=100, working=0)
     console = terminal(200)
-    picture = CodingPicture(state, console)
-    picture.started -= 60
+    picture = picture_of(state, console)
+    picture.began -= 60
     assert "left" not in str(picture.lines(200, 24)[-1])
     for number in range(100, 110):
         state.record(searching(number))
@@ -172,7 +178,7 @@ def test_untrusted_text_cannot_control_the_terminal():
 def test_file_gets_lines_and_terminal_gets_picture():
     plain, screen = Console(file=StringIO()), terminal()
     for console in (plain, screen):
-        view = CodingView(console, erase=False)
+        view = coding_view(console, erase=False)
         view.begins(busy())
         view.ends()
     assert plain.file.getvalue() == ""
@@ -181,7 +187,7 @@ def test_file_gets_lines_and_terminal_gets_picture():
 
 def test_refresh_takes_less_than_5_percent_of_a_core():
     console = terminal(80, 24)
-    picture = CodingPicture(busy(problems=5000, over=4000, working=1000), console)
+    picture = picture_of(busy(problems=5000, over=4000, working=1000), console)
     started = time.thread_time()
     for _ in range(40):
         console.print(picture.pane)
@@ -216,9 +222,9 @@ SCRIPT = """
 import time
 from rich.console import Console
 from cwm_apps.progress import CodingProgress, ProblemState
-from cwm_apps.view import CodingView
+from cwm_apps.view import coding_view
 
-state, view = CodingProgress("problems", 60), CodingView(Console(stderr=True), erase=False)
+state, view = CodingProgress("problems", 60), coding_view(Console(stderr=True), erase=False)
 view.begins(state)
 for number in range(60):
     for step in range(3):

@@ -26,7 +26,7 @@ from cwm_benchmark.folder import TaskRecord
 from cwm_benchmark.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
 from cwm_benchmark.run import BenchmarkRun, group_grids
 from cwm_benchmark.standings import Standings, TrialStanding
-from cwm_benchmark.view import BenchmarkView
+from cwm_benchmark.view import benchmark_view
 from cwm_benchmark.worker import TASKS, TaskWork, group_of
 from cwm_cli.bench.executor import Command, LocalProcesses
 from cwm_cli.cli.runs import report
@@ -668,7 +668,7 @@ def test_picture_fits_and_shows_the_state_of_every_job(tmp_path):
         (run.trial_folder(second) / "result.json").write_text(json.dumps(settled))
         work.rescan()
         console = Console(file=StringIO(), force_terminal=True, width=60, height=12)
-        view = BenchmarkView(console=console)
+        view = benchmark_view(console=console)
         view.begins(work)
         view.ends()
     drawn = ESCAPES.sub("", console.file.getvalue()).replace("\r", "")

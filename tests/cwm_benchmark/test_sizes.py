@@ -19,7 +19,7 @@ from cwm_benchmark.configuration import (
 from cwm_benchmark.results import groups_by_size, groups_of, rows_of
 from cwm_benchmark.run import BenchmarkRun, group_grids, job_grids, jobs_data
 from cwm_benchmark.sizes import size_charts, size_grids
-from cwm_benchmark.view import BenchmarkView
+from cwm_benchmark.view import benchmark_view
 from cwm_benchmark.worker import TASKS, TaskWork
 from cwm_cli.bench.executor import LocalProcesses
 from cwm_cli.data.dataset import Dataset
@@ -141,7 +141,7 @@ def test_report_keeps_sizes_apart_everywhere(made):
 
 def test_live_table_has_a_column_for_sizes(made):
     console = Console(file=StringIO(), force_terminal=True, width=90, height=14)
-    view = BenchmarkView(console=console)
+    view = benchmark_view(console=console)
     view.begins(BenchmarkWork(made, BenchmarkAccess(), LocalProcesses()))
     view.ends()
     lines = console.file.getvalue().splitlines()
