@@ -226,7 +226,7 @@ def carried_out(
     executor: Executor,
     commands: Iterable[Command | None],
     *,
-    stopping: Callable[[int], None] = lambda running: None,
+    stopping: Callable[[int], None] | None = lambda running: None,
 ) -> Generator[CommandEvent]:
     """Run commands on an executor, yield an event for each change, and close the executor.
 
@@ -243,7 +243,7 @@ def carried_out(
         commands: The commands. The next one is taken only if it can be started, so that it may
             depend on the events yielded before. None means that no command is ready yet.
         stopping: Callback for the first Ctrl-C, with the number of running commands. It runs in
-            its own thread.
+            its own thread. None leaves Ctrl-C alone: the first one raises `KeyboardInterrupt`.
 
     Yields:
         `Started`, `Postponed` and `Ended` for a command, and `Idle` about once a second while no
@@ -277,7 +277,7 @@ class _CommandQueue:
 
     executor: Executor
     source: Iterator[Command | None]
-    stopping: Callable[[int], None]
+    stopping: Callable[[int], None] | None
     running: dict[str, Command] = field(default_factory=dict)
     retries: deque[_Retry] = field(default_factory=deque)
     losses: dict[str, int] = field(default_factory=dict)
@@ -335,9 +335,9 @@ class _CommandQueue:
     @contextmanager
     def handle_interrupts(self) -> Iterator[None]:
         """Stop further starts at the first Ctrl-C, if this thread can handle signals."""
-        before = signal.getsignal(signal.SIGINT)
+        before, stopping = signal.getsignal(signal.SIGINT), self.stopping
         is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or before in (signal.SIG_IGN, None):
+        if stopping is None or not is_main or before in (signal.SIG_IGN, None):
             yield
             return
 
@@ -347,7 +347,7 @@ class _CommandQueue:
             self.is_stopped = True
             # In a thread, because the interrupted code may hold a lock that `stopping` needs.
             args = (len(self.running),)
-            threading.Thread(target=self.stopping, args=args, daemon=True).start()
+            threading.Thread(target=stopping, args=args, daemon=True).start()
 
         signal.signal(signal.SIGINT, handle)
         try:

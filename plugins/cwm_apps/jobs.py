@@ -1,20 +1,25 @@
-"""The searches of a run as jobs: each problem has its own process, here or elsewhere."""
+"""The searches of a run as jobs: each problem has its own process or thread."""
 
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cwm_apps.choices import CodingAccess
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, WAITING, ProblemState
+from cwm_apps.reading import Malformed
 from cwm_apps.runs import CodingRun
 from cwm_apps.tasks import CodingTask
-from cwm_apps.work import OUT_OF_MONEY, SearchWork, final_state
+from cwm_apps.work import OUT_OF_MONEY, ProblemSearch, ProblemWork, final_state
 from cwm_cli.bench.executor import (
+    BUSY,
+    LONGEST_WAIT,
     LOST,
     Command,
     CommandEvent,
@@ -27,11 +32,17 @@ from cwm_cli.bench.executor import (
     stopping_words,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import StorageError, storage_of
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.searches import JournalTail, SearchRun
+from cwm_cli.runs.storage import BusyError, StorageError, storage_of
+from cwm_cli.search.spending import CostLimit, SpendingFile
+from cwm_cli.search.threads import submit
 
 ACCESS = "CWM_APPS_ACCESS"
 """The environment variable that passes the choices of a search to the process of a problem."""
+
+LOCKED = f"its run is locked: {BUSY}"
+"""The reason of a problem that a thread leaves to another process."""
 
 READING_SHARE = 0.1
 """Maximum share of the time spent on reading journals, for any number of active problems."""
@@ -53,38 +64,76 @@ def job_command(run: CodingRun, number: int, access: CodingAccess) -> Command:
     )
 
 
-class _ActiveJob(NamedTuple):
-    """A problem whose job was started: its last reported state and its journal."""
+@dataclass
+class Threads(Executor):
+    """An executor that calls `work` for each command, in a thread of this process."""
 
+    work: Callable[[Command], None] = field(kw_only=True)
+    _running: dict[Future[None], str] = field(default_factory=dict, init=False, repr=False)
+
+    def has_room(self) -> bool:
+        """Return whether fewer than `workers` threads are running."""
+        return len(self._running) < self.workers
+
+    def start(self, command: Command) -> None:
+        """Start a thread."""
+        self._running[submit(partial(self.work, command))] = command.name
+
+    def wait(self) -> list[Ended]:
+        """Wait for at most a second until a thread has ended; raise errors of the program."""
+        outcomes = []
+        for future in wait(self._running, LONGEST_WAIT, FIRST_COMPLETED).done:
+            name, error = self._running.pop(future), future.exception()
+            if error is not None and not isinstance(error, CwmError):
+                raise error
+            outcomes.append(Ended(name, None if error is None else str(error)))
+        return outcomes
+
+
+class _ActiveJob(NamedTuple):
+    """A problem whose job was started: its run, its last reported state and its journal."""
+
+    run: SearchRun
     state: ProblemState
     tail: JournalTail
-    is_running: bool = True
+    is_running: bool = False
 
 
 @dataclass(kw_only=True)
-class SearchJobs(SearchWork):
-    """The searches of a run, each in a process that an executor starts.
+class SearchJobs(ProblemWork):
+    """The searches of a run, each a job: a process that an executor starts, or a thread.
 
-    A job needs only the folder of its problem, which is created here. Progress is read from the
-    journal of the problem, and the result from its result file. The cost of an event does not
-    grow with the number of problems.
+    With `search` the jobs are threads of this process, at most `access.parallel` of them. A process
+    needs only the folder of its problem, which is created here. Progress is read from the journal
+    of the problem, and the result from its result file. The cost of an event does not grow with the
+    number of problems.
 
     A job that is ended from outside, or leaves no result, has failed, and the other jobs continue.
     After an error in a job, no further job starts, and the error is raised when all jobs have
-    ended. If the cost limit is reached, no further job starts either, but no error is raised.
-    `report` receives a line when Ctrl-C is pressed.
+    ended. If the cost limit is reached, no further job starts either, but no error is raised, and
+    `out_of_money` is set. In both cases threads end after the completions in flight. `observer`
+    receives the notes of threads, and a note when Ctrl-C is pressed.
     """
 
-    executor: Executor
-    report: Callable[[str], None]
+    access: CodingAccess
+    executor: Executor | None = None
+    search: ProblemSearch | None = None
+    observer: Observer = SILENT
+    out_of_money: bool = field(default=False, init=False)
     _active: dict[str, _ActiveJob] = field(default_factory=dict, init=False)
     _updates: deque[ProblemState] = field(default_factory=deque, init=False)
     _error: str = field(default="", init=False)
     _is_stopping: bool = field(default=False, init=False)
     _next_read: float = field(default=0.0, init=False)
 
+    def is_left(self) -> bool:
+        """Return whether a requested problem has an unfinished search."""
+        header = self.run.header
+        numbers = (number for number in header.problems if number not in header.skipped)
+        return not all(self.run.is_finished(number, self.access.budget) for number in numbers)
+
     def work(self) -> Iterator[ProblemState]:
-        """Yield the states of problems. The first Ctrl-C lets the running jobs finish."""
+        """Yield the states of problems. The first Ctrl-C lets running processes finish."""
         self.run.begin_spending(self.access.max_cost)
         left = []
         for position in self.positions:
@@ -92,15 +141,26 @@ class SearchJobs(SearchWork):
                 yield state
             else:
                 left.append(position)
-        events = carried_out(self.executor, self._commands(left), stopping=self._stopping)
-        with closing(events):
-            for event in events:
-                self._handle(event)
-                self._read()
-                while self._updates:
-                    yield self._updates.popleft()
-                if self._is_stopping and not any(w.is_running for w in self._active.values()):
-                    break
+        count = max(1, min(self.access.parallel, len(left)))
+        threads = Threads(count, work=self._search_here)
+        events = carried_out(
+            self.executor or threads,
+            self._commands(left),
+            stopping=self._report_stopping if self.executor else None,
+        )
+        try:
+            with closing(events):
+                for event in events:
+                    self._handle(event)
+                    self._read()
+                    while self._updates:
+                        yield self._updates.popleft()
+                    if self._is_stopping and not any(
+                        each.is_running for each in self._active.values()
+                    ):
+                        break
+        finally:
+            self._is_stopping = True
         yield from self._updates
         if self._error:
             raise CwmError(self._error)
@@ -124,17 +184,50 @@ class SearchJobs(SearchWork):
         for position in left:
             if self._is_stopping:
                 return
-            problem = self.begin(position)
-            if isinstance(problem, ProblemState):
-                self._updates.append(problem)
+            if (job := self._begin(position)) is None:
                 continue
-            if storage_of(problem.run.folder) and not problem.run.is_continued:
-                with problem.run:  # uploads the run to the place where the job looks for it
-                    pass
-            command = job_command(self.run, problem.task.id, self.access)
-            tail = JournalTail(problem.run.folder)
-            self._active[command.name] = _ActiveJob(problem.state, tail, is_running=False)
+            command = job_command(self.run, job.state.id, self.access)
+            self._active[command.name] = job
             yield command
+
+    def _begin(self, position: int) -> _ActiveJob | None:
+        """Start or load the run of a problem; None if there is a reason not to search."""
+        number, difficulty = self.tasks.ids[position]
+        state = ProblemState(number, difficulty, SEARCHING, budget=self.access.budget)
+        task = self.tasks[position]
+        if isinstance(task, Malformed):
+            self.skipped[number] = task.reason
+            self._updates.append(state._replace(state=SKIPPED, reason=task.reason))
+            return None
+        try:
+            run = self.run.problem(task)
+            if self.executor and storage_of(run.folder) and not run.is_continued:
+                with run:  # uploads the run to the place where the job looks for it
+                    pass
+        except CwmError as error:
+            is_busy = isinstance(error, BusyError)
+            reason, name = (BUSY, SKIPPED) if is_busy else (str(error), FAILED)
+            self._updates.append(state._replace(state=name, reason=reason))
+            return None
+        return _ActiveJob(run, state, JournalTail(run.folder))
+
+    def _search_here(self, command: Command) -> None:
+        """Do the work of a command in this process; raise an error with `LOCKED` if it is busy."""
+        assert self.search is not None
+        run, limit = self._active[command.name].run, None
+        if self.access.max_cost is not None:
+            limit = CostLimit(SpendingFile(self.run.spending_file), command.name)
+
+        def note(words: str) -> None:
+            self.observer.note(f"problem {int(command.name)}: {words}")
+
+        try:
+            with run:
+                if run.repair_note:
+                    self.observer.note(run.repair_note, "Warning")
+                self.search.solve(run, limit, note, lambda: self._is_stopping)
+        except BusyError as error:
+            raise CwmError(LOCKED) from error
 
     def _handle(self, event: CommandEvent) -> None:
         """Update the state of the job that an event is about."""
@@ -150,7 +243,7 @@ class SearchJobs(SearchWork):
 
     def _ended_state(self, work: _ActiveJob, event: Ended) -> ProblemState:
         """Return the state of an ended job: its result, or the reason why it has none."""
-        state, folder = work.state, work.tail.run
+        state, folder = work.state, work.run.folder
         _bring(folder)
         found = self.run.found(folder)
         if event.reason is None and found is not None and found.enough(self.access.budget):
@@ -158,11 +251,16 @@ class SearchJobs(SearchWork):
         work.tail.read()
         state = state._replace(completions=work.tail.completions, cost=work.tail.cost)
         reason = event.reason or LOST
-        if reason == OUT_OF_MONEY:
-            self.out_of_money = self._is_stopping = True
+        if reason in (OUT_OF_MONEY, LOCKED):
+            if reason == OUT_OF_MONEY:
+                self.out_of_money = True
+                self._is_stopping = True
             return state._replace(state=SKIPPED, reason=reason)
+        if event.reason is None and self._is_stopping:
+            return state  # a thread has obeyed
         if event.reason and not event.is_gone:
-            self._error, self._is_stopping = self._error or reason, True
+            self._error = self._error or reason
+            self._is_stopping = True
         return state._replace(state=FAILED, reason=reason)
 
     def _read(self) -> None:
@@ -176,7 +274,7 @@ class SearchJobs(SearchWork):
                 continue
             if is_elsewhere:
                 with suppress(StorageError):  # only the display of progress needs it
-                    _bring(work.tail.run)
+                    _bring(work.run.folder)
             self._update_state(name, work)
             if self._active[name].state != work.state:
                 self._updates.append(self._active[name].state)
@@ -197,9 +295,9 @@ class SearchJobs(SearchWork):
         )
         self._active[name] = work._replace(state=state)
 
-    def _stopping(self, running: int) -> None:
+    def _report_stopping(self, running: int) -> None:
         """Report that no further jobs start."""
-        self.report(stopping_words(running))
+        self.observer.note(stopping_words(running))
 
 
 def _bring(folder: Path) -> None:

@@ -18,7 +18,6 @@ class ProblemState(NamedTuple):
         best: Best share of public tests passed.
         cost: Cost in US dollars, None if it is unknown.
         reason: Why the problem was skipped or failed.
-        note: A note for the user.
     """
 
     id: int
@@ -29,7 +28,6 @@ class ProblemState(NamedTuple):
     best: float | None = None
     cost: float | None = 0.0
     reason: str = ""
-    note: str = ""
     unit: str = "completion"
 
     @property

@@ -20,7 +20,7 @@ from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_sol
 from cwm_apps.report import CodingReport
 from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
-from cwm_apps.work import ProblemWork, Rejudging, Searches, SearchWork, SolutionsJudging
+from cwm_apps.work import ProblemSearch, ProblemWork, Rejudging, SolutionsJudging
 from cwm_cli._version import __version__
 from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
 from cwm_cli.bench.executor import Executor, chosen_executor
@@ -140,12 +140,18 @@ def solve(
         seed=seed,
     )
 
-    def searches(coding: CodingRun, sandbox: Sandbox) -> SearchWork:
-        common: dict[str, Any] = {"run": coding, "access": access}
-        common |= {"tasks": problems.tasks, "positions": problems.positions}
-        if jobs is not None:
-            return SearchJobs(**common, executor=jobs, report=observer.note)
-        return Searches(**common, parts=parts, sandbox=sandbox)
+    def searches(coding: CodingRun, sandbox: Sandbox) -> SearchJobs:
+        each = access.model_copy(update={"parallel": max(1, parallel // len(numbers))})
+        search = ProblemSearch(coding=coding, parts=parts, sandbox=sandbox, access=each)
+        return SearchJobs(
+            run=coding,
+            tasks=problems.tasks,
+            positions=problems.positions,
+            access=access,
+            executor=jobs,
+            search=search if jobs is None else None,
+            observer=observer,
+        )
 
     def agree(coding: CodingRun) -> None:
         if find("backend", backend).is_language_model:
@@ -334,8 +340,6 @@ def _run_work(
                 raise error.__cause__ or error from None
             raise
     coding.add(skipped=work.skipped)
-    for words in work.repair_notes:
-        observer.note(words, "Warning")
     return work
 
 
@@ -360,8 +364,6 @@ def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer
     observer.begins(progress)
     try:
         for state in states:
-            if state.note:
-                observer.note(f"problem {state.id}: {state.note}")
             progress.record(state)
             observer.advanced(state)
     finally:

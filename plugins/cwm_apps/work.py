@@ -3,62 +3,46 @@
 Each kind of work yields the states of its problems while it runs.
 """
 
-import queue
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cwm_apps.choices import CodingAccess, CodingParts
 from cwm_apps.judging import JudgeRules, judge
 from cwm_apps.problem import CodingProblem
-from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, ProblemState
+from cwm_apps.progress import JUDGING, SKIPPED, SOLVED, UNSOLVED, ProblemState
 from cwm_apps.reading import Malformed, Tasks
 from cwm_apps.runs import CodingRun, JudgedSolution, ProblemResult
 from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.tasks import CodingTask
+from cwm_cli.bench.executor import BUSY
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import ANSWERS, PendingAnswers, SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.contracts import (
-    Node,
-    total,
-)
+from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.spending import CostLimit
-from cwm_cli.search.threads import start
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-BUSY = "another process is using it"
-
+from cwm_cli.search.threads import submit
 
 OUT_OF_MONEY = "another completion might exceed --max-cost"
 """The reason of a problem whose search stopped at the cost limit."""
 
-THREADS = "threads"
-"""The name under which all searches of one process reserve their cost."""
-
 
 @dataclass(kw_only=True)
 class ProblemWork:
-    """Work on some problems of a run.
-
-    `skipped` contains the reason for each unusable problem, and `repair_notes` describes repairs of
-    damaged journals.
-    """
+    """Work on some problems of a run. `skipped` contains the reason for each unusable problem."""
 
     run: CodingRun
     tasks: Tasks
     positions: Sequence[int]
     skipped: dict[int, str] = field(default_factory=dict, init=False)
-    repair_notes: list[str] = field(default_factory=list, init=False)
 
     def is_left(self) -> bool:
         """Return whether some work is left."""
@@ -70,136 +54,52 @@ class ProblemWork:
 
 
 @dataclass(kw_only=True)
-class SearchWork(ProblemWork):
-    """The searches of a run. `out_of_money` is set when one search stops at the cost limit."""
-
-    access: CodingAccess
-    out_of_money: bool = field(default=False, init=False)
-
-    def is_left(self) -> bool:
-        """Return whether a requested problem has an unfinished search."""
-        header = self.run.header
-        numbers = (number for number in header.problems if number not in header.skipped)
-        return not all(self.run.is_finished(number, self.access.budget) for number in numbers)
-
-    def begin(self, position: int) -> "BegunProblem | ProblemState":
-        """Start or load the run of a problem, or return a state with the reason for its absence."""
-        number, difficulty = self.tasks.ids[position]
-        state = ProblemState(number, difficulty, SEARCHING, budget=self.access.budget)
-        task = self.tasks[position]
-        if isinstance(task, Malformed):
-            self.skipped[number] = task.reason
-            return state._replace(state=SKIPPED, reason=task.reason)
-        try:
-            return BegunProblem(task, self.run.problem(task), state)
-        except BusyError:
-            return state._replace(state=SKIPPED, reason=BUSY)
-        except CwmError as error:
-            return state._replace(state=FAILED, reason=str(error))
-
-
-class BegunProblem(NamedTuple):
-    """A problem with its run, which is not locked yet, and its first state."""
-
-    task: CodingTask
-    run: SearchRun
-    state: ProblemState
-
-
-@dataclass(kw_only=True)
-class Searches(SearchWork):
-    """The searches of a run in threads of this process.
-
-    At most `access.parallel` completions are in flight: one for each of that number of problems, or
-    several per problem if there are fewer problems. With one completion in flight per problem, the
-    result of a problem does not depend on the other problems; with several models, each search
-    chooses a model only by its own results. Earlier costs of the run count towards the limit.
-    """
-
-    parts: CodingParts
-    sandbox: Sandbox
-    stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _search: "ProblemSearch" = field(init=False)
-
-    def work(self) -> Iterator[ProblemState]:
-        """Yield the states of problems. Raise an error of the backend when all have stopped."""
-        most, limit = self.access.max_cost, None
-        if most is not None:
-            limit = CostLimit.own(most, self.run.spent(), job=THREADS)
-        threads = min(self.access.parallel, len(self.positions))
-        each = max(1, self.access.parallel // len(self.positions))
-        self._search = ProblemSearch(
-            coding=self.run,
-            parts=self.parts,
-            sandbox=self.sandbox,
-            budget=self.access.budget,
-            parallel=each,
-            limit=limit,
-            stopping=self.stopping,
-        )
-        return stream(self._solve, self.positions, threads=threads, stopping=self.stopping)
-
-    def _solve(self, position: int) -> Iterator[ProblemState]:
-        """Finish the search of a problem."""
-        problem = self.begin(position)
-        if isinstance(problem, ProblemState):
-            yield problem
-            return
-        try:
-            with problem.run as run:
-                self.repair_notes += filter(None, [run.repair_note])
-                for state in self._search.states(problem.task, run, problem.state):
-                    if state.reason == OUT_OF_MONEY:
-                        self.out_of_money = True
-                        self.stopping.set()
-                    yield state
-        except BusyError:
-            yield problem.state._replace(state=SKIPPED, reason=BUSY)
-        except CwmError as error:
-            yield problem.state._replace(state=FAILED, reason=str(error))
-            raise
-
-
-@dataclass(kw_only=True)
 class ProblemSearch:
-    """A search of single problems, with `parallel` completions in flight per problem.
-
-    When `stopping` is set, a search ends after the completions in flight.
-    """
+    """The searches of single problems, with `access.parallel` completions in flight per search."""
 
     coding: CodingRun
     parts: CodingParts
     sandbox: Sandbox
-    budget: int
-    parallel: int = 1
-    limit: CostLimit | None = None
-    stopping: threading.Event = field(default_factory=threading.Event)
+    access: CodingAccess
 
-    def states(
-        self, task: CodingTask, run: SearchRun, state: ProblemState
-    ) -> Iterator[ProblemState]:
-        """Search if the search is unfinished, judge the best program, and yield the states.
+    def solve(
+        self,
+        run: SearchRun,
+        limit: CostLimit | None = None,
+        note: Callable[[str], None] = lambda words: None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Finish the search of a problem, and save its result.
 
-        An unfinished search has no result. If it stopped at the cost limit, the last state contains
-        this reason.
+        Args:
+            run: The run of the problem, which this process has locked.
+            limit: The cost limit.
+            note: Receives the notes of completions, which are also in the log of the run.
+            is_stopping: Returns whether the search ends after the completions in flight, without a
+                result.
+
+        Raises:
+            CwmError: If the search could not be finished. The message is `OUT_OF_MONEY` if it
+                stopped at the cost limit.
         """
+        if run.repair_note:
+            run.log(run.repair_note)
         found = self.coding.found(run.folder)
-        if found is None or not found.enough(self.budget):
-            (run.folder / RESULT).unlink(missing_ok=True)
-            search = self._search(task, run)
-            yield (state := _with_progress(state, search))
-            for note in self._steps(search, run):
-                yield (state := _with_progress(state, search))._replace(note=note)
-            if not _is_over(search, self.budget):
-                if search.out_of_money:
-                    run.log(f"stopped: {OUT_OF_MONEY}")
-                    yield state._replace(state=SKIPPED, reason=OUT_OF_MONEY)
-                return
-            yield state._replace(state=JUDGING)
-            found = self._save_judgement(task, run, search)
-        yield final_state(found, self.budget)
+        if found is not None and found.enough(self.access.budget):
+            return
+        (run.folder / RESULT).unlink(missing_ok=True)
+        task = self.coding.task(run.folder)
+        search = self._search(task, run, limit)
+        for words in filter(None, self._steps(search, run, is_stopping)):
+            run.log(words)
+            note(words)
+        if _is_over(search, self.access.budget):
+            self._save_judgement(task, run, search)
+        elif search.out_of_money:
+            run.log(f"stopped: {OUT_OF_MONEY}")
+            raise CwmError(OUT_OF_MONEY)
 
-    def _search(self, task: CodingTask, run: SearchRun) -> Search:
+    def _search(self, task: CodingTask, run: SearchRun, limit: CostLimit | None) -> Search:
         """Build the search of a problem with the existing nodes of its run."""
         seed, options = run.config.seed, self.coding.header.config.options.get("problem", {})
         answers = PendingAnswers(self.parts.search_backend, run.folder / ANSWERS)
@@ -208,17 +108,19 @@ class ProblemSearch:
             self.parts.strategy(),
             answers,
             seed=seed,
-            parallel=self.parallel,
+            parallel=self.access.parallel,
             journal=run.learn,
-            limit=self.limit,
+            limit=limit,
         )
         search.resume(run.nodes(), answers.lost())
         if search.best:  # a crash may have prevented its saving
             search.problem.keep(run.folder, search.best)
-        run.log(f"budget {self.budget}, {len(search.nodes)} nodes")
+        run.log(f"budget {self.access.budget}, {len(search.nodes)} nodes")
         return search
 
-    def _steps(self, search: Search, run: SearchRun) -> Iterator[str]:
+    def _steps(
+        self, search: Search, run: SearchRun, is_stopping: Callable[[], bool]
+    ) -> Iterator[str]:
         """Search, and yield the note of each completion, which is usually empty.
 
         Completions in flight at the end of the search are already paid for, so they are
@@ -226,21 +128,21 @@ class ProblemSearch:
         """
         stopped: CwmError | None = None
         try:
-            for record in search.run(self.budget):
+            for record in search.run(self.access.budget):
                 _save_if_best(search, run, record.node)
                 yield record.note
-                if self.stopping.is_set():
+                if is_stopping():
                     break
         except CwmError as error:
             stopped = error
         for record in search.drain():
             _save_if_best(search, run, record.node)
             yield record.note
-        if stopped and not _is_over(search, self.budget):
+        if stopped and not _is_over(search, self.access.budget):
             run.log(f"stopped: {stopped}")
             raise stopped
 
-    def _save_judgement(self, task: CodingTask, run: SearchRun, search: Search) -> ProblemResult:
+    def _save_judgement(self, task: CodingTask, run: SearchRun, search: Search) -> None:
         """Judge the best program with all tests, and save the result."""
         spent = total([node.usage for node in search.nodes])
         program = search.best.program if search.best else ""
@@ -266,7 +168,6 @@ class ProblemSearch:
         )
         found.save(run)
         run.log(f"finished with {len(search.nodes)} nodes, all tests passed: {found.strict}")
-        return found
 
 
 class UnjudgedSolution(NamedTuple):
@@ -310,21 +211,24 @@ class SolutionsJudging(ProblemWork):
         for position in self.positions:
             if position not in left:
                 yield self._final_state(position)
-        stopping = threading.Event()
-        yield from stream(self._judge, items, threads=self.sandbox.workers, stopping=stopping)
+        yield from _in_threads(self._judgings(items), self.sandbox.workers)
 
-    def _judge(self, place: UnjudgedSolution) -> Iterator[ProblemState]:
-        """Judge a program, and save the tests that it passes."""
-        number, difficulty = self.tasks.ids[place.position]
-        programs = self._programs(place.position)
-        state = ProblemState(number, difficulty, JUDGING, budget=len(programs), unit="program")
-        task = self._task(place.position)
-        if isinstance(task, Malformed):
-            if place.number == 0:
+    def _judgings(self, items: Iterable[UnjudgedSolution]) -> "Iterator[_Judging]":
+        """Yield the judging of each program of a usable problem."""
+        for place in items:
+            number, difficulty = self.tasks.ids[place.position]
+            budget, done = len(self._programs(place.position)), self._done[number]
+            state = ProblemState(number, difficulty, JUDGING, done, budget, unit="program")
+            task = self._task(place.position)
+            if not isinstance(task, Malformed):
+                yield _Judging(state, partial(self._judge, place, task))
+            elif number not in self.skipped:
                 self.skipped[number] = task.reason
-                yield state._replace(state=SKIPPED, reason=task.reason)
-            return
-        yield state._replace(completions=self._done[number])
+                yield _Judging(state._replace(state=SKIPPED, reason=task.reason))
+
+    def _judge(self, place: UnjudgedSolution, task: CodingTask) -> ProblemState | None:
+        """Judge a program, save the tests that it passes; return the state after the last one."""
+        number, programs = task.id, self._programs(place.position)
         program, rules = programs[place.number], self.run.header.config.rules
         passed = passed_tests(program, task, self.sandbox, seed=self.seed, rules=rules)
         outcome = ProblemOutcome(id=number, difficulty=task.difficulty, **passed)
@@ -332,11 +236,10 @@ class SolutionsJudging(ProblemWork):
             with self.run:
                 self.run.append(JudgedSolution(number=place.number, outcome=outcome))
             self._done[number] += 1
-            is_over = self._done[number] == len(programs)
             if place.number == 0:
                 self._firsts[number] = outcome.strict
-        if is_over:
-            yield self._final_state(place.position)
+            is_over = self._done[number] == len(programs)
+        return self._final_state(place.position) if is_over else None
 
     def _programs(self, position: int) -> Sequence[str]:
         return self.programs.get(self.tasks.ids[position][0], ())
@@ -365,25 +268,24 @@ class Rejudging:
 
     def work(self) -> Iterator[ProblemState]:
         """Yield the states of problems."""
-        threads = self.sandbox.workers
-        return stream(self._judge, self.finished(), threads=threads, stopping=threading.Event())
+        return _in_threads(map(self._begin, self.finished()), self.sandbox.workers)
 
-    def _judge(self, path: Path) -> Iterator[ProblemState]:
-        """Judge the program of a problem again."""
+    def _begin(self, path: Path) -> "_Judging":
+        """Return the first state of a problem, and the judging of its program."""
         before = self.run.found(path)
         if before is None:
             reason = "its result cannot be read: continue the run"
-            yield ProblemState(int(path.name), "", SKIPPED, reason=reason)
-            return
-        state = final_state(before, before.completions)
-        yield state._replace(state=JUDGING)
+            return _Judging(ProblemState(int(path.name), "", SKIPPED, reason=reason))
+        state = final_state(before, before.completions)._replace(state=JUDGING)
+        return _Judging(state, partial(self._judge, path, before))
+
+    def _judge(self, path: Path, before: ProblemResult) -> ProblemState:
+        """Judge the program of a problem again."""
         try:
             with SearchRun.load(path) as run:
-                found = self._save_judgement(run, before)
+                return final_state(self._save_judgement(run, before), before.completions)
         except BusyError:
-            yield state._replace(state=SKIPPED, reason=BUSY)
-            return
-        yield final_state(found, before.completions)
+            return final_state(before, before.completions)._replace(state=SKIPPED, reason=BUSY)
 
     def _save_judgement(self, run: SearchRun, before: ProblemResult) -> ProblemResult:
         """Judge the program, save the new result, and record a change."""
@@ -399,58 +301,31 @@ class Rejudging:
         return found
 
 
-def stream(
-    work: Callable[[T], Iterable[R]],
-    items: Iterable[T],
-    *,
-    threads: int,
-    stopping: threading.Event,
-) -> Iterator[R]:
-    """Yield everything that `work` yields for the items, in order of arrival.
+class _Judging(NamedTuple):
+    """The first state of a problem, and the work that returns its last state, if it ends it."""
 
-    Several threads run `work`. After an error, or when `stopping` is set, no further item starts;
-    running items finish, then the error is raised. If the consumer stops iterating, for example
-    after Ctrl-C, it does not wait for the threads.
+    state: ProblemState
+    work: Callable[[], ProblemState | None] = lambda: None
+
+
+def _in_threads(items: Iterable[_Judging], threads: int) -> Iterator[ProblemState]:
+    """Yield the first and the last states, in the order of the items.
+
+    Several threads judge. After an error or an interrupt no further item starts.
     """
-    remaining, lock = iter(items), threading.Lock()
-    arrivals: queue.SimpleQueue[R | _Finished] = queue.SimpleQueue()
+    running: deque[Future[ProblemState | None]] = deque()
 
-    def work_on_items() -> None:
-        error: BaseException | None = None
-        try:
-            while not stopping.is_set():
-                with lock:
-                    item = next(remaining, None)
-                if item is None:
-                    break
-                for found in work(item):
-                    arrivals.put(found)
-        except BaseException as caught:  # noqa: BLE001  # raised again by the consumer
-            error = caught
-            stopping.set()
-        arrivals.put(_Finished(error))
+    def oldest() -> Iterator[ProblemState]:
+        state = running.popleft().result()
+        return iter([state] if state else [])
 
-    for _ in range(threads):
-        start(work_on_items)
-    errors: list[BaseException] = []
-    try:
-        while threads:
-            found = arrivals.get()
-            if isinstance(found, _Finished):
-                threads -= 1
-                errors += [found.error] if found.error else []
-            else:
-                yield found
-    finally:
-        stopping.set()
-    if errors:
-        raise errors[0]
-
-
-class _Finished(NamedTuple):
-    """The end of a thread, with the error that ended it, if any."""
-
-    error: BaseException | None
+    for item in items:
+        yield item.state
+        running.append(submit(item.work))
+        if len(running) >= threads:
+            yield from oldest()
+    while running:
+        yield from oldest()
 
 
 def passed_tests(
@@ -484,12 +359,6 @@ def _save_if_best(search: Search, run: SearchRun, node: Node) -> None:
     """Save the program of a node if it is the best one."""
     if search.best is node:
         search.problem.keep(run.folder, node)
-
-
-def _with_progress(state: ProblemState, search: Search) -> ProblemState:
-    """Return the state with the progress of a search."""
-    best = search.best.verdict.score if search.best else None
-    return state._replace(completions=len(search.nodes), best=best, cost=search.spent)
 
 
 def _is_over(search: Search, budget: int) -> bool:

@@ -10,10 +10,9 @@ import sys
 
 from cwm_apps.choices import CodingAccess, coding_parts
 from cwm_apps.jobs import ACCESS, job_name
-from cwm_apps.progress import SEARCHING, ProblemState
 from cwm_apps.runs import CodingRun
 from cwm_apps.scripts import ScriptJob
-from cwm_apps.work import OUT_OF_MONEY, ProblemSearch
+from cwm_apps.work import ProblemSearch
 from cwm_cli.bench.executor import job_process
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRun
@@ -34,31 +33,15 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
     config = coding.header.config
     parts = coding_parts(config.strategy, config.backend, config.model, access, judge=config.rules)
     coding.check(config.model_copy(update={"options": parts.options}))
-    folder = placed(coding.problem_folder(number))
-    with SearchRun.load(folder) as run:
-        if run.repair_note:
-            run.log(run.repair_note)
-        task = coding.task(folder)
+    limits = Limits(**config.options["sandbox"])
+    with SearchRun.load(placed(coding.problem_folder(number))) as run:
         limit = CostLimit.shared(job_name(number))  # after locking, so that it is this job's own
         if access.max_cost is not None and limit is None:
             raise CwmError(f"the cost limit is unknown: the executor does not pass on ${SPENDING}")
-        limits = Limits(**config.options["sandbox"])
         with Sandbox(limits, SANDBOX_WORKERS, accepted=access.accepted) as sandbox:
             sandbox.prepare(ScriptJob.handler)
-            problem_search = ProblemSearch(
-                coding=coding,
-                parts=parts,
-                sandbox=sandbox,
-                budget=access.budget,
-                parallel=access.parallel,
-                limit=limit,
-            )
-            first_state = ProblemState(number, task.difficulty, SEARCHING)
-            for state in problem_search.states(task, run, first_state):
-                if state.note:
-                    run.log(state.note)
-                if state.reason == OUT_OF_MONEY:
-                    raise CwmError(OUT_OF_MONEY)
+            search = ProblemSearch(coding=coding, parts=parts, sandbox=sandbox, access=access)
+            search.solve(run, limit)
 
 
 def main() -> None:

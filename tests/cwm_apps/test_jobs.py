@@ -144,7 +144,6 @@ def jobs_on(folder: Path, problems: int, **executor) -> SearchJobs:
         positions=range(problems),
         access=CodingAccess(budget=3, max_cost=1e6),
         executor=AtOnce(8, run=run, **executor),
-        report=lambda words: None,
     )
 
 
@@ -325,7 +324,7 @@ def test_first_ctrl_c_lets_jobs_finish_and_second_ends_them(
         _, err = process.communicate(timeout=60)
         assert len(server.requests) == 2
     assert process.returncode == 130
-    assert "stopping: the 2 jobs that run are let finish; Ctrl-C again ends them now" in err
+    assert "stopping: waiting for 2 running jobs; press Ctrl-C again to end now" in err
     assert "interrupted: the same command continues the run r" in err
     finished = {each.parent.name for each in shell.folder.glob("r/problems/*/result.json")}
     assert finished == ({"0010", "0011"} if presses == 1 else set())
