@@ -163,25 +163,16 @@ def written(*folders: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_no_file_of_a_run_and_no_output_holds_credentials(cwm):
+def test_no_file_of_a_run_and_no_output_holds_credentials(cwm, poles):
     cwm.environment["OPENAI_API_KEY"] = KEY
-    common = ["synthesize", "--env", "CartPole-v1", "--model", "openai/gpt-4o-mini", "--cache"]
-    common += [
-        "--start",
-        "none",
-        "--run",
-        "run",
-        "-o",
-        "refine=none",
-        "-o",
-        "simplify=0",
-        "-o",
-        "retries=0",
-    ]
+    poles[0].save(cwm.folder / "poles.npz")
+    common = ["synthesize", "--env", "CartPole-v1", "--dataset", "poles.npz", "--run", "run"]
+    common += ["--model", "openai/gpt-4o-mini", "--cache", "--start", "none"]
+    common += ["-o", "refine=none", "-o", "simplify=0", "-o", "retries=0"]
     outputs = []
 
     def run(*words: str) -> None:
-        done = cwm(*words)
+        done = cwm.inside(*words)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout + done.stderr)
 
@@ -192,7 +183,7 @@ def test_no_file_of_a_run_and_no_output_holds_credentials(cwm):
         headers = [each.headers["Authorization"] for each in server.requests]
     assert headers[0] == f"Basic {LOGIN}" and headers[-1] != headers[0]
     with Server([echo]) as server:
-        done = cwm(*common, "--api-base", server.private_url, "--budget", "3")
+        done = cwm.inside(*common, "--api-base", server.private_url, "--budget", "3")
         assert done.returncode == 1 and "cannot use Basic ***" in done.stderr
         outputs.append(done.stdout + done.stderr)
     run("runs", "show", "run")
@@ -211,11 +202,11 @@ def test_a_benchmark_gives_credentials_to_its_jobs_only(cwm):
         address = f"backend.api_base={server.private_url}"
         words = ["benchmark", "--env", "CliffWalking-v1", "--model", "openai/gpt-4o-mini"]
         words += ["--budget", "1", "--run", "bench", "-o", address, "--yes"]
-        done = cwm(*words)
+        done = cwm.inside(*words)
         assert done.returncode == 0, done.stderr
         assert {each.headers["Authorization"] for each in server.requests} == {f"Basic {LOGIN}"}
         count = len(server.requests)
-        assert cwm(*words).returncode == 0
+        assert cwm.inside(*words).returncode == 0
         assert len(server.requests) == count
     found = written(cwm.folder.parent) + (done.stdout + done.stderr).encode()
     for secret in SECRETS:

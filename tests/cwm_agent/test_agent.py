@@ -21,6 +21,7 @@ from cwm_cli.sandbox.linux import landlock_version
 from cwm_cli.search.contracts import GENERATE, IMPROVE, Message, Move, Problem, Request, Verdict
 from processes import wait_until
 from recordings import FROZEN_LAKE, cartpole, problem, record
+from shell import Shell
 
 needs_landlock = pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 
@@ -84,22 +85,36 @@ assert code == 0 and "exact 1.0000" in out, out
 """
 
 
+@pytest.fixture(scope="module")
+def recorded_dial(tmp_path_factory) -> Path:
+    """Record the transitions once for all tests."""
+    shell = Shell(tmp_path_factory.mktemp("dial"), tmp_path_factory.mktemp("packages"))
+    (shell.folder / "dial.py").write_text(DIAL)
+    recording = ("--policy", "random", "--episodes", "20", "--max-steps", "40")
+    done = shell.inside("collect", "--env", "dial.py", *recording, "--out", "dial.npz")
+    assert done.returncode == 0, done.stderr
+    return shell.folder
+
+
 @pytest.fixture
-def dial(cwm):
-    (cwm.folder / "envs.py").write_text(DIAL)
+def dial(cwm, recorded_dial):
+    """Return a shell in a folder with links to the recorded files."""
+    for name in ("dial.py", "dial.npz"):
+        (cwm.folder / name).symlink_to(recorded_dial / name)
     return cwm
 
 
 def synthesize(cwm, script: str, *more: str) -> tuple[str, ...]:
     (cwm.folder / "agent.py").write_text(script)
     return (
-        *("synthesize", "--env", "envs.py", "--backend", "agent", "--start", "none"),
+        *("synthesize", "--env", "dial.py", "--dataset", "dial.npz", "--start", "none"),
+        *("--backend", "agent"),
         *("-o", f"command={sys.executable} agent.py {{folder}}", "--run", "run", *more),
     )
 
 
 def test_an_agent_reaches_an_exact_score(dial) -> None:
-    found = dial(*synthesize(dial, LEARNS, "--budget", "1", "--json"))
+    found = dial.inside(*synthesize(dial, LEARNS, "--budget", "1", "--json"))
     assert found.returncode == 0, found.stderr
     facts = json.loads(found.stdout)
     assert facts["solved"] and facts["test"]["exact"] == 1.0
@@ -108,7 +123,7 @@ def test_an_agent_reaches_an_exact_score(dial) -> None:
 
 def test_a_crash_names_exit_code_and_last_lines(dial) -> None:
     script = "import sys\nprint('I give up', file=sys.stderr)\nsys.exit(7)\n"
-    found = dial(*synthesize(dial, script, "--budget", "1"))
+    found = dial.inside(*synthesize(dial, script, "--budget", "1"))
     assert "Traceback" not in found.stderr
     [node] = SearchRun.load(dial.folder / "run").nodes()
     assert node.verdict.failure is not None
@@ -127,7 +142,7 @@ def test_a_crash_names_exit_code_and_last_lines(dial) -> None:
     ],
 )
 def test_mistakes_are_reported_in_one_line(dial, options, words) -> None:
-    found = dial("synthesize", "--env", "envs.py", "--backend", "agent", *options)
+    found = dial.inside("synthesize", "--env", "dial.py", "--backend", "agent", *options)
     assert found.returncode == 1
     assert words in found.stderr.splitlines()[-1]
 
@@ -202,7 +217,7 @@ if not mark.exists():
     process.send_signal(number)
     process.communicate(timeout=60)
     assert wait_until(lambda: not is_running(int(pids.read_text())))
-    again = dial(*arguments)
+    again = dial.inside(*arguments)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["solved"]
 
@@ -279,7 +294,7 @@ def test_a_changed_checker_does_not_change_the_verdict(dial) -> None:
 (folder / "PROMPT.md").unlink()
 write([0, 0, 0], 0, 0)
 """
-    found = dial(*synthesize(dial, script, "--budget", "1", "-o", "refine=none", "--json"))
+    found = dial.inside(*synthesize(dial, script, "--budget", "1", "-o", "refine=none", "--json"))
     facts = json.loads(found.stdout)
     assert not facts["solved"]
     assert facts["test"]["exact"] < 0.5

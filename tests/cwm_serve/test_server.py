@@ -19,7 +19,8 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.program import ProgramModel
 from recordings import FROZEN_LAKE, cartpole, record
-from served import Served, served, start
+from served import Served, served
+from shell import Shell
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -89,6 +90,12 @@ class Environment:
         return 0, 1.0, False
 """
 
+HANGS = cartpole().replace(
+    "x, v, angle, spin = self.state",
+    "x, v, angle, spin = self.state\n        while x > 1000:\n            pass",
+)
+"""A program that answers all recorded rows, so that its server starts fast, and hangs far away."""
+
 
 @pytest.fixture(scope="module")
 def lake():
@@ -105,23 +112,37 @@ def folder(tmp_path_factory, lake) -> Path:
     (found / "poles.py").write_text(cartpole())
     (found / "lake.py").write_text(FROZEN_LAKE)
     (found / "broken.py").write_text(BROKEN)
-    (found / "envs.py").write_text(PHASES)
+    (found / "hangs.py").write_text(HANGS)
+    (found / "phases.py").write_text(PHASES)
     (found / "remembers.py").write_text(REMEMBERS)
     (found / "draws.py").write_text(DRAWS)
+    recording = ("--policy", "random", "--episodes", "20", "--out", "phases.npz")
+    recorded = Shell(found, found).inside("collect", "--env", "phases.py", *recording)
+    assert recorded.returncode == 0, recorded.stderr
     return found
 
 
-def of_poles(*more: str) -> tuple[str, ...]:
-    return ("poles.py", "--env", "CartPole-v1", "--dataset", "poles.npz", *more)
+def of_poles(*more: str, program: str = "poles.py") -> tuple[str, ...]:
+    return (program, "--env", "CartPole-v1", "--dataset", "poles.npz", *more)
 
 
 def of_lake(*more: str, program: str = "lake.py") -> tuple[str, ...]:
     return (program, "--env", "FrozenLake-v1", "--dataset", "lake.npz", *more)
 
 
+def of_phases(program: str) -> tuple[str, ...]:
+    return (program, "--env", "phases.py", "--dataset", "phases.npz")
+
+
 @pytest.fixture(scope="module")
 def poles(folder):
     with served(folder, *of_poles()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def remembers(folder):
+    with served(folder, *of_phases("remembers.py")) as server:
         yield server
 
 
@@ -194,29 +215,34 @@ def imagined(program: str, rows: Dataset, start: int, actions: list[int], sandbo
     inside.close()
 
 
-@pytest.mark.parametrize("name", ["remembers", "draws"])
-def test_chance_and_memory_are_as_in_imagined_episodes(folder, name, sandbox) -> None:
-    program, actions = (folder / f"{name}.py").read_text(), [1, 0, 1, 1, 0, 1]
-    with served(folder, f"{name}.py", "--env", "envs.py") as server:
-        one, other = (follow(server, 2, actions) for _ in range(2))
-        info = server.client.get("/v1/model").json()
-        [file] = (folder / "cache").rglob("*.npz")
-        rows = Dataset.load(file)
-        assert one == other == list(imagined(program, rows, 2, actions, sandbox))
-        assert info["memory"] == (name == "remembers")
+def check_episode(server: Served, program: str, rows: Dataset, sandbox: Sandbox) -> None:
+    """Compare two equal sessions with an imagined episode."""
+    actions = [1, 0, 1, 1, 0, 1]
+    one, other = (follow(server, 2, actions) for _ in range(2))
+    assert one == other == list(imagined(program, rows, 2, actions, sandbox))
 
 
-def test_a_model_with_memory_predicts_from_histories(folder) -> None:
-    with served(folder, "remembers.py", "--env", "envs.py") as server:
-        histories = [
-            {"observations": [2]},
-            {"observations": [0, 1, 1], "actions": [1, 0], "rewards": [1.0, 2.0]},
-        ]
-        rows = {"histories": histories, "actions": [1, 1]}
-        found = server.client.post("/v1/predict", json=rows).json()
-        assert (found["observations"], found["rewards"]) == ([0, 2], [1.0, 3.0])
-        uneven = {"histories": [{"observations": [0, 1]}], "actions": [1]}
-        check_error(server.client.post("/v1/predict", json=uneven), 422, "invalid_values")
+def test_chance_is_as_in_imagined_episodes(folder, sandbox) -> None:
+    with served(folder, *of_phases("draws.py")) as server:
+        check_episode(server, DRAWS, Dataset.load(folder / "phases.npz"), sandbox)
+        assert not server.client.get("/v1/model").json()["memory"]
+
+
+def test_memory_is_as_in_imagined_episodes(remembers: Served, folder, sandbox) -> None:
+    check_episode(remembers, REMEMBERS, Dataset.load(folder / "phases.npz"), sandbox)
+    assert remembers.client.get("/v1/model").json()["memory"]
+
+
+def test_a_model_with_memory_predicts_from_histories(remembers: Served) -> None:
+    histories = [
+        {"observations": [2]},
+        {"observations": [0, 1, 1], "actions": [1, 0], "rewards": [1.0, 2.0]},
+    ]
+    rows = {"histories": histories, "actions": [1, 1]}
+    found = remembers.client.post("/v1/predict", json=rows).json()
+    assert (found["observations"], found["rewards"]) == ([0, 2], [1.0, 3.0])
+    uneven = {"histories": [{"observations": [0, 1]}], "actions": [1]}
+    check_error(remembers.client.post("/v1/predict", json=uneven), 422, "invalid_values")
 
 
 def test_a_program_that_hangs_dies_or_is_wrong_does_not_stop_the_server(folder) -> None:
@@ -284,13 +310,14 @@ def test_a_thousand_malformed_requests_get_json_errors(poles: Served) -> None:
 
 
 def test_memory_stays_flat_with_fifty_clients(folder) -> None:
-    with served(folder, *of_poles("-o", "serve.sessions=1000")) as server:
+    options = ("-o", "serve.sessions=1000", "-o", "stall_seconds=60")
+    with served(folder, *of_poles(*options)) as server:
 
         def play(seed: int) -> int:
             with httpx.Client(base_url=server.facts["url"], timeout=60) as client:
                 state = client.post("/v1/sessions", json={"seed": seed}).json()
-                rows = {"observations": [[0.0, 0.0, 0.0, 0.0]] * 200, "actions": [1] * 200}
-                for _ in range(5):
+                rows = {"observations": [[0.0, 0.0, 0.0, 0.0]] * 50, "actions": [1] * 50}
+                for _ in range(2):
                     path = f"/v1/sessions/{state['session']}/step"
                     assert client.post(path, json={"action": 0}).status_code == 200
                     assert client.post("/v1/predict", json=rows).status_code == 200
@@ -379,7 +406,9 @@ def test_a_client_may_not_exceed_its_rate_or_fill_the_server(folder) -> None:
         assert server.predict([0], [0]).status_code == 200
 
 
-def test_the_openapi_document_is_valid_and_covers_every_operation(poles: Served, folder) -> None:
+def test_the_openapi_document_is_valid_and_covers_every_operation(
+    poles: Served, remembers: Served
+) -> None:
     document = poles.client.get("/openapi.json").json()
     validate(document)
     assert document["openapi"].startswith("3.1")
@@ -396,8 +425,7 @@ def test_the_openapi_document_is_valid_and_covers_every_operation(poles: Served,
     check_error(poles.client.get("/v2/model"), 404, "no_operation")
     schema = document["components"]["schemas"]["PredictRequest"]["properties"]["actions"]
     assert schema["items"] == {"type": "integer", "minimum": 0, "maximum": 1}
-    with served(folder, "remembers.py", "--env", "envs.py") as server:
-        validate(server.client.get("/openapi.json").json())
+    validate(remembers.client.get("/openapi.json").json())
 
 
 def test_the_description_names_spaces_actions_and_limits(poles: Served) -> None:
@@ -423,9 +451,10 @@ def test_a_signal_ends_the_server_with_one_line(folder, number) -> None:
 
 def test_ctrl_c_does_not_wait_for_a_hanging_program(folder) -> None:
     options = ("-o", "stall_seconds=60", "-o", "cpu_seconds=60")
-    with served(folder, *of_lake(*options, program="broken.py")) as server:
+    with served(folder, *of_poles(*options, program="hangs.py")) as server:
         replies: list[httpx.Response] = []
-        thread = threading.Thread(target=lambda: replies.append(server.predict([1], [0])))
+        far = [[2000.0, 0.0, 0.0, 0.0]]
+        thread = threading.Thread(target=lambda: replies.append(server.predict(far, [0])))
         thread.start()
         time.sleep(2)
         began = time.monotonic()
@@ -447,7 +476,6 @@ def test_mistakes_are_reported_in_one_line(folder) -> None:
             (of_lake("-o", "serve.row=1"), "row"),
             (("nothing",), "nothing"),
         ):
-            process = start(folder, *arguments)
-            out, err = process.communicate(timeout=60)
-            assert (process.returncode, out) == (1, "")
-            assert words in err and len(err.splitlines()) == 1
+            done = Shell(folder, folder).inside("serve", *arguments)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert words in done.stderr and len(done.stderr.splitlines()) == 1
