@@ -35,7 +35,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import JournalTail, SearchRun
 from cwm_cli.runs.storage import BusyError, StorageError, storage_of
-from cwm_cli.search.spending import CostLimit, SpendingFile
+from cwm_cli.search.spending import CostLimit
 from cwm_cli.search.threads import submit
 
 ACCESS = "CWM_APPS_ACCESS"
@@ -43,6 +43,9 @@ ACCESS = "CWM_APPS_ACCESS"
 
 LOCKED = f"its run is locked: {BUSY}"
 """The reason of a problem that a thread leaves to another process."""
+
+THREADS = "threads"
+"""The name under which all searches of one process reserve their cost."""
 
 READING_SHARE = 0.1
 """Maximum share of the time spent on reading journals, for any number of active problems."""
@@ -103,7 +106,7 @@ class _ActiveJob(NamedTuple):
 class SearchJobs(ProblemWork):
     """The searches of a run, each a job: a process that an executor starts, or a thread.
 
-    With `search` the jobs are threads of this process, at most `access.parallel` of them. A process
+    With `search` the jobs are at most `access.parallel` threads of this process. A process
     needs only the folder of its problem, which is created here. Progress is read from the journal
     of the problem, and the result from its result file. The cost of an event does not grow with the
     number of problems.
@@ -124,6 +127,7 @@ class SearchJobs(ProblemWork):
     _updates: deque[ProblemState] = field(default_factory=deque, init=False)
     _error: str = field(default="", init=False)
     _is_stopping: bool = field(default=False, init=False)
+    _limit: CostLimit | None = field(default=None, init=False)
     _next_read: float = field(default=0.0, init=False)
 
     def is_left(self) -> bool:
@@ -134,7 +138,10 @@ class SearchJobs(ProblemWork):
 
     def work(self) -> Iterator[ProblemState]:
         """Yield the states of problems. The first Ctrl-C lets running processes finish."""
-        self.run.begin_spending(self.access.max_cost)
+        if self.executor:
+            self.run.begin_spending(self.access.max_cost)
+        elif self.access.max_cost is not None:
+            self._limit = CostLimit.own(self.access.max_cost, self.run.spent(), job=THREADS)
         left = []
         for position in self.positions:
             if state := self._finished_state(position):
@@ -187,6 +194,8 @@ class SearchJobs(ProblemWork):
             if (job := self._begin(position)) is None:
                 continue
             command = job_command(self.run, job.state.id, self.access)
+            if not self.executor:
+                command = command._replace(spending=None)
             self._active[command.name] = job
             yield command
 
@@ -214,9 +223,7 @@ class SearchJobs(ProblemWork):
     def _search_here(self, command: Command) -> None:
         """Do the work of a command in this process; raise an error with `LOCKED` if it is busy."""
         assert self.search is not None
-        run, limit = self._active[command.name].run, None
-        if self.access.max_cost is not None:
-            limit = CostLimit(SpendingFile(self.run.spending_file), command.name)
+        run = self._active[command.name].run
 
         def note(words: str) -> None:
             self.observer.note(f"problem {int(command.name)}: {words}")
@@ -225,7 +232,7 @@ class SearchJobs(ProblemWork):
             with run:
                 if run.repair_note:
                     self.observer.note(run.repair_note, "Warning")
-                self.search.solve(run, limit, note, lambda: self._is_stopping)
+                self.search.solve(run, self._limit, note, lambda: self._is_stopping)
         except BusyError as error:
             raise CwmError(LOCKED) from error
 

@@ -6,7 +6,7 @@ Each kind of work yields the states of its problems while it runs.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -228,7 +228,7 @@ class SolutionsJudging(ProblemWork):
 
     def _judge(self, place: UnjudgedSolution, task: CodingTask) -> ProblemState | None:
         """Judge a program, save the tests that it passes; return the state after the last one."""
-        number, programs = task.id, self._programs(place.position)
+        number, programs = self.tasks.ids[place.position][0], self._programs(place.position)
         program, rules = programs[place.number], self.run.header.config.rules
         passed = passed_tests(program, task, self.sandbox, seed=self.seed, rules=rules)
         outcome = ProblemOutcome(id=number, difficulty=task.difficulty, **passed)
@@ -311,21 +311,26 @@ class _Judging(NamedTuple):
 def _in_threads(items: Iterable[_Judging], threads: int) -> Iterator[ProblemState]:
     """Yield the first and the last states, in the order of the items.
 
-    Several threads judge. After an error or an interrupt no further item starts.
+    Several threads judge. After an error, no further item starts, and the error is raised when the
+    running items have ended.
     """
     running: deque[Future[ProblemState | None]] = deque()
 
     def oldest() -> Iterator[ProblemState]:
-        state = running.popleft().result()
-        return iter([state] if state else [])
+        if state := running.popleft().result():
+            yield state
 
-    for item in items:
-        yield item.state
-        running.append(submit(item.work))
-        if len(running) >= threads:
+    try:
+        for item in items:
+            yield item.state
+            running.append(submit(item.work))
+            if len(running) >= threads:
+                yield from oldest()
+        while running:
             yield from oldest()
-    while running:
-        yield from oldest()
+    except CwmError:
+        wait(running)
+        raise
 
 
 def passed_tests(
