@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -268,12 +268,12 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         """Return the number of episodes that the benchmark plays, None if it is unknown yet."""
         return self.header.terms.episodes or found.usual_episodes
 
-    def left(self, failed: Collection[str] = ()) -> list[BenchmarkTask]:
-        """Return the tasks that can start, the most urgent first, without failed tasks.
+    def left(self) -> list[BenchmarkTask]:
+        """Return the tasks that can start, the most urgent first.
 
         Searches are first; tasks for environments only use idle processes.
         """
-        return [task for task in TasksLeft(self).listed() if task.key not in failed]
+        return TasksLeft(self).listed()
 
     def summary(self) -> RunSummary:
         """Summarize the compared choices and the number of finished jobs."""
