@@ -41,8 +41,8 @@ from cwm_cli.search.threads import submit
 ACCESS = "CWM_APPS_ACCESS"
 """The environment variable that passes the choices of a search to the process of a problem."""
 
-LOCKED = f"its run is locked: {BUSY}"
-"""The reason of a problem that a thread leaves to another process."""
+LOCKED = "its run is locked"
+"""The reason of a thread that leaves its problem to another process."""
 
 THREADS = "threads"
 """The name under which all searches of one process reserve their cost."""
@@ -258,10 +258,10 @@ class SearchJobs(ProblemWork):
         work.tail.read()
         state = state._replace(completions=work.tail.completions, cost=work.tail.cost)
         reason = event.reason or LOST
-        if reason in (OUT_OF_MONEY, LOCKED):
-            if reason == OUT_OF_MONEY:
-                self.out_of_money = True
-                self._is_stopping = True
+        if reason == LOCKED:
+            return state._replace(state=SKIPPED, reason=BUSY)
+        if reason == OUT_OF_MONEY:
+            self.out_of_money = self._is_stopping = True
             return state._replace(state=SKIPPED, reason=reason)
         if event.reason is None and self._is_stopping:
             return state  # a thread has obeyed
