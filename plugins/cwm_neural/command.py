@@ -122,6 +122,16 @@ class TrainingOptions(TypedDict):
             help="Do not train this part, e.g. tokenizer; repeatable.",
         ),
     ]
+    executor: Annotated[
+        str | None,
+        advanced_option(
+            "--executor",
+            metavar="NAME",
+            help="Train in a job of an executor: local, ray, slurm or a plugin's. Default: in this "
+            "process.",
+            autocompletion=names_of("executor"),
+        ),
+    ]
 
 
 def train(

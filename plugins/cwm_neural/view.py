@@ -13,6 +13,7 @@ from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.progress import DrawnProgress, PrintedProgress, ProgressView, can_draw
 from cwm_cli.views.tables import labelled
 from cwm_cli.views.terminal import bar, duration, printable
+from cwm_neural.training.job import TrainingJob
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
@@ -35,13 +36,13 @@ class TrainingView(ProgressView):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.work: TrainingLoop | None = None
+        self.work: TrainingLoop | TrainingJob | None = None
         self.epochs: list[EpochRecord] = []
         self.played: list[AgentTest] = []
 
     def begins(self, work: object) -> None:
         """Start with the epochs of earlier sessions."""
-        assert isinstance(work, TrainingLoop)
+        assert isinstance(work, TrainingLoop | TrainingJob)
         self.work = work
         self.start_clock(work.run.elapsed)
         self.epochs, self.played = list(work.epochs), list(work.played)
@@ -120,7 +121,7 @@ class TrainingPicture(DrawnProgress, TrainingView):
         lines = [title, *plot, *facts]
         return [*lines[: max(0, height - 1)], bar(steps, work.wanted, words, width)]
 
-    def _facts(self, work: TrainingLoop) -> Iterator[Text]:
+    def _facts(self, work: TrainingLoop | TrainingJob) -> Iterator[Text]:
         """Yield the current facts, one per line."""
         yield Text(f"doing     {printable(work.doing)}", "bold green")
         if self.epochs:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import cwm_cli
 from cwm_cli import CwmError
+from cwm_cli._version import code_version
 from cwm_neural.training.runs import TrainingResult, TrainRun
 from cwm_neural.view import training_report, training_view
 from folders import SUPPORT
@@ -39,6 +40,9 @@ def test_train_records_every_epoch_of_model_and_agent(pole) -> None:
     found = json.loads(done.stdout)
     assert (found["steps"], found["epochs"]) == (200, 5)
     assert found["parameters"] == {"linear": 24, "policy": 4}
+    header = json.loads((pole.folder / "r" / "run.json").read_text())
+    assert (header["versions"]["cwm"], header["code"]) == (cwm_cli.__version__, code_version())
+    assert header["config"]["options"]["training"]["every"] == 40
     journal = journal_lines(pole.folder / "r")
     epochs = [each for each in journal if each["kind"] == "epoch"]
     assert [each["steps"] for each in epochs] == [40, 80, 120, 160, 200]

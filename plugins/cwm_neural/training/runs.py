@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cwm_cli.commands.collect import find_environment
 from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.registry import Owner, environment, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.programs import ModelRun, Options
@@ -200,6 +200,12 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         """Whether a world model was trained, not only an agent."""
         return bool(self.config.model)
 
+    @property
+    def title(self) -> str:
+        """The environment, the source of training and the agent."""
+        source = self.config.model or self.header.world or "rows"
+        return " · ".join(filter(None, (self.config.env, source, self.config.agent)))
+
     def epochs(self) -> list[EpochRecord]:
         """Return the records of all epochs."""
         return [each for each in self.records() if isinstance(each, EpochRecord)]
@@ -284,6 +290,20 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         training, _ = self.restore(options, observer)
         assert training is not None
         return training.model
+
+    def training_result(self) -> TrainingResult:
+        """Return the result of the records so far."""
+        epochs, played, config = self.epochs(), self.played(), self.config
+        return TrainingResult(
+            run=self.folder,
+            epochs=epochs,
+            tests=[each for each in played if each.number],
+            random=next((each for each in played if not each.number), None),
+            steps=epochs[-1].steps if epochs else 0,
+            parameters=self.header.parameters,
+            seconds=round(self.elapsed, 3),
+            has_simulator=environment(config.env).has_simulator(config.env_args),
+        )
 
     def model_scores(self) -> Mapping[str, Any]:
         """Return the measures of the last epoch on held-out rows."""

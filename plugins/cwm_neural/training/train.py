@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from cwm_cli.bench.executor import Executor, chosen_executor
 from cwm_cli.commands.collect import (
     find_environment,
     load_transitions,
@@ -31,7 +32,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, refuse_two_players
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
-from cwm_cli.registry import Owner, default, environment, find, names, read_options, with_presets
+from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.storage import located, placed
@@ -46,6 +47,7 @@ from cwm_cli.sandbox import Limits
 from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_neural.training.acting import Collector
+from cwm_neural.training.job import TrainingJob
 from cwm_neural.training.runs import (
     AgentTest,
     Divergence,
@@ -119,6 +121,7 @@ def train(
     run: Path | str | None = None,
     new: bool = False,
     allow_gap: Sequence[str] = (),
+    executor: str | None = None,
     observer: Observer = SILENT,
 ) -> TrainingResult:
     """Train a world model of an environment, and an agent in it; a stopped run continues.
@@ -146,13 +149,19 @@ def train(
         run: Run folder. Default: a new one, or an unfinished run with the same choices.
         new: Start a new run even if an unfinished one has the same choices.
         allow_gap: Missing protections of the sandbox that are accepted.
-        observer: Receives the `TrainingLoop`, each `EpochRecord` and each `AgentTest`.
+        executor: Executor that trains in a job: local, ray, slurm or a plugin's. Its options have
+            the form `executor.KEY=VALUE`. Default: train in this process.
+        observer: Receives the `TrainingLoop` or `TrainingJob`, each `EpochRecord` and each
+            `AgentTest`.
 
     Raises:
         CwmError: If a choice is invalid, or if a loss is not finite.
     """
     if steps is not None and steps < 1:
         raise CwmError("nothing to train: --steps must be at least 1")
+    jobs: Executor | None = None
+    if executor is not None:
+        jobs, options = chosen_executor(executor, 1, options)
     spec = find_environment(env, observer)
     refuse_two_players(spec, "cwm train")
     args = dict(env_args or {})
@@ -174,7 +183,8 @@ def train(
             options=chosen.identity,
             seed=seed,
         )
-        device_name = usable_device(device, chosen.requires)
+        # The machine of a job may have another device than this one.
+        device_name = usable_device(device, chosen.requires) if jobs is None else "cpu"
         task = TrainingTask.of(spec, config, device_name, observer.note)
         if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
             raise CwmError(
@@ -194,26 +204,51 @@ def train(
         wanted = DEFAULT_STEPS if steps is None else steps
         with _open_run(header, initial_rows, run, wanted, new=new) as train_run:
             train_run.report_repair(observer)
-            loop = TrainingLoop(
-                run=train_run,
-                setting=Setting(spec.id, args, seed, limit),
-                spec=spec,
-                schedule=chosen.schedule,
-                training=training,
-                agent=acting_agent,
-                own_agent=bool(chosen.agent),
-                model=given_world.model if given_world else training.model if training else None,
-                rows=initial_rows,
-                collects=rows is None,
-                learns=chosen.learns,
-                wanted=wanted,
-                observer=observer,
-            )
-            with closing(loop):
-                loop.resume()
-                verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
-                observer.note(f"{train_run.place} {verb}, on {device_name}", "Run")
-                return _run_loop(loop)
+            if jobs is None:
+                loop = TrainingLoop(
+                    run=train_run,
+                    setting=Setting(spec.id, args, seed, limit),
+                    spec=spec,
+                    schedule=chosen.schedule,
+                    training=training,
+                    agent=acting_agent,
+                    own_agent=bool(chosen.agent),
+                    model=given_world.model
+                    if given_world
+                    else training.model
+                    if training
+                    else None,
+                    rows=initial_rows,
+                    collects=rows is None,
+                    learns=chosen.learns,
+                    wanted=wanted,
+                    observer=observer,
+                )
+                with closing(loop):
+                    loop.resume()
+                    verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
+                    observer.note(f"{train_run.place} {verb}, on {device_name}", "Run")
+                    return _run_loop(loop)
+        # The run is not locked any more: the job locks it.
+        arguments = {
+            "env": env,
+            "env_args": args,
+            "model": model,
+            "agent": agent,
+            "tokenizer": tokenizer,
+            "profile": profile,
+            "dataset": None if rows is None else train_run.folder / DATASET,
+            "world": world,
+            "steps": wanted,
+            "device": device,
+            "init": parts,
+            "freeze": freeze,
+            "options": options,
+            "seed": seed,
+            "run": train_run.folder,
+            "allow_gap": allow_gap,
+        }
+        return TrainingJob(train_run, wanted, arguments, observer).train(jobs)
 
 
 class _Choices(NamedTuple):
@@ -521,9 +556,7 @@ class TrainingLoop:
     @property
     def title(self) -> str:
         """The environment, the source of training and the agent."""
-        config = self.run.config
-        source = config.model or self.run.header.world or "rows"
-        return " · ".join(filter(None, (config.env, source, config.agent)))
+        return self.run.title
 
     @property
     def steps(self) -> int:
@@ -746,16 +779,6 @@ def _run_loop(loop: TrainingLoop) -> TrainingResult:
         raise
     finally:
         observer.ends()
-    tests = [each for each in loop.played if each.number]
-    result = TrainingResult(
-        run=run.folder,
-        epochs=loop.epochs,
-        tests=tests,
-        random=next((each for each in loop.played if not each.number), None),
-        steps=loop.steps,
-        parameters=run.header.parameters,
-        seconds=round(run.elapsed, 3),
-        has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
-    )
+    result = run.training_result()
     run.save_result(result.as_json())
     return result
