@@ -142,7 +142,7 @@ def imagine(
             model, planners = with_planners(plain, subject, choice, task, observer)
         assert model is not None
         session = stack.enter_context(_session(policy, subject, model, task, planners, observer))
-        imagining = _Imagining(model, session, task, like)
+        imagining = ImaginedRollouts(model, session, task, like)
         played = [imagining.episode(number) for number in range(episodes)]
     rows = [row for each in played for row in each.rows]
     if not rows:
@@ -181,8 +181,15 @@ class ImaginedEpisode(NamedTuple):
     failure: str = ""
 
 
-class _Imagining:
-    """Plays episodes in a model."""
+class ImaginedRollouts:
+    """Plays episodes in a model.
+
+    Args:
+        model: The world model.
+        session: Chooses the actions.
+        task: The environment, whose initial observations start the episodes.
+        like: Rows with the spaces of the environment.
+    """
 
     def __init__(
         self, model: WorldModel, session: PlanningSession, task: Task, like: Dataset

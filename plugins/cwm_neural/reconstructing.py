@@ -83,15 +83,20 @@ def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndar
     return frames
 
 
+def enlarge(pictures: Sequence[np.ndarray] | np.ndarray) -> list[np.ndarray]:
+    """Enlarge images with three color channels or one to about `SIDE`, with three channels."""
+    times = max(SIDE // max(pictures[0].shape[:2]), 1)
+    colors = [0, 1, 2] if pictures[0].shape[2] >= 3 else [0, 0, 0]
+    return [each[..., colors].repeat(times, 0).repeat(times, 1) for each in pictures]
+
+
 def _pair(true: np.ndarray, made: np.ndarray) -> np.ndarray:
     return np.concatenate([_row(true), _row(made)])
 
 
 def _row(pictures: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Enlarge images with three color channels or one, and put them side by side."""
-    times = max(SIDE // max(pictures[0].shape[:2]), 1)
-    colors = [0, 1, 2] if pictures[0].shape[2] >= 3 else [0, 0, 0]
-    large = [each[..., colors].repeat(times, 0).repeat(times, 1) for each in pictures]
+    """Enlarge images, and put them side by side."""
+    large = enlarge(pictures)
     height = large[0].shape[0]
     between = np.full((height, GAP, 3), GRAY, np.uint8)
     found = np.concatenate(list(chain.from_iterable((each, between) for each in large)), axis=1)

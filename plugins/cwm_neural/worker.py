@@ -1,6 +1,7 @@
 """The process of a training in a job: `python -m cwm_neural.worker ARGUMENTS`.
 
-The arguments are those of `cwm.train`, as JSON. The process ends when its parent process ends.
+The argument is a JSON object with the arguments of `cwm.train`. The process ends when its parent
+process ends.
 """
 
 import json

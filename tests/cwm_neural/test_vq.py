@@ -10,6 +10,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT
 from cwm_cli.worlds.model import Predictions, WorldModel
 from cwm_neural.training.runs import TrainRun
+from training_runs import journal_lines
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -230,6 +231,36 @@ def test_image_models_can_use_the_tokenizer_of_another_run(tmp_path):
     with pytest.raises(CwmError, match="vq_width is 16 in the file, but 32 here"):
         wider = QUICK | {"model.vq_width": 32}
         train("Catch-v0", steps=40, options=wider, init=[f"tokenizer={first.run}"], **known)
+
+
+def test_newest_tests_keep_films_and_rows_of_episodes(tmp_path):
+    from PIL import Image
+
+    known = {"env_args": CATCH, "model": "transformer", "agent": "random", "profile": "tiny"}
+    plain = train("Catch-v0", steps=120, options=QUICK, run=tmp_path / "plain", **known)
+    media = QUICK | {"training.media": 2}
+    found = train("Catch-v0", steps=120, options=media, run=tmp_path / "media", **known)
+    assert journal_lines(found.run) == journal_lines(plain.run)
+    assert not (plain.run / "media").exists()
+    folder = found.run / "media"
+    names = {f"epoch_{number:06}" for number in (2, 3)}  # of three tests
+    pictures = {file.stem for file in (folder / "reconstructions").iterdir()}
+    assert pictures == names
+    for kind in ("train", "test", "imagination"):
+        files = {file.name for file in (folder / "episodes" / kind).iterdir()}
+        assert files == {f"{name}{suffix}" for name in names for suffix in (".gif", ".npz")}
+        rows = Dataset.load(folder / "episodes" / kind / "epoch_000003.npz")
+        assert (rows.columns["terminations"] | rows.columns["truncations"]).nonzero()[0] == [
+            len(rows) - 1
+        ]
+        with Image.open(folder / "episodes" / kind / "epoch_000003.gif") as film:
+            assert film.n_frames <= len(rows) + 1  # equal images share a frame
+        if kind == "test":
+            assert rows.columns["rewards"].sum() == found.tests[-1].returns[0]
+            assert len(rows) == found.tests[-1].lengths[0]
+    # The option is no part of the identity of a run.
+    again = train("Catch-v0", steps=120, options=QUICK, run=found.run, **known)
+    assert again.steps == 120
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ from cwm_cli.commands.collect import (
     warn_of_rows,
 )
 from cwm_cli.commands.episodes import FinishedEpisode, play
+from cwm_cli.commands.imagine import ImaginedRollouts
 from cwm_cli.commands.subjects import Subject, find_subject, protected
 from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, refuse_two_players
@@ -48,6 +49,7 @@ from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_neural.training.acting import Collector
 from cwm_neural.training.job import TrainingJob
+from cwm_neural.training.media import last_episode, replay, rows_of, save_media
 from cwm_neural.training.runs import (
     AgentTest,
     Divergence,
@@ -100,6 +102,9 @@ class Schedule:
     """Episodes per test."""
     max_steps: Count | None = None
     """Maximum steps of an episode, if the environment allows more."""
+    media: Number = field(default=0, metadata={"identity": False})
+    """Tests whose episodes are kept in the folder `media`: a collected, a test and an imagined
+    episode each, as film and `.npz`, and reconstructions. 0: none."""
 
 
 def train(
@@ -736,7 +741,24 @@ class TrainingLoop:
             self.doing = "drawing pictures of predictions"
             rows = self.rows.test
             self.training.illustrate(rows if len(rows) else self.rows.train, self.run.folder)
+        if number and self.schedule.media:
+            self.doing = "saving episodes"
+            self._save_media(number, min(finished, key=lambda each: each.episode.number))
         self.observer.advanced(record)
+
+    def _save_media(self, number: int, tested: FinishedEpisode) -> None:
+        """Save the newest collected episode, a test episode and an imagined one."""
+        task, model = self._seeded(TESTING), self.model
+        first = tested.episode.number
+        episodes = {"test": replay(task, first, tested.actions, self.rows)}
+        if self.collects and (collected := last_episode(self.rows)) is not None:
+            episodes["train"] = collected
+        if model is not None:
+            seed = self._seed(ACTING, TESTING, number)
+            with closing(self.agent.open(task, greedy=True, seed=seed)) as session:
+                found = ImaginedRollouts(model, session, task, self.rows).episode(first)
+            episodes["imagination"] = rows_of(found.rows, self.rows)
+        save_media(self.run.folder, number, episodes, kept=self.schedule.media)
 
     def _seeded(self, purpose: int) -> Task:
         """Return the task with the seed of a purpose."""
