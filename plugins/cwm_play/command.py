@@ -59,7 +59,22 @@ class GameOptions(TypedDict):
 
     env: RunEnvOption
     program: ProgramOption
-    record: Annotated[Path | None, basic_option("--record", help="Film the game (.gif or .mp4).")]
+    record: Annotated[
+        Path | None,
+        basic_option(
+            "--record",
+            metavar="FILE",
+            help="Film the game (.gif or .mp4); its transitions go to FILE.npz.",
+        ),
+    ]
+    save: Annotated[
+        Path | None,
+        basic_option(
+            "--save",
+            metavar="DIR",
+            help="Ask after each episode whether to keep its film and transitions in this folder.",
+        ),
+    ]
     dataset: Annotated[
         Path | None,
         data_option(
@@ -88,8 +103,8 @@ def play(
 
     The real environment is shown beside it, and the first wrong prediction is marked. Arrows,
     letters and digits choose actions, as listed on the screen. Enter restarts, `.` pauses, `,`
-    starts and stops a film, t hides the environment, q quits. Without a terminal, --mode agent
-    and --mode replay print their results.
+    starts and stops a film, `/` hides the header, t hides the environment, q quits. Without a
+    terminal, --mode agent and --mode replay print their results.
 
     Example: cwm play runs/CartPole-v1-induction-0-20260101-120000
     """

@@ -1,4 +1,7 @@
-"""Films of games: each frame shows the panels side by side, with facts, mismatch and title."""
+"""Films of games, and files of their transitions.
+
+A frame shows the panels side by side, with facts, mismatch and title.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.films import check_film, write_film
 from cwm_play.scenes import ComponentRow, GameScene, Panel, format_value
 
@@ -27,19 +31,24 @@ LAST_FRAME_REPEATS = 10
 
 
 class FilmRecorder:
-    """A recorder that keeps frames while it is on, and writes them to a film.
+    """A recorder that keeps frames and transitions while it is on, and writes them to two files.
 
     It needs Pillow once it is on.
 
     Args:
-        file: The film to write, .gif or .mp4.
+        file: The film to write, .gif or .mp4. The transitions are written beside it, with .npz
+            added to the name of the film.
         fps: Frames per second.
+        like: Rows with the spaces of the environment.
+        option: The option that named the file, for messages.
     """
 
-    def __init__(self, file: Path, fps: float) -> None:
+    def __init__(self, file: Path, fps: float, like: Dataset, option: str = "--record") -> None:
         self.file, self.fps, self.is_on = file, fps, False
         self.moment: tuple[int, ...] | None = None
+        self._like, self._option = like, option
         self._frames: list[tuple[tuple[int, int, int], bytes]] = []
+        self._rows: list[Transition] = []
 
     def switch(self) -> None:
         """Start or stop recording.
@@ -47,7 +56,7 @@ class FilmRecorder:
         Raises:
             CwmError: The film cannot be written: wrong file type, no folder, or a missing package.
         """
-        check_film(self.file, "--record")
+        check_film(self.file, self._option)
         self.is_on = not self.is_on
 
     def add(self, scene: GameScene) -> None:
@@ -57,16 +66,74 @@ class FilmRecorder:
         self.moment = scene.moment
         picture = draw_frame(scene)
         self._frames.append((picture.shape, zlib.compress(picture.tobytes(), 1)))
+        if scene.row is not None:
+            self._rows.append(scene.row)
 
-    def write(self) -> Path | None:
-        """Write the film and return its path, or return None if there are no frames."""
+    def write(self) -> list[Path]:
+        """Write the film and the transitions, and return the paths of what there is to write."""
         if not self._frames:
-            return None
+            return []
         height, width = (max(shape[axis] for shape, _ in self._frames) for axis in (0, 1))
         frames = [*self._frames, *[self._frames[-1]] * (LAST_FRAME_REPEATS - 1)]
         pictures = (_decode(shape, data, height, width) for shape, data in frames)
         write_film(self.file, pictures, len(frames), self.fps)
-        return self.file
+        if not self._rows:
+            return [self.file]
+        beside = self.file.with_name(f"{self.file.name}.npz")
+        Dataset.of(
+            self._rows,
+            observation_space=self._like.observation_space,
+            action_space=self._like.action_space,
+            metadata=self._like.metadata,
+        ).save(beside)
+        return [self.file, beside]
+
+
+class EpisodeKeeper:
+    """Records each episode, and writes the episodes that the player wants to keep.
+
+    Args:
+        folder: The folder of the episodes; it is created with the first one.
+        fps: Frames per second.
+        like: Rows with the spaces of the environment.
+
+    Raises:
+        CwmError: A package for films is missing.
+    """
+
+    QUESTION = "keep this episode? y: yes, n: no"
+
+    def __init__(self, folder: Path, fps: float, like: Dataset) -> None:
+        self.kept: list[Path] = []
+        self.is_asking = self._was_over = False
+        self._folder, self._fps, self._like = folder, fps, like
+        folder.mkdir(parents=True, exist_ok=True)
+        self._recorder = self._new_recorder()
+
+    def add(self, scene: GameScene) -> None:
+        """Keep a frame of a scene; ask the player when the episode has ended."""
+        last = self._recorder.moment
+        if last is not None and last[0] != scene.moment[0]:
+            self._recorder, self._was_over = self._new_recorder(), False
+        self._recorder.add(scene)
+        self.is_asking |= scene.is_over and not self._was_over
+        self._was_over = scene.is_over
+
+    def answer(self, key: str | None) -> None:
+        """Keep the episode, or not, if the key answers the question."""
+        if key == "y":
+            self.kept += self._recorder.write()
+        if key in ("y", "n"):
+            self.is_asking = False
+
+    def _new_recorder(self) -> FilmRecorder:
+        """Return a recorder with a file that does not exist yet."""
+        number = 1
+        while (file := self._folder / f"episode-{number}.gif").exists():
+            number += 1
+        recorder = FilmRecorder(file, self._fps, self._like, "--save")
+        recorder.switch()
+        return recorder
 
 
 def _decode(shape: tuple[int, int, int], data: bytes, height: int, width: int) -> np.ndarray:

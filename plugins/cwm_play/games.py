@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
@@ -224,6 +224,7 @@ class WorldGame(Game):
             legend=self._legend(),
             moment=(self._episode_number, len(active.history.actions)),
             is_over=active.is_over,
+            row=self._last_row(active),
         )
 
     def outcome(self) -> dict[str, Any]:
@@ -397,10 +398,19 @@ class WorldGame(Game):
         if appearance.is_empty and side is self._truth and self._renders:
             appearance = render(self._env) or appearance
         note = side.note
-        if side.step is not None and self.model is not None:
+        if side.step is not None:
             note = f"reward {side.step.reward:.5g}" + (f" · {note}" if note else "")
         wrong = self._first_mismatch is not None and side is self._active
         return Panel(side.title, appearance, note, is_marked=wrong)
+
+    def _last_row(self, side: _Side) -> Transition | None:
+        """Return the last transition of a side."""
+        if side.step is None:
+            return None
+        before, action = side.history.observations[-2], side.history.actions[-1]
+        row = as_transition(before, action, side.step)
+        truncated = side.is_over and not row.terminated
+        return row._replace(episode=self._episode_number, truncated=truncated)
 
     def _facts(self) -> Sequence[str]:
         active, truth = self._active, self._truth
@@ -563,6 +573,7 @@ class ReplayGame(Game):
             legend=legend(self.KEYS),
             moment=(self._split, self._episode, self._place),
             is_over=self._place == len(self._rows) - 1,
+            row=row,
         )
 
     def outcome(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ NAMED = {
 }
 """Names of special keys, and their labels in a legend."""
 
-QUIT, PAUSE, RECORD, TRUTH, RESET = "q", ".", ",", "t", "enter"
+QUIT, PAUSE, RECORD, TRUTH, HEADER, RESET = "q", ".", ",", "t", "/", "enter"
 """Keys with the same meaning in every environment."""
 
 RESERVED = {QUIT, PAUSE, RECORD, TRUTH}

@@ -35,11 +35,11 @@ from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
-from cwm_play.filming import FilmRecorder
+from cwm_play.filming import EpisodeKeeper, FilmRecorder
 from cwm_play.games import Arena, Game, ReplayGame, WorldGame
-from cwm_play.keys import PAUSE, QUIT, RECORD, keys_of
+from cwm_play.keys import HEADER, PAUSE, QUIT, RECORD, keys_of
 from cwm_play.painting import Components, Painter, make_rendering_env
-from cwm_play.scenes import GameScene
+from cwm_play.scenes import GameScene, without_header
 
 PlayMode = Literal["human", "env", "agent", "recon", "replay"]
 """The mode of a game:
@@ -69,12 +69,14 @@ class GameProgress:
         is_recording: Whether the film is being recorded.
         is_paused: Whether the player has paused the game.
         film_error: Why recording could not start, or an empty text.
+        question: A question that keys answer, or an empty text.
     """
 
     scene: GameScene
     is_recording: bool = False
     is_paused: bool = False
     film_error: str = ""
+    question: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,20 @@ class GameResult(Result):
         title: The environment and the model.
         facts: Results of the episodes as JSON-like data, under the key `episodes`.
         film: Path of the film, or None.
+        kept: Films and transitions of the episodes that the player kept.
     """
 
     mode: PlayMode
     title: str
     facts: Mapping[str, Any]
     film: Path | None = None
+    kept: Sequence[Path] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm play --json` prints."""
         film = None if self.film is None else str(self.film)
-        return {"mode": self.mode, "title": self.title, **self.facts, "film": film}
+        found = {"mode": self.mode, "title": self.title, **self.facts, "film": film}
+        return found | ({"kept": [str(file) for file in self.kept]} if self.kept else {})
 
 
 def play(
@@ -109,6 +114,7 @@ def play(
     dataset: Dataset | Path | str | None = None,
     keys: Iterable[str | None] | None = None,
     record: Path | str | None = None,
+    save: Path | str | None = None,
     fps: float = FPS,
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -134,7 +140,10 @@ def play(
         dataset: Episodes to replay. The default is the data of the run or of the environment.
         keys: The pressed keys in order: characters, or names such as "left" and "enter". None
             means that time passes without a key.
-        record: File of a film of the game, .gif or .mp4.
+        record: File of a film of the game, .gif or .mp4. The transitions are written beside it, to
+            `FILE.npz`.
+        save: Folder for films and transitions of episodes. At the end of each episode the player
+            is asked whether to keep it, and the keys y and n answer.
         fps: Frames per second of the film.
         planner: The planner of the mode `agent`.
         options: Options of the planner, like `-o` on the command line.
@@ -164,6 +173,8 @@ def play(
     chosen = _choose_mode(mode, subject)
     if keys is None and chosen in ("human", "env"):
         raise CwmError(f"--mode {chosen} needs keys: play in a terminal, or choose another --mode")
+    if save is not None and (keys is None or chosen == "replay"):
+        raise CwmError("--save asks the player of each episode: play in a terminal, not replay")
     if record is not None:
         check_film(Path(record), "--record")
     check_access(tools, allow_gap)
@@ -179,18 +190,20 @@ def play(
         stack.callback(game.close)
         if arena.painter.no_rendering_reason and chosen != "replay":
             observer.note(f"{arena.painter.no_rendering_reason}: observations are shown instead")
-        recorder = FilmRecorder(Path(record or _film_name(subject)), fps)
+        recorder = FilmRecorder(Path(record or _film_name(subject)), fps, arena.rows)
         if record is not None:
             recorder.switch()
+        keeper = None if save is None else EpisodeKeeper(Path(save), fps, arena.rows)
         observer.begins(game)
         try:
-            _loop(game, keys, recorder, observer)
+            _GameLoop(game, recorder, keeper, observer).play(keys)
         finally:  # write the film of an interrupted game, too
             observer.ends()
-            film = recorder.write()
-            if film is not None:
-                observer.note(str(film), kind="Film")
-        return GameResult(chosen, arena.name, game.outcome(), film)
+            written, kept = recorder.write(), [] if keeper is None else keeper.kept
+            for file in (*written, *kept):
+                observer.note(str(file), kind="Data" if file.suffix == ".npz" else "Film")
+        film = written[0] if written else None
+        return GameResult(chosen, arena.name, game.outcome(), film, kept)
 
 
 def _choose_mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
@@ -205,35 +218,58 @@ def _choose_mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
     return mode
 
 
-def _loop(
-    game: Game, keys: Iterable[str | None] | None, recorder: FilmRecorder, observer: Observer
-) -> None:
-    """Pass keys to the game until the player quits; film and report every scene.
+@dataclass
+class _GameLoop:
+    """Passes keys to a game, and films, keeps and reports every scene."""
 
-    Without keys, run the game until it is done.
-    """
-    paused, film_error = False, ""
-    recorder.add(game.scene)
-    observer.advanced(GameProgress(game.scene, recorder.is_on))
-    for key in repeat(None) if keys is None else keys:
-        if key == QUIT:
-            return
+    game: Game
+    recorder: FilmRecorder
+    keeper: EpisodeKeeper | None
+    observer: Observer
+    paused: bool = False
+    has_header: bool = True
+    film_error: str = ""
+
+    def play(self, keys: Iterable[str | None] | None) -> None:
+        """Play until the player quits; without keys, until the game is done."""
+        self.show()
+        for key in repeat(None) if keys is None else keys:
+            if key == QUIT:
+                return
+            self.handle(key)
+            self.show()
+            if self.game.is_done and keys is None:
+                return
+
+    def handle(self, key: str | None) -> None:
+        """Change the display, answer a question, or pass the key to the game."""
         if key is not None:
-            film_error = ""
+            self.film_error = ""
         if key == PAUSE:
-            paused = not paused
+            self.paused = not self.paused
+        elif key == HEADER:
+            self.has_header = not self.has_header
         elif key == RECORD:
             try:
-                recorder.switch()
+                self.recorder.switch()
             except CwmError as error:
-                film_error = str(error)
-        elif key is not None or not paused:
-            game.press(key)
-        scene = game.scene
-        recorder.add(scene)
-        observer.advanced(GameProgress(scene, recorder.is_on, paused, film_error))
-        if game.is_done and keys is None:
-            return
+                self.film_error = str(error)
+        elif self.keeper is not None and self.keeper.is_asking:
+            self.keeper.answer(key)
+        elif key is not None or not self.paused:
+            self.game.press(key)
+
+    def show(self) -> None:
+        """Film and report the current scene."""
+        scene = self.game.scene if self.has_header else without_header(self.game.scene)
+        self.recorder.add(scene)
+        question = ""
+        if self.keeper is not None:
+            self.keeper.add(scene)
+            question = self.keeper.QUESTION * self.keeper.is_asking
+        self.observer.advanced(
+            GameProgress(scene, self.recorder.is_on, self.paused, self.film_error, question)
+        )
 
 
 def _film_name(subject: Subject) -> Path:

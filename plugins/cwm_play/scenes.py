@@ -56,8 +56,9 @@ class GameScene:
         mark: The first mismatch, or another difference.
         warning: An error or a rejected action.
         legend: Entries such as "q quit".
-        moment: Position in the game; a film has one frame for each.
+        moment: Position in the game; a film has one frame for each. It starts with the episode.
         is_over: Whether the episode ended.
+        row: The transition that led to the scene, or None at the start of an episode.
     """
 
     title: str
@@ -70,6 +71,13 @@ class GameScene:
     legend: Sequence[str] = ()
     moment: tuple[int, ...] = ()
     is_over: bool = False
+    row: Transition | None = None
+
+
+def without_header(scene: GameScene) -> GameScene:
+    """Return a scene without the texts over its pictures: step, action, rewards and titles."""
+    panels = [panel._replace(title="", note="") for panel in scene.panels]
+    return replace(scene, facts=(), panels=panels)
 
 
 def component_rows(

@@ -18,7 +18,7 @@ from cwm_cli.views.lines import Lines, complain
 from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import fitted, printable
 from cwm_play.games import Game
-from cwm_play.keys import NAMED, PAUSE, QUIT, RECORD, legend
+from cwm_play.keys import HEADER, NAMED, PAUSE, QUIT, RECORD, legend
 from cwm_play.pictures import gauge, picture_lines
 from cwm_play.play import GameProgress
 from cwm_play.scenes import ComponentRow, GameScene, format_value
@@ -112,9 +112,9 @@ def scene_lines(event: GameProgress, width: int, height: int, *, in_colour: bool
     head = [Text(printable(scene.title), "bold").append(flags, "red")]
     head += [Text(printable(fact)) for fact in scene.facts]
     messages = [Text(printable(scene.mark), "red")] if scene.mark else []
-    warnings = scene.warning, event.film_error
+    warnings = scene.warning, event.film_error, event.question
     messages += [Text(printable(each), "yellow") for each in warnings if each]
-    common = legend({QUIT: "quit", PAUSE: "pause", RECORD: "record"})
+    common = legend({QUIT: "quit", PAUSE: "pause", RECORD: "record", HEADER: "header"})
     keys = _wrap([*scene.legend, *common], width)
     if len(keys) > (max_lines := max(1, height // 4)):
         keys = [*keys[: max_lines - 1], Text("   ".join(common), "dim")]

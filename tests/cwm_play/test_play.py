@@ -250,7 +250,12 @@ def test_planner_plays_and_is_filmed_without_a_terminal(tmp_path) -> None:
         assert film.n_frames >= 3
         assert film.size[0] >= 240
     assert json.loads(json.dumps(found))["film"] == str(file)
-    assert seen.notes[-1] == str(file)
+    assert seen.notes[-2:] == [str(file), f"{file}.npz"]
+    rows = Dataset.load(tmp_path / "lake.gif.npz")
+    assert len(rows) == sum(each["steps"] for each in found["episodes"])
+    assert rows.columns["rewards"].sum() == sum(each["returned"] for each in found["episodes"])
+    ends = rows.columns["terminations"] | rows.columns["truncations"]
+    assert ends.sum() == 2
 
 
 def test_comma_starts_and_stops_recording_and_point_pauses(tmp_path) -> None:
@@ -393,6 +398,11 @@ def test_invalid_arguments_are_reported_on_one_line(tmp_path) -> None:
         "needs a world model": {"env": "FrozenLake-v1", "mode": "human", "keys": []},
         "is not a film": {"env": "FrozenLake-v1", "keys": [], "record": "a.txt"},
         "there is no folder": {"env": "FrozenLake-v1", "keys": [], "record": tmp_path / "b/a.gif"},
+        "play in a terminal, not replay": {
+            "env": "FrozenLake-v1",
+            "mode": "agent",
+            "save": tmp_path / "kept",
+        },
         "did you mean human": {"env": "FrozenLake-v1", "keys": [], "mode": "humn"},
         "is not a run folder: ": {"run": tmp_path, "keys": []},
     }

@@ -16,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 from rich.color import ColorType
 
+from cwm_cli.data.dataset import Dataset
 from cwm_play.keyboard import read_keys
 from cwm_play.painting import Appearance, NamedComponent
 from cwm_play.pictures import gauge, picture_lines, resize
@@ -67,7 +68,7 @@ def test_panels_are_side_by_side_above_components_and_keys() -> None:
     assert lines[0].endswith("● recording")
     assert cell_len(lines[2].partition("environment")[0]) == 40
     assert lines[3].count("▀") == 2 * 39
-    assert lines[-1] == "← left   → right   q quit   . pause   , record"
+    assert lines[-1] == "← left   → right   q quit   . pause   , record   / header"
     [row] = [line for line in lines if "0.5" in line][:1]
     assert row.startswith("! ")
     assert "-0.25" in row
@@ -134,6 +135,12 @@ class Terminal:
             assert select.select([self.descriptor], [], [], 60)[0], self.screen
             self.output += os.read(self.descriptor, 65536).decode(errors="replace")
 
+    def while_shown(self, words: str) -> None:
+        """Read output until a complete screen lacks some words."""
+        while words in self.screen or "q quit" not in self.screen:
+            assert select.select([self.descriptor], [], [], 60)[0], self.screen
+            self.output += os.read(self.descriptor, 65536).decode(errors="replace")
+
     def press(self, keys: str, words: str) -> None:
         os.write(self.descriptor, keys.encode())
         self.until(words)
@@ -181,3 +188,38 @@ def test_planner_plays_without_a_terminal_and_modes_with_keys_fail_on_one_line(c
     assert refused.returncode == 1
     assert "--mode env needs keys: play in a terminal" in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_player_keeps_episodes_and_hides_the_header_on_a_real_terminal(tmp_path) -> None:
+    folder = tmp_path / "kept"
+    film = tmp_path / "game.gif"
+    terminal = Terminal(
+        *("--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--record", str(film)),
+        *("--save", str(folder)),
+    )
+    terminal.until("episode 1 · step 0")
+    terminal.press("\x1b[C", "step 1 · Move right")
+    os.write(terminal.descriptor, b"/")
+    terminal.while_shown("episode 1")
+    terminal.press("/", "episode 1 · step 1")
+    terminal.press("\x1b[B", "keep this episode? y: yes, n: no")  # a hole
+    terminal.press("\r", "keep this episode?")  # only y and n answer
+    os.write(terminal.descriptor, b"y\r")
+    terminal.until("episode 2 · step 0")
+    terminal.press("\x1b[C\x1b[B", "keep this episode?")
+    os.write(terminal.descriptor, b"n\r")
+    terminal.until("episode 3 · step 0")
+    os.write(terminal.descriptor, b"q")
+    assert terminal.end() == 0
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "episode-1.gif",
+        "episode-1.gif.npz",
+    ]
+    kept = Dataset.load(folder / "episode-1.gif.npz")
+    assert list(kept.columns["observations"]) == [0, 1]
+    assert list(kept.columns["actions"]) == [2, 1]
+    assert list(kept.columns["terminations"]) == [False, True]
+    recorded = Dataset.load(tmp_path / "game.gif.npz")
+    assert list(recorded.columns["episodes"]) == [0, 0, 1, 1]
+    assert str(film) in terminal.output
