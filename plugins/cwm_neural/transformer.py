@@ -29,6 +29,7 @@ class TokenTrainer(TokenOptions, Trainer):
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = EXTRA
     agent: ClassVar[str] = "actor-critic"
+    initial: ClassVar[tuple[str, ...]] = ("vq_lpips", "pretrained")
 
     def begin(self, task: TrainingTask) -> Training:
         """Return an untrained tokenizer and network."""

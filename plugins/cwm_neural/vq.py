@@ -1,7 +1,7 @@
 """Tokenizer for images: an autoencoder with discrete latents (VQ-VAE, van den Oord et al., 2017).
 
-Losses and architecture follow Micheli et al. (2023), without their perceptual network: its weights
-are not available offline.
+Losses and architecture follow Micheli et al. (2023). Their perceptual network needs files with its
+weights (`perceptual.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import log2
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cwm_cli.errors import CwmError
+from cwm_neural.perceptual import MIN_SIDE, Lpips
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.states import drawing, finite
 from cwm_neural.tokens import Tokenizer, around
@@ -65,6 +67,9 @@ class VqTokenizer(Tokenizer):
         self._updates = 0
         self._used = torch.zeros(options.vq_codes, device=device)
         self.count, self.vocabulary = options.vq_side**2, options.vq_codes
+        self._lpips = Lpips(Path(options.vq_lpips), device) if options.vq_lpips else None
+        if self._lpips is not None and options.vq_frame < MIN_SIDE:
+            raise CwmError(f"LPIPS needs images of {MIN_SIDE} pixels: choose a larger vq_frame")
 
     @property
     def parameters(self) -> int:
@@ -117,6 +122,9 @@ class VqTokenizer(Tokenizer):
         if options.vq_perceptual:
             losses["perceptual"] = perceptual_loss(frames, seen.frames)
             total = total + options.vq_perceptual * losses["perceptual"]
+        if self._lpips is not None:
+            losses["lpips"] = self._lpips(frames, seen.frames)
+            total = total + losses["lpips"]
         if returns is not None and (known := torch.isfinite(returns)).any():
             predicted = self.network.critic(seen.passed.flatten(1))[:, 0]
             known, returns = known.to(predicted.device), returns.to(predicted)

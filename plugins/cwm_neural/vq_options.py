@@ -85,7 +85,10 @@ class VqOptions(WithPresets):
     """Number of first updates during which unused codes are reset, ten times, if something was
     encoded. Later resets would change the tokens of known images. Published: 0."""
     vq_perceptual: float = 0.0
-    """Weight of the loss of edges and local structure (SSIM), which replaces LPIPS."""
+    """Weight of the loss of edges and local structure (SSIM), which needs no weights of LPIPS."""
+    vq_lpips: str = ""
+    """Folder with `vgg16-397923af.pth` of torchvision and `vgg.pth` of lpips. With it, the loss
+    includes LPIPS with weight 1, as published."""
     vq_critic: float = 0.0
     """Weight of predicting the discounted return of an image from its codes."""
     vq_discount: float = 0.99

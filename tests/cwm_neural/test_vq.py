@@ -1,5 +1,7 @@
 """VQ tokenizer: published sizes, losses, measures, saved states and `cwm train` with images."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from training_runs import journal_lines
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
+from cwm_neural.perceptual import STAGES, Lpips  # noqa: E402
 from cwm_neural.reconstructing import illustrate, imagined  # noqa: E402
 from cwm_neural.vq import Autoencoder, VqTokenizer, perceptual_loss  # noqa: E402
 from cwm_neural.vq_options import VqOptions  # noqa: E402
@@ -138,6 +141,90 @@ def test_perceptual_loss_is_zero_for_equal_images():
     nearly, far = frames + 0.01, torch.zeros_like(frames)
     assert perceptual_loss(frames, nearly) < perceptual_loss(frames, far)
     assert "perceptual" in tokenizer(falling(), vq_perceptual=1.0).fit(falling(), 1)
+
+
+def lpips_folder(folder, width=4, **changed):
+    """Write random weights in the published formats, with few channels."""
+    torch.manual_seed(0)
+    features, linear, channels = {}, {}, 3
+    for number, stage in enumerate(STAGES):
+        for place in stage:
+            features[f"features.{place}.weight"] = torch.randn(width, channels, 3, 3) / 3
+            features[f"features.{place}.bias"] = torch.randn(width) / 3
+            channels = width
+        linear[f"lin{number}.model.1.weight"] = torch.rand(1, width, 1, 1)
+    folder.mkdir()
+    torch.save(features | changed, folder / "vgg16-397923af.pth")
+    torch.save(linear, folder / "vgg.pth")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torchvision")
+def test_lpips_equals_the_library_with_published_layers(tmp_path):
+    library = pytest.importorskip("lpips")
+    folder = lpips_folder(tmp_path / "weights", 8)
+    given = torch.load(folder / "vgg16-397923af.pth")
+    known = library.LPIPS(net="vgg", pretrained=False, pnet_rand=True, verbose=False)
+    for number, stage in enumerate(STAGES, 1):
+        for place in stage:
+            layer = known.net.get_submodule(f"slice{number}.{place}")
+            for name in ("weight", "bias"):
+                setattr(layer, name, torch.nn.Parameter(given[f"features.{place}.{name}"]))
+    for number in range(len(STAGES)):
+        weights = torch.load(folder / "vgg.pth")[f"lin{number}.model.1.weight"]
+        known.lins[number].model[1].weight = torch.nn.Parameter(weights)
+    frames, made = torch.rand(2, 3, 3, 32, 32) * 2 - 1
+    assert torch.allclose(Lpips(folder)(frames, made), known(frames, made).mean(), rtol=1e-5)
+
+
+def test_lpips_is_zero_for_equal_images_and_has_gradients(tmp_path):
+    distance = Lpips(lpips_folder(tmp_path / "weights"))
+    frames, made = torch.rand(2, 3, 3, 16, 16) * 2 - 1
+    assert distance(frames, frames) == 0
+    assert distance(frames, frames + 0.01) < distance(frames, made)
+    made.requires_grad_()
+    distance(torch.zeros_like(frames), made).backward()
+    assert made.grad.isfinite().all() and made.grad.abs().sum() > 0
+    gray = frames[:, :1]
+    assert distance(gray, -gray) == distance(
+        gray.expand(-1, 3, -1, -1), -gray.expand(-1, 3, -1, -1)
+    )
+
+
+def test_tokenizer_learns_with_lpips_and_is_used_without_its_weights(tmp_path):
+    folder = lpips_folder(tmp_path / "weights")
+    known = {"env_args": CATCH, "model": "transformer", "agent": "random", "profile": "tiny"}
+    options = QUICK | {"model.vq_lpips": str(folder)}
+    found = train("Catch-v0", steps=40, options=options, run=tmp_path / "run", **known)
+    assert found.epochs[-1].losses["lpips"] > 0
+    shutil.rmtree(folder)
+    model = TrainRun.load(found.run).trusted_model((), SILENT)
+    assert model.tokenizer.count == 16
+    with pytest.raises(CwmError, match=r"there is no vgg16\*.pth in .*: copy the weights of LPIPS"):
+        train("Catch-v0", steps=80, options=options, run=tmp_path / "run", **known)
+
+
+def test_wrong_weights_of_lpips_are_refused_on_one_line(tmp_path):
+    for name, changed, words in (
+        ("channels", {"features.2.weight": torch.rand(4, 7, 3, 3)}, "do not fit together"),
+        ("shape", {"features.2.weight": torch.rand(4)}, "do not fit together"),
+        ("kind", {"features.2.weight": "text"}, "do not fit together"),
+    ):
+        with pytest.raises(CwmError, match=words) as caught:
+            Lpips(lpips_folder(tmp_path / name, **changed))
+        assert "\n" not in str(caught.value)
+    folder = lpips_folder(tmp_path / "files")
+    torch.save({}, folder / "vgg.pth")
+    with pytest.raises(CwmError, match=r"the weights 'lin0.model.1.weight' are missing in "):
+        Lpips(folder)
+    torch.save([1.0], folder / "vgg.pth")
+    with pytest.raises(CwmError, match=r"are missing in "):
+        Lpips(folder)
+    (folder / "vgg.pth").write_bytes(b"<html>not found</html>")
+    with pytest.raises(CwmError, match=r"vgg.pth has no weights of torch: copy it again"):
+        Lpips(folder)
+    with pytest.raises(CwmError, match="LPIPS needs images of 16 pixels"):
+        tokenizer(falling(1), vq_frame=8, vq_lpips=str(lpips_folder(tmp_path / "small")))
 
 
 @pytest.mark.parametrize(

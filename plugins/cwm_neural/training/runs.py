@@ -439,12 +439,14 @@ CHECKPOINT = Owner("checkpoint", CheckpointChoice)
 
 
 def configured_trainer(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
-    """Return a trainer with the options of the run."""
+    """Return a trainer with the options of the run, to restore a trained model or agent."""
     name, label = (config.model, "model") if kind == "trainer" else (config.agent, "agent")
     factory: type[Trainer | AgentTrainer] = find(kind, name)
     factory.check()
     owner = Owner(label, factory)
-    known = {k: v for k, v in config.options.get(label, {}).items() if k in owner.options}
+    unused = factory.initial if issubclass(factory, Trainer) else ()
+    given = config.options.get(label, {}).items()
+    known = {k: v for k, v in given if k in owner.options and k not in unused}
     trainer = factory(**known)
     if isinstance(trainer, AgentTrainer) and trainer.plans:
         trainer.chosen = config.options.get("planner", {})

@@ -121,6 +121,9 @@ class Trainer(_Requiring):
 
     agent: ClassVar[str] = "planner"
     """Default agent; "" if the training provides its own agent."""
+    initial: ClassVar[tuple[str, ...]] = ()
+    """Options that only training needs, such as files with weights; trained models are used
+    without them."""
 
     def begin(self, task: TrainingTask) -> Training:
         """Return an untrained model; raise `CwmError` if it does not support the spaces."""
