@@ -6,13 +6,14 @@ For predictions it continues a memory: keys and values, or a recurrent state.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 
 
 class Backbone(nn.Module):
@@ -171,21 +172,47 @@ def freeze(backbone: Transformer, trained: int) -> None:
             part.requires_grad_(False)
 
 
-def read_gpt2(backbone: Transformer, folder: str) -> None:
-    """Copy the layers and the last norm from a GPT-2 in a local folder; nothing is downloaded."""
+def read_gpt2(backbone: Transformer, source: str) -> None:
+    """Copy the layers and the last norm of a pretrained GPT-2.
+
+    Args:
+        backbone: The network, whose layers are overwritten.
+        source: A folder in the format of transformers, or a name on the Hugging Face hub.
+
+    Raises:
+        CwmError: There is no such GPT-2, or it has another shape.
+    """
     try:
-        from transformers import GPT2Model
+        import transformers
+        from safetensors import SafetensorError
     except ImportError as error:
-        raise CwmError("pretrained layers need transformers: pip install transformers") from error
+        needed = install_command("cwm-cli[transformers]")
+        raise CwmError(f"pretrained layers need transformers: {needed}") from error
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    local = Path(source).is_dir()
     try:
-        known = GPT2Model.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=local)
+        if config.model_type != "gpt2":
+            raise CwmError(
+                f"{source} is a {config.model_type}: choose a GPT-2 for model.pretrained"
+            )
+        shape = config.n_layer, config.n_embd, config.n_head
+        if shape != (len(backbone.layers), backbone.width, backbone.heads):
+            names = ("layers", "width", "heads")
+            options = " ".join(f"-o model.{n}={v}" for n, v in zip(names, shape, strict=True))
+            raise CwmError(f"the GPT-2 in {source} has another shape: add {options}")
+        known, found = transformers.GPT2Model.from_pretrained(
+            source, local_files_only=local, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CwmError(
-            f"there is no GPT-2 in {folder}: choose a folder that contains one"
+            f"cannot load a GPT-2 from {source} ({lines[0]}): give a folder of the transformers "
+            "library, or a model of its hub"
         ) from error
-    if (len(known.h), known.embed_dim) != (len(backbone.layers), backbone.width):
-        words = f"{len(known.h)} layers of width {known.embed_dim}"
-        raise CwmError(f"the GPT-2 in {folder} has {words}: choose model.shape to fit")
+    if found["missing_keys"]:
+        raise CwmError(f"the GPT-2 in {source} lacks weights: choose another model.pretrained")
     with torch.no_grad():
         for layer, block in zip(backbone.layers, known.h, strict=True):
             pairs = {

@@ -338,7 +338,9 @@ def _tokenizer(options: TokenOptions, task: TrainingTask) -> Tokenizer:
             raise CwmError("--tokenizer vq is for pictures: choose --tokenizer grid here")
         from cwm_neural.vq import VqTokenizer
 
-        return VqTokenizer(space, options, seed=task.seed, device=task.device)
+        return VqTokenizer(
+            space, options, seed=task.seed, device=task.device, trains=not task.restores
+        )
     if any(leaf.space.is_picture for leaf in space.leaves("")):
         raise CwmError("--tokenizer grid is not for pictures: choose --tokenizer vq")
     return GridTokenizer(space, task.schema, contents=options.contents, codes=options.codes)

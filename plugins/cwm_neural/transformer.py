@@ -29,18 +29,23 @@ class TokenTrainer(TokenOptions, Trainer):
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = EXTRA
     agent: ClassVar[str] = "actor-critic"
-    initial: ClassVar[tuple[str, ...]] = ("vq_lpips", "pretrained")
 
     def begin(self, task: TrainingTask) -> Training:
         """Return an untrained tokenizer and network."""
         self.check()
         from cwm_neural.token_training import TokenTraining
 
-        return TokenTraining(self, task, self.make_network)
+        training = TokenTraining(self, task, self.make_network)
+        if not task.restores:
+            self.initialise(training.model.network)
+        return training
 
     def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Return an untrained network; `near` has the neighbours of each place of a frame."""
         raise NotImplementedError
+
+    def initialise(self, network: FrameSequence) -> None:
+        """Read pretrained weights, if there are any, before the training."""
 
 
 @dataclass
@@ -69,27 +74,36 @@ class TransformerTrainer(TokenTrainer):
     shape: Literal["own", "gpt2", "gpt2-medium", "gpt2-large"] = "own"
     """Use the layers, width and heads of a GPT-2 instead of the options above."""
     pretrained: str = ""
-    """Folder of a GPT-2 of that shape with the initial layers; needs transformers."""
+    """GPT-2 with the initial layers: a folder, or a name on the Hugging Face hub. The name gpt2 also
+    sets the shape; other shapes need the options above. Needs transformers."""
     unfrozen: int = -1
     """Number of last layers to train; -1: all. Norms, embeddings and heads always train."""
 
     def make_network(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Return an untrained network."""
-        from cwm_neural.backbones import GPT2, Transformer, freeze, read_gpt2
+        from cwm_neural.backbones import GPT2, Transformer, freeze
         from cwm_neural.sequence import TokenSequence
 
-        layers, width, heads = GPT2.get(self.shape, (self.layers, self.width, self.heads))
+        shape = self.pretrained if self.shape == "own" else self.shape
+        layers, width, heads = GPT2.get(shape, (self.layers, self.width, self.heads))
         backbone = Transformer(
             layers=layers,
             width=width,
             heads=heads,
             length=sizes.context * (sizes.count + 1),
             dropout=self.dropout,
-            smooth="none" if self.shape == "own" else "tanh",
+            smooth="tanh" if shape else "none",
         )
         network = TokenSequence(sizes, backbone, near if self.aligned else None)
-        if self.pretrained:
-            read_gpt2(backbone, self.pretrained)
         if self.unfrozen >= 0:
             freeze(backbone, self.unfrozen)
         return network
+
+    def initialise(self, network: FrameSequence) -> None:
+        """Copy the layers of the pretrained GPT-2."""
+        from cwm_neural.backbones import read_gpt2
+        from cwm_neural.sequence import TokenSequence
+
+        if self.pretrained:
+            assert isinstance(network, TokenSequence)
+            read_gpt2(network.backbone, self.pretrained)

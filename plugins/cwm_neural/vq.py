@@ -54,7 +54,13 @@ class VqTokenizer(Tokenizer):
     """Encodes images as the nearest codes of the latents of their patches."""
 
     def __init__(
-        self, space: Space, options: VqOptions, *, seed: int = 0, device: str = "cpu"
+        self,
+        space: Space,
+        options: VqOptions,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        trains: bool = True,
     ) -> None:
         if not space.is_picture:
             raise CwmError("the tokenizer vq needs pictures: use --tokenizer grid")
@@ -67,9 +73,11 @@ class VqTokenizer(Tokenizer):
         self._updates = 0
         self._used = torch.zeros(options.vq_codes, device=device)
         self.count, self.vocabulary = options.vq_side**2, options.vq_codes
-        self._lpips = Lpips(Path(options.vq_lpips), device) if options.vq_lpips else None
-        if self._lpips is not None and options.vq_frame < MIN_SIDE:
-            raise CwmError(f"LPIPS needs images of {MIN_SIDE} pixels: choose a larger vq_frame")
+        self._lpips: Lpips | None = None
+        if options.vq_lpips and trains:
+            if options.vq_frame < MIN_SIDE:
+                raise CwmError(f"LPIPS needs images of {MIN_SIDE} pixels: choose a larger vq_frame")
+            self._lpips = Lpips(Path(options.vq_lpips), device)
 
     @property
     def parameters(self) -> int:

@@ -14,13 +14,15 @@ PATH = "/datasets/codeparrot/apps/resolve/"
 class HubServer:
     """Serves one file at the address of the test split and keeps the requests for it.
 
-    The first `cuts` bodies break off in the middle, and the first `damages` have a
-    wrong byte though their length is right.
+    It also serves `files` by their paths, such as "/gpt2/resolve/main/config.json". The first
+    `cuts` bodies break off in the middle, and the first `damages` have a wrong byte though their
+    length is right.
     """
 
     content: bytes
     cuts: int = 0
     damages: int = 0
+    files: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
@@ -63,22 +65,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, *, body: bool) -> None:
         hub: HubServer = self.server.hub  # type: ignore[attr-defined]
         given = self.headers.get("Range", "")
-        if not self.path.startswith(PATH):
+        whole = hub.content if self.path.startswith(PATH) else hub.files.get(self.path)
+        if whole is None:
             self.send_response(404)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
         hub.requests.append((self.command, given))
         start = int(given.removeprefix("bytes=").rstrip("-")) if given else 0
-        content = hub.content[start:]
+        content = whole[start:]
         self.send_response(206 if given else 200)
-        self.send_header("ETag", f'"{hashlib.sha256(hub.content).hexdigest()}"')
+        self.send_header("ETag", f'"{hashlib.sha256(whole).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(content)))
         if given:
-            last = len(hub.content) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(hub.content)}")
+            last = len(whole) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(whole)}")
         self.end_headers()
         if body:
             self._send(hub, content)

@@ -267,7 +267,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         agent_factory = configured_trainer("agent", config) if config.agent else None
         requires = [name for each in (trainer, agent_factory) if each for name in each.requires]
         at = usable_device(choice.device, requires)
-        task = TrainingTask.of(find_environment(config.env), config, at)
+        task = TrainingTask.of(find_environment(config.env), config, at)._replace(restores=True)
         training = None
         if trainer:
             training = trainer.begin(task)
@@ -439,14 +439,12 @@ CHECKPOINT = Owner("checkpoint", CheckpointChoice)
 
 
 def configured_trainer(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
-    """Return a trainer with the options of the run, to restore a trained model or agent."""
+    """Return a trainer with the options of the run."""
     name, label = (config.model, "model") if kind == "trainer" else (config.agent, "agent")
     factory: type[Trainer | AgentTrainer] = find(kind, name)
     factory.check()
     owner = Owner(label, factory)
-    unused = factory.initial if issubclass(factory, Trainer) else ()
-    given = config.options.get(label, {}).items()
-    known = {k: v for k, v in given if k in owner.options and k not in unused}
+    known = {k: v for k, v in config.options.get(label, {}).items() if k in owner.options}
     trainer = factory(**known)
     if isinstance(trainer, AgentTrainer) and trainer.plans:
         trainer.chosen = config.options.get("planner", {})

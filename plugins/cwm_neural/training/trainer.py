@@ -50,7 +50,9 @@ class TrainingTask(NamedTuple):
     """The inputs of a training: spaces, schema of object tables, seed and device.
 
     `device` is cpu, cuda, cuda:N or mps, never auto. `tell` prints a line for the user. `env` and
-    `env_args` name the environment; `env` is empty if there are only recorded rows.
+    `env_args` name the environment; `env` is empty if there are only recorded rows. `restores`
+    means that a saved state will be loaded and not trained on, so that files with initial weights
+    or for losses are not needed.
     """
 
     observation_space: Space
@@ -61,6 +63,7 @@ class TrainingTask(NamedTuple):
     tell: Callable[[str], None] = unheard
     env: str = ""
     env_args: Mapping[str, Any] = MappingProxyType({})
+    restores: bool = False
 
     @classmethod
     def of(
@@ -121,9 +124,6 @@ class Trainer(_Requiring):
 
     agent: ClassVar[str] = "planner"
     """Default agent; "" if the training provides its own agent."""
-    initial: ClassVar[tuple[str, ...]] = ()
-    """Options that only training needs, such as files with weights; trained models are used
-    without them."""
 
     def begin(self, task: TrainingTask) -> Training:
         """Return an untrained model; raise `CwmError` if it does not support the spaces."""
@@ -133,7 +133,7 @@ class Trainer(_Requiring):
         self, spec: EnvironmentSpec, config: EnvironmentChoice, folder: Path
     ) -> WorldModel:
         """Return the model of a training that was saved in a folder."""
-        training = self.begin(TrainingTask.of(spec, config))
+        training = self.begin(TrainingTask.of(spec, config)._replace(restores=True))
         training.load(folder)
         return training.model
 
