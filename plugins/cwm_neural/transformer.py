@@ -74,8 +74,8 @@ class TransformerTrainer(TokenTrainer):
     shape: Literal["own", "gpt2", "gpt2-medium", "gpt2-large"] = "own"
     """Use the layers, width and heads of a GPT-2 instead of the options above."""
     pretrained: str = ""
-    """GPT-2 with the initial layers: a folder, or a name on the Hugging Face hub. The name gpt2 also
-    sets the shape; other shapes need the options above. Needs transformers."""
+    """GPT-2 with the initial layers: a folder, or a name on the Hugging Face hub. Names such as
+    gpt2 also set the shape; other models need the options above. Needs transformers."""
     unfrozen: int = -1
     """Number of last layers to train; -1: all. Norms, embeddings and heads always train."""
 
