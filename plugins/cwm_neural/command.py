@@ -174,4 +174,4 @@ def train(
     curve = save_training_curves(env, result)
     if json:
         emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
-    print_parts(training_report(result, curve[0]), json=json)
+    print_parts(training_report(result, curve), json=json)

@@ -182,8 +182,8 @@ def save_training_curves(env: str, result: TrainingResult) -> list[Path]:
     return [file]
 
 
-def training_report(result: TrainingResult, curve: Path) -> Iterator[RenderableType]:
-    """Yield returns, losses, sizes and the next command."""
+def training_report(result: TrainingResult, curve: Sequence[Path]) -> Iterator[RenderableType]:
+    """Yield returns, losses, sizes, the file of curves if there is one, and the next command."""
     if best := result.best:
         yield Text(f"Best test: {played_words(best)}", "bold")
         if best is not result.tests[-1]:
@@ -201,7 +201,8 @@ def training_report(result: TrainingResult, curve: Path) -> Iterator[RenderableT
     if result.parameters:
         sizes = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
         lines["Parameters"] = printable(sizes)
-    lines["Curve"] = named(curve)
+    if curve:
+        lines["Curve"] = named(curve[0])
     command = ["cwm", "plan"] if result.has_simulator else ["cwm", "runs", "show"]
     lines["Next"] = shlex.join([*command, named(result.run)])
     yield from labelled(lines)

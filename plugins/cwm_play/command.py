@@ -36,9 +36,9 @@ ModeOption = Annotated[
         "--mode",
         metavar="MODE",
         help="human: you play in the model; env: in the environment; agent: a planner plays in "
-        "the model; recon: shows what the model receives; replay: recorded episodes. Default: "
-        "human if there is a model, else env.",
-        autocompletion=one_of("human", "env", "agent", "recon", "replay"),
+        "the model; watch: in the environment; recon: shows what the model receives; replay: "
+        "recorded episodes. Default: human if there is a model, else env.",
+        autocompletion=one_of("human", "env", "agent", "watch", "recon", "replay"),
     ),
 ]
 EpisodesOption = Annotated[
@@ -104,7 +104,7 @@ def play(
     The real environment is shown beside it, and the first wrong prediction is marked. Arrows,
     letters and digits choose actions, as listed on the screen. Enter restarts, `.` pauses, `,`
     starts and stops a film, `/` hides the header, t hides the environment, q quits. Without a
-    terminal, --mode agent and --mode replay print their results.
+    terminal, --mode agent, watch and replay print their results.
 
     Example: cwm play runs/CartPole-v1-induction-0-20260101-120000
     """
@@ -125,7 +125,7 @@ def play(
     with ExitStack() as stack:
         keys: Keyboard | None = None
         if sys.stdin.isatty() and screen.is_terminal and not json:
-            tick = fps or (FPS if chosen == "agent" else None)
+            tick = fps or (FPS if chosen in ("agent", "watch") else None)
             keys, observer = stack.enter_context(Keyboard(tick)), GameScreen(screen)
         stack.enter_context(redirect_stdout(sys.stderr))  # environments may print
         result = run_game(

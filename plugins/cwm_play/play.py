@@ -41,12 +41,13 @@ from cwm_play.keys import HEADER, PAUSE, QUIT, RECORD, keys_of
 from cwm_play.painting import Components, Painter, make_rendering_env
 from cwm_play.scenes import GameScene, without_header
 
-PlayMode = Literal["human", "env", "agent", "recon", "replay"]
+PlayMode = Literal["human", "env", "agent", "watch", "recon", "replay"]
 """The mode of a game:
 
 - `human`: keys play in a world model.
 - `env`: keys play in the environment.
 - `agent`: a planner or a trained agent plays in a world model.
+- `watch`: a planner or a trained agent plays in the environment.
 - `recon`: keys or random actions play in the environment, and the model's input is shown.
 - `replay`: recorded episodes are shown.
 """
@@ -134,9 +135,9 @@ def play(
         env_args: Keyword arguments of the environment.
         program: A world model program of `env`.
         mode: `human` plays in the model beside the true environment, and `env` in the environment.
-            With `agent`, a planner plays in the model. `recon` shows how the model represents
-            observations, and `replay` shows recorded episodes. The last three need no keys. The
-            default is `human` if there is a model.
+            With `agent`, a planner plays in the model, and with `watch` in the environment. `recon`
+            shows how the model represents observations, and `replay` shows recorded episodes. The
+            last four need no keys. The default is `human` if there is a model.
         dataset: Episodes to replay. The default is the data of the run or of the environment.
         keys: The pressed keys in order: characters, or names such as "left" and "enter". None
             means that time passes without a key.
@@ -145,7 +146,7 @@ def play(
         save: Folder for films and transitions of episodes. At the end of each episode the player
             is asked whether to keep it, and the keys y and n answer.
         fps: Frames per second of the film.
-        planner: The planner of the mode `agent`.
+        planner: The planner of the modes `agent` and `watch`.
         options: Options of the planner, like `-o` on the command line.
         episodes: Number of episodes that a planner plays, or that are replayed without keys.
         seed: Seed of all random draws.
@@ -179,7 +180,7 @@ def play(
         check_film(Path(record), "--record")
     check_access(tools, allow_gap)
     with ExitStack() as stack:
-        arena = make_arena(subject, seed, max_steps, renders=chosen in ("env", "recon"))
+        arena = make_arena(subject, seed, max_steps, renders=chosen in ("env", "watch", "recon"))
         stack.callback(arena.painter.close)
         checkpoint, _ = split_options(options, CHECKPOINT)
         by_keys = keys is not None
@@ -344,7 +345,7 @@ class _GameFactory:
                 subject.limits,
                 two_players=subject.spec.game is not None,
             )
-            if mode == "agent"
+            if mode in ("agent", "watch")
             else None
         )
         limits = choice.limits if choice else Limits.chosen({**subject.limits, **DECISION})
@@ -368,14 +369,16 @@ class _GameFactory:
             # A model has already reported its checkpoint.
             observer = self.observer if model is None else SILENT
             session = subject.run.open_agent(self.checkpoint, arena.task, observer)
-            return WorldGame(arena, model, session, episodes=episodes, player="the agent")
+            shown = None if mode == "watch" else model
+            return WorldGame(arena, shown, session, episodes=episodes, player="the agent")
         planners = choice.planners
         if isinstance(model, ProgramModel):
             model, planners = with_planners(model, subject, choice, arena.task, self.observer)
         planning_model = model or EnvironmentModel(subject.spec, subject.env_args)
         session = planning_model.planned.open(planners, arena.task)
         player = f"{self.planner} planner" if self.planner != "auto" else "the planner"
-        return WorldGame(arena, model, session, episodes=episodes, player=player)
+        shown = None if mode == "watch" else model
+        return WorldGame(arena, shown, session, episodes=episodes, player=player)
 
     def _open_model(
         self, stack: ExitStack, limits: Limits, addresses: Sequence[str]

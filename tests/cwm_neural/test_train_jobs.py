@@ -1,5 +1,6 @@
 """`cwm train --executor`: a training in a job, on this machine and on Slurm; a PBS script."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import slurm_cluster
 from folders import ROOT, SUPPORT
 from processes import wait_until
 from training_runs import journal_lines
+from worlds import CARTPOLE
 
 PLUGIN = (SUPPORT / "linear_training.py").read_text()
 SCHEDULE = ("every=40", "warm_up=40", "test_every=2", "tests=2", "max_steps=50")
@@ -34,6 +36,20 @@ def test_job_gives_the_same_run_and_reports_its_epochs(pole) -> None:
     assert "epoch 3  step 120  " in done.stderr
     assert "Trained on 120 steps" in done.stdout
     assert "epoch 3  step 120  " in (pole.folder / "job" / "job.txt").read_text()
+
+
+def test_agent_learns_in_a_program_and_on_rows_in_a_job(pole) -> None:
+    rows = pole.inside("collect", "--env", "CartPole-v1", "--policy", "random", "--out", "d.npz")
+    assert rows.returncode == 0, rows.stderr
+    (pole.folder / "pole.py").write_text(CARTPOLE)
+    command = ("train", "--env", "CartPole-v1", "--world", "pole.py", "--agent", "climbing")
+    more = ("--dataset", "d.npz", *OPTIONS, "--steps", "80", "--run", "r", "--json")
+    done = pole(*command, *more, "--executor", "local")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["steps"], found["parameters"]) == (80, {"policy": 4})
+    again = pole(*command, *more)  # the same run in this process: it is finished
+    assert json.loads(again.stdout)["tests"] == found["tests"]
 
 
 def test_interrupted_job_ends_and_continues_by_the_same_command(pole) -> None:

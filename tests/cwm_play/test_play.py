@@ -258,6 +258,16 @@ def test_planner_plays_and_is_filmed_without_a_terminal(tmp_path) -> None:
     assert ends.sum() == 2
 
 
+@pytest.mark.slow
+def test_planner_with_a_program_is_watched_in_the_environment() -> None:
+    seen, options = RecordingObserver(), {"simulations": 5, "rollout": 5}
+    known = {"planner": "mcts", "options": options, "max_steps": 3, "episodes": 2}
+    found = play(program=ICE, env="FrozenLake-v1", mode="watch", observer=seen, **known)
+    assert [each["truly"] for each in found.facts["episodes"]] == [None, None]
+    assert {tuple(p.title for p in e.scene.panels) for e in seen.events} == {("environment",)}
+    assert "mcts planner plays" in seen.events[-1].scene.legend
+
+
 def test_comma_starts_and_stops_recording_and_point_pauses(tmp_path) -> None:
     file = tmp_path / "some.gif"
     keys = ["down", ",", "down", "right", "x", ",", "right", ".", None, ".", None, "q", "left"]
