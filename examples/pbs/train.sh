@@ -19,19 +19,32 @@ if [ -n "${ENVIRONMENT:-}" ]; then # the folder of a virtual environment with cw
     source "$ENVIRONMENT/bin/activate"
 fi
 
-# Copy the run to a new folder first, so that a failed copy does not damage the last one.
+case "$RUN" in
+    */* | . | ..) echo "RUN is a name, not a path: $RUN" >&2; exit 1 ;;
+esac
+kept="$PBS_O_WORKDIR/$RUN" copy="$PBS_O_WORKDIR/.$RUN.part" complete="$PBS_O_WORKDIR/.$RUN.new"
+
+# Replace the kept run by a complete copy, also if an earlier job ended in between.
+replace() {
+    if [ -d "$complete" ]; then
+        rm -rf "$kept"
+        mv "$complete" "$kept"
+    fi
+}
+
 save() {
     if [ -d "$SCRATCHDIR/$RUN" ]; then
-        cp -r "$SCRATCHDIR/$RUN" "$PBS_O_WORKDIR/.$RUN.part"
-        rm -rf "${PBS_O_WORKDIR:?}/$RUN"
-        mv "$PBS_O_WORKDIR/.$RUN.part" "$PBS_O_WORKDIR/$RUN"
+        cp -r "$SCRATCHDIR/$RUN" "$copy"
+        mv "$copy" "$complete"
+        replace
         rm -rf "${SCRATCHDIR:?}/$RUN"
     fi
 }
 
-rm -rf "$PBS_O_WORKDIR/.$RUN.part"
-if [ -d "$PBS_O_WORKDIR/$RUN" ]; then
-    cp -r "$PBS_O_WORKDIR/$RUN" "$SCRATCHDIR/$RUN"
+rm -rf "$copy"
+replace
+if [ -d "$kept" ]; then
+    cp -r "$kept" "$SCRATCHDIR/$RUN"
 fi
 cd "$SCRATCHDIR"
 trap save EXIT

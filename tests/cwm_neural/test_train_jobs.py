@@ -74,6 +74,10 @@ def test_error_of_a_job_is_one_line(pole) -> None:
     failed = pole(*POLE, *rate, "--executor", "local")
     assert failed.returncode == 1
     assert "a smaller rate (-o model.rate=...)" in failed.stderr.splitlines()[-1]
+    stored = pole.inside(*POLE, "--run", "memory://bad", "--executor", "local")
+    assert stored.stderr == (
+        "Error: memory://bad is no folder, which a job needs: choose another --run\n"
+    )
     unknown = pole.inside(*POLE, "--executor", "lokal")
     assert unknown.stderr == "Error: unknown executor 'lokal': did you mean local?\n"
     option = pole.inside(*POLE, "-o", "executor.minutes=5")
@@ -122,7 +126,10 @@ def test_pbs_script_trains_in_the_scratch_folder_and_continues(pole) -> None:
     epochs = [each for each in journal_lines(kept) if each["kind"] == "epoch"]
     assert 1 <= len(epochs) < 4
     assert not list(scratch.iterdir())
+    kept.rename(pole.folder / ".pole.new")  # as if the job had ended while it saved the run
+    (pole.folder / ".pole.part").mkdir()
     again = subprocess.run(script, env=variables, capture_output=True, text=True, timeout=100)
     assert again.returncode == 0, again.stderr
     assert "pole continues after " in again.stderr
     assert journal_lines(kept)[-1]["number"] == 4
+    assert not list(pole.folder.glob(".pole.*"))

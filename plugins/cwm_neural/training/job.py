@@ -24,7 +24,6 @@ from cwm_cli.bench.executor import (
 )
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.runs.storage import storage_of
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult, TrainRun
 
 LOG = "job.txt"
@@ -51,8 +50,6 @@ class TrainingJob:
     doing: str = field(default="waiting for the executor", init=False)
 
     def __post_init__(self) -> None:
-        if storage_of(self.run.folder):
-            raise CwmError(f"{self.run.place} is no folder: choose another --run for --executor")
         self._log = self.run.folder / LOG
         self._journal_size = -1
         self._read_records()

@@ -36,7 +36,7 @@ from cwm_cli.planning import Unsuited
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.storage import located, placed
+from cwm_cli.runs.storage import located, placed, storage_of
 from cwm_cli.runs.store import (
     DATASET,
     HEADER,
@@ -166,6 +166,8 @@ def train(
         raise CwmError("nothing to train: --steps must be at least 1")
     jobs: Executor | None = None
     if executor is not None:
+        if run is not None and storage_of(placed(run)):
+            raise CwmError(f"{run} is no folder, which a job needs: choose another --run")
         jobs, options = chosen_executor(executor, 1, options)
     spec = find_environment(env, observer)
     refuse_two_players(spec, "cwm train")
@@ -218,11 +220,7 @@ def train(
                     training=training,
                     agent=acting_agent,
                     own_agent=bool(chosen.agent),
-                    model=given_world.model
-                    if given_world
-                    else training.model
-                    if training
-                    else None,
+                    model=given_world.model if given_world else training and training.model,
                     rows=initial_rows,
                     collects=rows is None,
                     learns=chosen.learns,
