@@ -209,6 +209,7 @@ def train(
         )
         initial_rows = rows if rows is not None else _no_rows(spec, config, task)
         wanted = DEFAULT_STEPS if steps is None else steps
+        own_model = None if training is None else training.model
         with _open_run(header, initial_rows, run, wanted, new=new) as train_run:
             train_run.report_repair(observer)
             if jobs is None:
@@ -220,7 +221,7 @@ def train(
                     training=training,
                     agent=acting_agent,
                     own_agent=bool(chosen.agent),
-                    model=given_world.model if given_world else training and training.model,
+                    model=given_world.model if given_world else own_model,
                     rows=initial_rows,
                     collects=rows is None,
                     learns=chosen.learns,
