@@ -353,15 +353,21 @@ class Owner(NamedTuple):
             raise CwmError(f"invalid option of {self.label}: {error}") from error
 
     def identity(self, made: Any) -> dict[str, Any]:
-        """Return the option values that identify a run: all without metadata `{"identity": False}`.
+        """Return the option values that identify a run.
+
+        An option with the metadata `{"identity": False}` is left out. One with
+        `{"identity": "changed"}` is left out at its default value, so that runs from before this
+        option continue.
 
         Args:
             made: An instance of the dataclass.
         """
+        kept = {name: field.metadata.get("identity", True) for name, field in self.options.items()}
         return {
             name: getattr(made, name)
-            for name, field in self.options.items()
-            if field.metadata.get("identity", True)
+            for name, keep in kept.items()
+            if keep is True
+            or (keep == "changed" and getattr(made, name) != self.options[name].default)
         }
 
     def defaults(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from importlib.metadata import distribution
 
 import pytest
@@ -239,6 +240,18 @@ def owners():
         registry.Owner("strategy", registry.find("strategy", "gif-mcts")),
         registry.Owner("backend", registry.find("backend", "litellm")),
     ]
+
+
+def test_options_that_identify_a_run():
+    @dataclass
+    class Parts:
+        size: int = 1
+        retries: int = field(default=2, metadata={"identity": False})
+        later: str = field(default="", metadata={"identity": "changed"})
+
+    owner = registry.Owner("parts", Parts)
+    assert owner.identity(Parts(retries=5)) == {"size": 1}
+    assert owner.identity(Parts(later="on")) == {"size": 1, "later": "on"}
 
 
 def test_option_without_prefix_goes_to_the_owner_that_has_it():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -86,7 +86,7 @@ class VqOptions(WithPresets):
     encoded. Later resets would change the tokens of known images. Published: 0."""
     vq_perceptual: float = 0.0
     """Weight of the loss of edges and local structure (SSIM), which needs no weights of LPIPS."""
-    vq_lpips: str = ""
+    vq_lpips: str = field(default="", metadata={"identity": "changed"})
     """Folder with `vgg16-397923af.pth` of torchvision and `vgg.pth` of lpips. With it, the loss
     includes LPIPS with weight 1, as published."""
     vq_critic: float = 0.0
