@@ -217,7 +217,7 @@ def test_program_failures_are_counted_and_printed(plan, cwm) -> None:
     assert 0 < result["failures"] <= sum(result["lengths"])
     assert result["failure"]["kind"] == "step_error"
     assert "left of the middle" in done.stderr
-    assert f"failed in {result['failures']} of" in done.stderr
+    assert f"{result['failures']} of {result['decisions']} decisions failed" in done.stderr
 
 
 def test_plan_uses_only_valid_actions_and_the_given_limit(plan) -> None:
