@@ -204,7 +204,7 @@ def without_alias(parts: Mapping[str, Any], name: str) -> str:
 
 
 def full_name(kind: Kind, name: str) -> str:
-    """Return the name of the part that an alias refers to; return other names unchanged."""
+    """Return the name of the part that an alias of any plugin refers to, or the name itself."""
     targets = (without_alias(parts, name) for _, parts in iterate_parts(kind) if name in parts)
     return next((target for target in targets if target != name), name)
 
@@ -362,13 +362,12 @@ class Owner(NamedTuple):
         Args:
             made: An instance of the dataclass.
         """
-        kept = {name: field.metadata.get("identity", True) for name, field in self.options.items()}
-        return {
-            name: getattr(made, name)
-            for name, keep in kept.items()
-            if keep is True
-            or (keep == "changed" and getattr(made, name) != self.options[name].default)
-        }
+        found = {}
+        for name, field in self.options.items():
+            keep, value = field.metadata.get("identity", True), getattr(made, name)
+            if value != field.default if keep == "changed" else keep:
+                found[name] = value
+        return found
 
     def defaults(self) -> dict[str, Any]:
         """Return the default values of the options, including values of the default preset."""

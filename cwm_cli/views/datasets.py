@@ -161,8 +161,9 @@ class RecordingBar(Lines):
             self._bar.start()
             self._stack.callback(self._bar.stop)
         else:
-            left = f"{work.episodes - work.done} of " if work.done else ""
-            self._say(f"{title}: {left}{work.episodes} episodes{' left' if left else ''}")
+            left = work.episodes - work.done
+            words = f"{left} of {work.episodes} episodes left" if work.done else f"{left} episodes"
+            self._say(f"{title}: {words}")
         self._stack.enter_context(redirect_stdout(sys.stderr))
 
     def advanced(self, event: object) -> None:

@@ -81,7 +81,7 @@ class ProgramRewriter:
         self._wrong_fraction = float(written.wrong.mean()) if len(written.wrong) else 0.0
         if self._wrong_fraction <= 0.5:
             self._comparison.plays.clear()
-            self._known.plays_badly = False
+            self._known.plays_badly = self._comparison.is_worse
         if self._overrides_program and len(written.unexplained):
             self._known.unexplained_fraction = float(written.unexplained.mean())
         if self._known.is_misleading:

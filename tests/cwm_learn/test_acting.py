@@ -30,20 +30,27 @@ class SearchingActor(Actor):
         self._search(observation)
 
 
+def guarded(
+    kind: type[Actor], known: Knowledge, env: gym.Env[Any, Any], sandbox: Sandbox, on_failure: Any
+) -> GuardedActor:
+    """Return a guarded actor without a time limit."""
+    return GuardedActor(
+        kind,
+        known,
+        env.action_space,
+        sandbox,
+        seconds_left=lambda: inf,
+        on_failure=on_failure,
+    )
+
+
 def test_failure_in_the_program_leads_to_a_valid_random_action() -> None:
     env, failures = gym.make("FrozenLake-v1"), list[Failure]()
     spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
     known = Knowledge(*spaces, 20)
     rows = Dataset.of([], observation_space=spaces[0], action_space=spaces[1])
     with Sandbox(Limits(), 2) as sandbox:
-        actor = GuardedActor(
-            SearchingActor,
-            known,
-            env.action_space,
-            sandbox,
-            seconds_left=lambda: inf,
-            on_failure=failures.append,
-        )
+        actor = guarded(SearchingActor, known, env, sandbox, failures.append)
         assert actor.predict(0, 1) is None
         assert not failures  # there is no program yet
         actor.adopt("1 / 0", rows, is_stochastic=False)
@@ -66,14 +73,7 @@ def test_play_is_random_while_it_was_worse_than_other_episodes() -> None:
     known = Knowledge(space_of(env.observation_space), space_of(env.action_space, "actions"), 20)
     env.action_space.seed(0)
     with Sandbox(Limits(), 1) as sandbox:
-        actor = GuardedActor(
-            PlayingActor,
-            known,
-            env.action_space,
-            sandbox,
-            seconds_left=lambda: inf,
-            on_failure=pytest.fail,
-        )
+        actor = guarded(PlayingActor, known, env, sandbox, pytest.fail)
         assert actor.choose(0, 20, "exploit", None) == (3, "exploit", "the plan", None)
         known.plays_badly = True
         chosen = [actor.choose(0, 20, "exploit", None) for _ in range(40)]

@@ -128,7 +128,7 @@ def test_play_of_a_wrong_program_is_compared_with_other_episodes() -> None:
     assert not found.is_worse
     found.add(episode(5, returned=-10.0, mismatched=90))
     assert found.is_worse
-    found.add(episode(6, returned=-3.5, mismatched=90))  # above the mean of the others
+    found.add(episode(6, returned=-3.5, mismatched=90))  # above the mean of other episodes
     assert not found.is_worse
 
 

@@ -115,9 +115,10 @@ class TabularActor(DiscreteActor):
             is_unreliable = sum(n >= recent for n in self._wrong_steps[-MAX_WRONG:]) == MAX_WRONG
             is_unreliable |= self.known.is_misleading and len(self.known.starts) % 2 == 0
             if promise is not None:
-                may_explore = is_unreliable or self._waits(state, left)
-                if aim is None and may_explore and (intent := self._explore(state, left)):
-                    return intent
+                if aim is None and (is_unreliable or self._waits(state, left)):
+                    intent = self._explore(state, left)
+                    if intent is not None:
+                        return intent
                 return self._play(state, left, aim or "exploit")
             if aim is not None:
                 return self._play(state, left, aim) if aim == "exploit" else None
