@@ -136,9 +136,9 @@ def environment_id(env: str) -> str:
     if not env.startswith(BARE):
         return env
     name = env.removeprefix(BARE)
-    from benchmarks import aside, unseen
+    from benchmarks import novel, unseen
 
-    module = next(each for each in (unseen, aside) if name in each.IDS)
+    module = next(each for each in (unseen, novel) if name in each.IDS)
     with_docstring = gymnasium.spec(name)
     bare = f"Bare{name}"
     if bare not in gymnasium.registry:

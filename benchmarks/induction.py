@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from benchmarks import aside, fresh, hard, novel, unseen
+from benchmarks import fresh, hard, novel, unseen
 from benchmarks.ceilings import GROUPS, ceiling
 from benchmarks.machine import machine
 from benchmarks.main_job import run_cwm
@@ -58,15 +58,14 @@ SUITES = {
     "chance": [Case("FrozenLake-v1"), Case("Blackjack-v1")],
     "contact": [*map(Case, ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Swimmer-v5"))],
     "novel": [Case(f"benchmarks.novel:{name}") for name in novel.IDS],
-    "aside": [Case(f"benchmarks.aside:{name}") for name in aside.IDS],
     "unseen": [Case(f"benchmarks.unseen:{name}") for name in unseen.IDS],
     "hard": [Case(f"benchmarks.hard:{name}") for name in hard.IDS],
     "fresh": [Case(f"benchmarks.fresh:{name}") for name in fresh.IDS],
 }
 """Known environments, the same with other constants or maps, and systems made for this test.
 
-`novel`, `aside` and `hard` helped to develop induction; `unseen` and `fresh` were run once, at the
-end. `hard` and `fresh` have computed ceilings.
+`novel` and `hard` helped to develop induction; `unseen` and `fresh` were run once, at the end.
+`hard` and `fresh` have computed ceilings.
 """
 
 
