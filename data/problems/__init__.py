@@ -1,8 +1,8 @@
-"""The problems that ship, one module each: statement, reference, generators, and solutions.
+"""The shipped problems, one module each: statement, reference, generators and solutions.
 
-A module whose `FUNCTION` is empty is about standard input: what it generates are
-texts. Otherwise they are lists of arguments. `reference` answers them, and `brute`
-answers those of `small` in another way, as a check.
+The inputs of a problem are lists of arguments of its `FUNCTION`, or texts for standard input if
+`FUNCTION` is empty. `reference` computes the answers. `brute` computes the answers of the inputs
+from `small` by another method, as a check.
 """
 
 MODULES = (
@@ -19,4 +19,4 @@ MODULES = (
     "banner",
     "archipelago",
 )
-"""In the order of their ids."""
+"""Names of the modules, in the order of the ids of the problems."""

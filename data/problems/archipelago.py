@@ -1,4 +1,4 @@
-"""How many islands are left as the water rises: asked too often to look at the map each time."""
+"""The number of islands at each level of the water: too many levels to search the map each time."""
 
 from random import Random
 
@@ -11,13 +11,12 @@ def islands(heights, levels):
     \"\"\"Both are lists, the first of rows; return a list with a number for each level.\"\"\"
 """
 QUESTION = """\
-A map gives the height of every square of an archipelago. When the water stands at a level, the \
-squares that are higher than the level are land, and all others are under water. An island is a \
-piece of land whose squares hang together by their sides, as large as possible; squares that touch \
-only at a corner do not hang together.
+A map gives the height of every square of an archipelago. Squares that are higher than the level \
+of the water are land, all others are under water. An island is a connected area of land. Squares \
+are connected if they share a side, not if they only touch at a corner.
 
 Write a function `islands(heights, levels)` that takes the map, as a list of rows, and a list of \
-levels in any order, and returns the list of the numbers of islands at these levels.
+levels in any order. It returns a list with the number of islands at each level.
 
 -----Example-----
 
@@ -32,7 +31,7 @@ EXAMPLES = ([[[3, 1, 2], [1, 1, 2], [4, 1, 1]], [1, 2, 0, 9]], [[[5]], [4, 5]])
 
 
 def tests(rng: Random) -> list[list[object]]:
-    """Return the tests; levels out of order, none at all, and many come late."""
+    """Return the tests; unsorted levels, no levels and many levels are among the later ones."""
     few = [_test(rng, 3, 4, 9, ordered=True) for _ in range(6)]
     comb = [[9 if x % 2 == 0 or y == 3 else 1 for x in range(9)] for y in range(4)]
     edges: list[list[object]] = [
@@ -64,7 +63,7 @@ def _levels(rng: Random, count: int, top: int) -> list[int]:
 
 
 def reference(heights: Map, levels: list[int]) -> list[int]:
-    """Count at each different level by filling islands."""
+    """Count the islands at each different level by flood fill."""
     counts = {level: _count(heights, level) for level in set(levels)}
     return [counts[level] for level in levels]
 
@@ -84,7 +83,7 @@ def _count(heights: Map, level: int) -> int:
 
 
 def brute(heights: Map, levels: list[int]) -> list[int]:
-    """Give every square a number and let neighbours share the smaller one until none changes."""
+    """Give each square a number, and pass smaller numbers to neighbours until none changes."""
     found = []
     for level in levels:
         squares = [(y, x) for y, row in enumerate(heights) for x, h in enumerate(row) if h > level]
@@ -134,7 +133,7 @@ def islands(heights, levels):
     """\
 class Solution:
     def islands(self, heights, levels):
-        # an island counts between its highest square and the level at which it joins a higher one
+        # an island exists from its highest square down to the level where it joins a higher island
         ends = [0] * 10002
         root, peak = {}, {}
 
@@ -162,7 +161,7 @@ class Solution:
                         ends[peak[a]] -= 1
         top = max(peak.values())
         ends[top] -= 1
-        # `ends[h]` is by how many islands there are fewer at a level just below h
+        # `ends[h]` is the number of islands that end just below level h
         counts, count = [0] * 10001, 0
         for level in range(10000, -1, -1):
             count -= ends[level + 1]
@@ -171,7 +170,7 @@ class Solution:
 """,
 )
 WRONG = (
-    # the map is filled anew for every level
+    # fills the map again for every level
     """\
 def islands(heights, levels):
     def count(level):
@@ -190,7 +189,7 @@ def islands(heights, levels):
 
     return [count(level) for level in levels]
 """,
-    # a square at the level of the water is land
+    # treats squares at the level of the water as land
     """\
 def islands(heights, levels):
     def count(level):
@@ -210,7 +209,7 @@ def islands(heights, levels):
     counts = {level: count(level) for level in set(levels)}
     return [counts[level] for level in levels]
 """,
-    # the answers are in the order of the levels' heights
+    # returns the numbers in the order of sorted levels
     """\
 def islands(heights, levels):
     def count(level):
@@ -230,7 +229,7 @@ def islands(heights, levels):
     counts = {level: count(level) for level in set(levels)}
     return [counts[level] for level in sorted(levels)]
 """,
-    # the rows of the map are taken to be as long as there are rows
+    # assumes a square map
     """\
 def islands(heights, levels):
     size = len(heights)

@@ -1,4 +1,4 @@
-"""Stripes of a banner: counting with numbers far too large to go one by one."""
+"""Stripes of a banner: numbers are too large for counting one square at a time."""
 
 from itertools import groupby, product
 from random import Random
@@ -7,11 +7,11 @@ DIFFICULTY = "competition"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-A banner is a row of n squares, each of which has one of k colours. A guild allows a banner only \
-if no stripe is wider than r: at most r squares in a row may have the same colour. Moreover two \
-banners that differ only by being turned around (read from right to left) are different banners.
+A banner is a row of n squares. Each square has one of k colours. A banner is allowed if no stripe \
+is wider than r: at most r consecutive squares may have the same colour. A banner and its mirror \
+image (read from right to left) count as two banners, unless they are equal.
 
-Find the number of banners that are allowed, modulo 1000000007.
+Find the number of allowed banners, modulo 1000000007.
 
 -----Input-----
 
@@ -43,7 +43,7 @@ EXAMPLES = ("3 2 2\n", "4 3 1\n")
 
 
 def tests(_: Random) -> list[str]:
-    """Return the tests; many squares and many colours come late."""
+    """Return the tests; many squares and many colours are among the later ones."""
     few = ["1 5 3\n", "2 2 1\n", "5 2 2\n", "6 3 3\n", "8 2 6\n", "10 4 2\n"]
     edges = ["1 1000000000000000000 1\n", "2 1000000007 2\n", "5 1 6\n", "7 1 6\n", "6 1 6\n"]
     large = [
@@ -62,7 +62,7 @@ def small(rng: Random) -> str:
 
 
 def reference(text: str) -> str:
-    """Raise the matrix of how the last stripe grows or ends to the power of the squares."""
+    """Raise the matrix that extends or ends the last stripe to the number of squares."""
     squares, colours, widest = map(int, text.split())
     step = [[0] * widest for _ in range(widest)]
     for width in range(widest):
@@ -88,7 +88,7 @@ def _times(left: list[list[int]], right: list[list[int]]) -> list[list[int]]:
 
 
 def brute(text: str) -> str:
-    """Look at all banners."""
+    """Check all banners."""
     squares, colours, widest = map(int, text.split())
     allowed = (
         all(len(list(stripe)) <= widest for _, stripe in groupby(banner))
@@ -173,9 +173,9 @@ main()
 """,
 )
 WRONG = (
-    # square by square
+    # counts one square at a time
     _LOOP + "print(sum(widths) % 1000000007)\n",
-    # a short banner is not reduced, a long one is a float
+    # no remainder for short banners, a float for long ones
     """\
 n, k, r = map(int, input().split())
 if n <= r:
@@ -183,10 +183,10 @@ if n <= r:
 else:
     print(int(k ** float(min(n, 300)) * (1 - 1 / k ** r)) % 1000000007)
 """,
-    # a stripe may be one square wider
+    # allows stripes that are one square wider
     _LOOP.replace("[0] * (r - 1)", "[0] * r").replace("range(n - 1)", "range(min(n, 10 ** 5) - 1)")
     + "print(sum(widths) % 1000000007)\n",
-    # only as many squares as a table has
+    # only works up to the size of a table
     """\
 n, k, r = map(int, input().split())
 table = [0] * 5000

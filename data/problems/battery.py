@@ -10,8 +10,8 @@ class Solution:
         """
 QUESTION = """\
 A battery pack is a stack of cells whose voltages add up. There are several kinds of cells, of \
-different voltages, and as many cells of each kind as you like. Two cells of the same kind must \
-not lie directly on each other, or they would stick together.
+different voltages, and any number of cells of each kind. Two neighbouring cells in the stack must \
+not be of the same kind, because they would stick together.
 
 Given the voltages of the kinds, and the voltage that the pack must have exactly, return the \
 smallest number of cells in such a stack, or -1 if there is none. A pack of 0 volts has no cells.
@@ -33,7 +33,7 @@ EXAMPLES = ([[1, 5, 8], 10], [[7], 14], [[2, 3], 5])
 
 
 def tests(rng: Random) -> list[list[object]]:
-    """Return the tests; large packs, and one of nothing, come late."""
+    """Return the tests; large packs and a pack of 0 volts are among the later ones."""
     few = [small(rng) for _ in range(8)]
     large = [
         [sorted(rng.sample(range(1, most), count)), volts]
@@ -50,7 +50,7 @@ def small(rng: Random) -> list[object]:
 
 
 def reference(kinds: list[int], volts: int) -> int:
-    """Find the fewest cells for every voltage and kind on top."""
+    """Find the smallest number of cells for each voltage and kind of the top cell."""
     never = volts + 1
     fewest = [[never] * len(kinds) for _ in range(volts + 1)]
     for total in range(1, volts + 1):
@@ -82,7 +82,7 @@ from typing import List
 
 class Solution:
     def fewestCells(self, kinds: List[int], volts: int) -> int:
-        # of every voltage only the two best kinds on top matter
+        # for each voltage, only the two best kinds of the top cell matter
         best = [[] for _ in range(volts + 1)]
         best[0] = [(0, -1)]
         for total in range(1, volts + 1):
@@ -115,7 +115,7 @@ def fewestCells(kinds, volts):
 """,
 )
 WRONG = (
-    # always the largest cell that may follow
+    # always adds the largest allowed cell
     """\
 class Solution:
     def fewestCells(self, kinds, volts):
@@ -129,7 +129,7 @@ class Solution:
             count += 1
         return count
 """,
-    # cells of a kind may lie on each other
+    # allows neighbouring cells of the same kind
     """\
 class Solution:
     def fewestCells(self, kinds, volts):
@@ -140,7 +140,7 @@ class Solution:
                     best[total] = min(best[total], best[total - kind] + 1)
         return best[volts] if best[volts] < 10 ** 9 else -1
 """,
-    # all stacks are tried
+    # tries all stacks
     """\
 class Solution:
     def fewestCells(self, kinds, volts):
@@ -153,7 +153,7 @@ class Solution:
         found = fewest(volts, 0)
         return found if found < 10 ** 9 else -1
 """,
-    # no stack is None, and one of nothing is none
+    # returns None instead of -1, and no pack of 0 volts
     """\
 class Solution:
     def fewestCells(self, kinds, volts):

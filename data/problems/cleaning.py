@@ -9,16 +9,16 @@ class Solution:
     def slots(self, booked: List[List[int]], length: int) -> List[List[int]]:
         """
 QUESTION = """\
-A hall is open from minute 0 to minute 1440. Groups have booked it, and bookings may overlap, for \
-the hall is large. After every booking the air needs 5 minutes to clear. Cleaning needs `length` \
-minutes in a row in which no group is there and no air is clearing.
+A hall is open from minute 0 to minute 1440. Groups have booked it, and bookings may overlap. \
+After each booking the hall is aired for 5 minutes. Cleaning takes `length` consecutive minutes \
+without a booking and without airing.
 
-Given the bookings as pairs [start, end], in any order, return all longest stretches in which \
-the hall can be cleaned: as pairs [start, end] in the order of their times, each at least `length` \
-minutes long, and none part of a longer one. Return an empty list if there is none.
+Given the bookings as pairs [start, end], in any order, return all free intervals of at least \
+`length` minutes as pairs [start, end], sorted by time. Intervals are as long as possible: none is \
+part of a longer free interval. Return an empty list if there are none.
 
-A booking lasts from its start up to but not including its end, so cleaning may end in the minute \
-in which a booking starts, and may start 5 minutes after one has ended.
+A booking includes its start but not its end. Cleaning may therefore end in the minute when a \
+booking starts, and may start 5 minutes after the end of a booking.
 
 -----Examples-----
 
@@ -38,7 +38,7 @@ EXAMPLES = (
 
 
 def tests(rng: Random) -> list[list[object]]:
-    """Return the tests; a booking within another, and no bookings, come late."""
+    """Return the tests; nested bookings and inputs without bookings are among the later ones."""
     few = [_test(rng, rng.randint(1, 4), 150, nested=False) for _ in range(7)]
     edges: list[list[object]] = [
         [[[0, 1200], [100, 200]], 30],
@@ -67,7 +67,7 @@ def _test(rng: Random, count: int, longest: int, *, nested: bool = True) -> list
 
 
 def reference(booked: list[list[int]], length: int) -> list[list[int]]:
-    """Go through the bookings in order of their starts."""
+    """Process the bookings in the order of their starts."""
     found, free = [], 0
     for start, end in [*sorted(booked), [1440, 1440]]:
         if start - free >= length:
@@ -121,7 +121,7 @@ def slots(booked, length):
 """,
 )
 WRONG = (
-    # a booking within another frees the hall too early
+    # frees the hall too early after nested bookings
     """\
 class Solution:
     def slots(self, booked, length):
@@ -132,7 +132,7 @@ class Solution:
             free = end + 5
         return answer
 """,
-    # there has to be a booking
+    # fails without bookings
     """\
 class Solution:
     def slots(self, booked, length):
@@ -148,7 +148,7 @@ class Solution:
             answer.append([free, 1440])
         return answer
 """,
-    # texts in place of pairs
+    # returns texts instead of pairs
     """\
 class Solution:
     def slots(self, booked, length):
@@ -159,7 +159,7 @@ class Solution:
             free = max(free, end + 5)
         return answer
 """,
-    # the air never has to clear
+    # leaves out the airing
     """\
 class Solution:
     def slots(self, booked, length):

@@ -1,4 +1,4 @@
-"""A ferry on a timetable: times too large to go minute by minute."""
+"""A ferry with a timetable: times are too large for a simulation minute by minute."""
 
 from random import Random
 
@@ -6,18 +6,17 @@ DIFFICULTY = "interview"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-A ferry leaves the pier in minute s, and then every p minutes for ever. It carries at most c cars. \
-Cars queue at the pier in the order in which they arrive. A car that arrives in the very minute in \
-which the ferry leaves still gets on if there is room. A ferry sails at its time even if nobody is \
-on it. Cars that arrive in the same minute stand in the queue one behind the other.
+Ferries leave a pier at minute s, and then every p minutes. Each carries at most c cars. Cars \
+queue at the pier in the order of their arrival; cars that arrive in the same minute queue in any \
+order. A car that arrives in the minute of a departure still boards this ferry if there is room. A \
+ferry leaves on time even if it is empty.
 
-Find how many ferries sail with at least one car, and the longest time that any car waits, in \
-minutes.
+Find the number of ferries with at least one car, and the longest waiting time of a car in minutes.
 
 -----Input-----
 
 The first line has four integers n, s, p and c.
-The second line has n integers: the minutes in which the cars arrive, in no particular order.
+The second line has n integers: the minutes of arrival of the cars, in no particular order.
 
 -----Output-----
 
@@ -25,8 +24,7 @@ Print two integers: the number of ferries with cars, and the longest waiting tim
 
 -----Constraints-----
 
-1 <= n <= 2000, 0 <= s <= 10^12, 1 <= p <= 10^9, 1 <= c <= 2000, arrivals are between 0 and \
-10^12.
+1 <= n <= 2000, 0 <= s <= 10^12, 1 <= p <= 10^9, 1 <= c <= 2000, arrivals are between 0 and 10^12.
 
 -----Example-----
 
@@ -37,14 +35,14 @@ Input
 Output
 3 15
 
-The ferry of minute 10 takes the car of minute 3 and one of the two of minute 10. The other one \
-takes the ferry of minute 25, and waits for 15 minutes. The last car takes that of minute 40.
+The ferry of minute 10 takes the car of minute 3 and one of the two cars of minute 10. The other \
+car takes the ferry of minute 25, after 15 minutes. The last car takes the ferry of minute 40.
 """
 EXAMPLES = ("4 10 15 2\n3 10 10 26\n", "1 0 5 1\n0\n", "3 4 6 3\n5 6 10\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; arrivals out of order and large times come late."""
+    """Return the tests; unsorted arrivals and large times are among the later ones."""
     few = [_test(rng, rng.randint(2, 6), 60, ordered=True) for _ in range(7)]
     more = [_test(rng, count, last) for count, last in ((8, 90), (60, 400), (2000, 10**5))]
     large = [
@@ -70,7 +68,7 @@ def _test(rng: Random, count: int, last: int, *, ordered: bool = False) -> str:
 
 
 def reference(text: str) -> str:
-    """Go from ferry to ferry that has cars."""
+    """Simulate only the ferries with cars."""
     _, start, period, room, *arrivals = map(int, text.split())
     arrivals.sort()
     ferries = longest = done = 0
@@ -87,7 +85,7 @@ def reference(text: str) -> str:
 
 
 def brute(text: str) -> str:
-    """Go minute by minute."""
+    """Simulate every minute."""
     _, start, period, room, *arrivals = map(int, text.split())
     queue: list[int] = []
     ferries = longest = minute = 0
@@ -143,7 +141,7 @@ main()
 """,
 )
 WRONG = (
-    # minute by minute
+    # simulates every minute
     """\
 n, s, p, c = map(int, input().split())
 arrivals = sorted(map(int, input().split()))
@@ -157,7 +155,7 @@ while arrivals:
     minute += 1
 print(ferries, longest)
 """,
-    # arrivals are taken to be in order
+    # assumes sorted arrivals
     """\
 n, s, p, c = map(int, input().split())
 ferries = longest = 0
@@ -171,7 +169,7 @@ for arrival in map(int, input().split()):
     longest = max(longest, s + last * p - arrival)
 print(ferries, longest)
 """,
-    # who comes in the last minute is left behind
+    # a car that arrives in the minute of the departure does not board
     """\
 n, s, p, c = map(int, input().split())
 ferries = longest = 0
@@ -185,7 +183,7 @@ for arrival in sorted(map(int, input().split())):
     longest = max(longest, s + last * p - arrival)
 print(ferries, longest)
 """,
-    # answers only the first question
+    # prints only the number of ferries
     """\
 n, s, p, c = map(int, input().split())
 ferries, last, room = 0, -1, 0

@@ -1,4 +1,4 @@
-"""The price of a dish made of dishes: deep recursion, shared parts and circles."""
+"""The price of a dish that consists of dishes: deep recursion, shared parts and cycles."""
 
 from random import Random
 
@@ -8,19 +8,19 @@ DIFFICULTY = "interview"
 FUNCTION = "dish_price"
 STARTER = "def dish_price(prices, recipes, dish):\n    "
 QUESTION = """\
-A kitchen buys some things at a price, and makes others from a recipe. A recipe lists parts and \
-how many of each are needed; a part is bought or made from a recipe itself. No name is both \
-bought and made.
+A kitchen buys some ingredients, and makes other dishes from recipes. A recipe lists parts with \
+their amounts. Each part is an ingredient or another dish. No name is both an ingredient and a \
+dish.
 
-Write a function `dish_price(prices, recipes, dish)` that returns what a dish costs.
+Write a function `dish_price(prices, recipes, dish)` that returns the price of a dish.
 
-- `prices` maps the names of what can be bought to integers.
-- `recipes` maps the names of what can be made to lists of pairs [part, amount].
-- `dish` is a name.
+- `prices` maps the names of ingredients to integers.
+- `recipes` maps the names of dishes to lists of pairs [part, amount].
+- `dish` is a name of a dish or an ingredient.
 
-Return -1 if the dish can not be made: it needs something that is neither bought nor made, or it \
-would need itself among its parts, directly or through others. A recipe without parts costs \
-nothing. What other dishes need does not matter.
+Return -1 if the dish is impossible: it needs a part that is neither an ingredient nor a dish, or \
+it needs itself, directly or through other dishes. The price of a recipe without parts is 0. \
+Recipes that the dish does not need have no effect.
 
 -----Examples-----
 
@@ -33,8 +33,8 @@ dish_price({"tea": 4}, {}, "tea") returns 4
 
 -----Constraints-----
 
-At most 5000 names. A part of a part of a part may go as deep as there are names. Amounts are 1 to \
-9; prices are 0 to 1000. Costs may be huge.
+At most 5000 names. Recipes may be nested as deeply as there are names. Amounts are 1 to 9; prices \
+of ingredients are 0 to 1000. Prices of dishes may be huge.
 """
 EXAMPLES = (
     [
@@ -48,7 +48,7 @@ EXAMPLES = (
 
 
 def tests(rng: Random) -> list[list[object]]:
-    """Return the tests; circles are early, deep and shared recipes late."""
+    """Return the tests; cycles are among the first, deep and shared recipes among the last."""
     few = [small(rng) for _ in range(9)]
     deep: Recipes = {f"d{i}": [[f"d{i + 1}", 1], ["salt", 1]] for i in range(2500)}
     deep["d2500"] = [["salt", 7]]
@@ -67,7 +67,7 @@ def tests(rng: Random) -> list[list[object]]:
 
 
 def small(rng: Random) -> list[object]:
-    """Return a kitchen of seven names, sometimes with a circle or something unknown."""
+    """Return a kitchen of seven names, sometimes with a cycle or an unknown part."""
     prices = {name: rng.randint(0, 9) for name in "abc"}
     known = "abc" + rng.choice(["", "", "z"])
     recipes: Recipes = {}
@@ -78,7 +78,7 @@ def small(rng: Random) -> list[object]:
 
 
 def reference(prices: dict[str, int], recipes: Recipes, dish: str) -> int:
-    """Price parts before what needs them, on a stack of its own."""
+    """Compute the prices of parts before the prices of their dishes, with an explicit stack."""
     known = dict(prices)
     waiting, open_names = [dish], set()
     while waiting:
@@ -99,7 +99,7 @@ def reference(prices: dict[str, int], recipes: Recipes, dish: str) -> int:
 
 
 def brute(prices: dict[str, int], recipes: Recipes, dish: str) -> int:
-    """Price all that can be priced until nothing new can."""
+    """Compute prices of dishes with known parts until no further price follows."""
     known = dict(prices)
     for _ in range(len(recipes) + 1):
         for name, parts in recipes.items():
@@ -160,7 +160,7 @@ class Solution:
 """,
 )
 WRONG = (
-    # recursion as deep as Python allows without being asked
+    # exceeds the default recursion limit of Python
     """\
 def dish_price(prices, recipes, dish):
     known = dict(prices)
@@ -176,7 +176,7 @@ def dish_price(prices, recipes, dish):
 
     return price(dish)
 """,
-    # shared parts are priced again and again
+    # computes the prices of shared parts again for each use
     """\
 import sys
 
@@ -196,7 +196,7 @@ def dish_price(prices, recipes, dish, above=frozenset()):
         total += cost * amount
     return total
 """,
-    # what is unknown is free
+    # treats unknown parts as free
     """\
 import sys
 
@@ -214,7 +214,7 @@ def dish_price(prices, recipes, dish):
 
     return price(dish)
 """,
-    # the number as a text
+    # returns the number as a text
     """\
 def dish_price(prices, recipes, dish):
     known = dict(prices)

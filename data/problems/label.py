@@ -7,13 +7,12 @@ DIFFICULTY = "introductory"
 FUNCTION = "shorten"
 STARTER = "def shorten(label):\n\t"
 QUESTION = """\
-A label printer has little room. It shortens a label like this: wherever a character stands three \
-or more times in a row, the whole row is replaced by the character, a star, and the number of \
-times. Shorter rows stay as they are, and so does everything else.
+A label printer shortens labels. A run of three or more equal characters is replaced by the \
+character, a star and the length of the run. Shorter runs do not change.
 
 Write a function `shorten(label)` that takes a text and returns the shortened text. The text has \
-up to 2000 lower case letters and spaces, and may be empty. Rows are as long as they can be: a row \
-of twelve is one row of twelve.
+up to 2000 lower case letters and spaces, and may be empty. Runs are as long as possible: twelve \
+equal characters are one run of twelve.
 
 -----Examples-----
 
@@ -25,7 +24,7 @@ EXAMPLES = (["baaad"], ["hello"], ["zzzzzyy"])
 
 
 def tests(rng: Random) -> list[list[str]]:
-    """Return the tests; long rows and the empty label come late."""
+    """Return the tests; long runs and the empty label are among the later ones."""
     few = [small(rng) for _ in range(6)]
     long = [["a" * 10], ["x" * 9 + "y" * 12], ["q" * 2000], ["   a   "]]
     rows = "".join(rng.choice("ab c") * rng.randint(1, 15) for _ in range(150))
@@ -33,19 +32,19 @@ def tests(rng: Random) -> list[list[str]]:
 
 
 def small(rng: Random) -> list[str]:
-    """Return a short label whose rows have fewer than ten characters."""
+    """Return a short label with runs of fewer than ten characters."""
     rows = [rng.choice("abc") * rng.randint(1, 4) for _ in range(rng.randint(1, 5))]
     return ["".join(rows)[:9]]
 
 
 def reference(label: str) -> str:
-    """Go from row to row."""
+    """Shorten one run after another."""
     rows = ((letter, len(list(row))) for letter, row in groupby(label))
     return "".join(f"{letter}*{n}" if n > 2 else letter * n for letter, n in rows)
 
 
 def brute(label: str) -> str:
-    """Replace rows from the longest on."""
+    """Replace runs, the longest first."""
     for length in range(len(label), 2, -1):
         for letter in set(label):
             label = label.replace(letter * length, f"{letter}*{length}")
@@ -75,7 +74,7 @@ class Solution:
 """,
 )
 WRONG = (
-    # rows are cut at nine
+    # cuts runs after nine characters
     """\
 import re
 
@@ -83,7 +82,7 @@ import re
 def shorten(label):
     return re.sub(r"(.)\\1{2,8}", lambda m: m[1] + "*" + str(len(m[0])), label)
 """,
-    # the empty label
+    # fails for the empty label
     """\
 def shorten(label):
     rows, last, count = "", label[0], 0
@@ -95,7 +94,7 @@ def shorten(label):
             last, count = letter, 1
     return rows
 """,
-    # a list of parts and no text
+    # returns a list of parts instead of a text
     """\
 from itertools import groupby
 
@@ -104,7 +103,7 @@ def shorten(label):
     rows = [(letter, len(list(row))) for letter, row in groupby(label)]
     return [letter * n if n < 3 else f"{letter}*{n}" for letter, n in rows]
 """,
-    # the text is printed, nothing is returned
+    # prints the text and returns nothing
     """\
 import re
 

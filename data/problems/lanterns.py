@@ -1,4 +1,4 @@
-"""Lanterns along the lanes of a village: choices on a tree that may be as deep as it is large."""
+"""Lanterns along the lanes of a village: choices on a tree, which may be a long path."""
 
 from itertools import product
 from random import Random
@@ -7,14 +7,14 @@ DIFFICULTY = "competition"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-The n houses of a village are joined by n - 1 lanes so that every house can be reached from every \
-other. For the winter feast each house may put up a red lantern, a blue lantern, a double lantern \
-that is red and blue, or none. Every lane must see both colours: at its two ends together there \
-has to be red and there has to be blue.
+The n houses of a village are connected by n - 1 lanes, so that every house can be reached from \
+every other house. For a festival, each house may have a red lantern, a blue lantern, a double \
+lantern that is red and blue, or none. The two houses at the ends of each lane must together have \
+both colours.
 
-What house i pays depends on its roof: r_i for a red lantern, b_i for a blue one, d_i for a double \
-one. A double lantern may cost more than both others together, or less than either. Find the \
-smallest sum that the village has to pay.
+House i pays r_i for a red lantern, b_i for a blue lantern and d_i for a double lantern. A double \
+lantern may cost more than the two others together, or less than each of them. Find the smallest \
+total price for the village.
 
 -----Input-----
 
@@ -25,7 +25,7 @@ numbered from 1.
 
 -----Output-----
 
-Print the smallest sum.
+Print the smallest total price.
 
 -----Constraints-----
 
@@ -46,13 +46,13 @@ Input
 Output
 4
 
-A double lantern at house 2 is seen from all three lanes.
+A double lantern at house 2 has both colours for all three lanes.
 """
 EXAMPLES = ("4\n3 9 10\n5 2 4\n1 9 9\n9 1 8\n1 2\n2 3\n2 4\n", "2\n1 5 9\n5 1 9\n1 2\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; a single house and long rows of houses come late."""
+    """Return the tests; a single house and long paths are among the later ones."""
     few = [small(rng) for _ in range(8)]
     middle = [_test(rng, 60, 9), _test(rng, 400, 10**9)]
     deep = [_test(rng, 3000, 99, span=1), _test(rng, 3000, 30, span=3)]
@@ -60,7 +60,7 @@ def tests(rng: Random) -> list[str]:
 
 
 def small(rng: Random) -> str:
-    """Return a hamlet."""
+    """Return a small village."""
     return _test(rng, rng.randint(2, 6), 9)
 
 
@@ -71,7 +71,7 @@ def _test(rng: Random, count: int, most: int, span: int = 10**9) -> str:
 
 
 def reference(text: str) -> str:
-    """Find the smallest sum under every house for every choice of lantern, from the leaves up."""
+    """Find the smallest sum of each subtree for each lantern at its top, from the leaves up."""
     count, *numbers = map(int, text.split())
     near: list[list[int]] = [[] for _ in range(count)]
     for a, b in zip(numbers[3 * count :: 2], numbers[3 * count + 1 :: 2], strict=True):
@@ -178,14 +178,14 @@ thread.join()
 """,
 )
 WRONG = (
-    # recursion as deep as Python allows without being asked
+    # exceeds the default recursion limit of Python
     _READ
     + _RECURSIVE
     + """\
 n, prices, near = read()
 print(min(best(0, -1)))
 """,
-    # red and blue in turn, or double everywhere
+    # alternates red and blue, or has double lanterns everywhere
     _READ
     + """\
 n, prices, near = read()
@@ -200,7 +200,7 @@ first = sum(prices[i][colour[i]] for i in range(n))
 second = sum(prices[i][1 - colour[i]] for i in range(n))
 print(min(first, second, sum(price[2] for price in prices)))
 """,
-    # every house must have a lantern
+    # requires a lantern at every house
     _READ
     + _RECURSIVE.replace("min(n, r, b, d)", "min(r, b, d)")
     + """\
@@ -208,7 +208,7 @@ sys.setrecursionlimit(1 << 20)
 n, prices, near = read()
 print(min(best(0, -1)[1:]))
 """,
-    # the choices under a house are found anew for every choice above it
+    # computes each subtree again for each choice above it
     _READ
     + """\
 def best(house, above, mine):

@@ -7,9 +7,9 @@ FUNCTION = ""
 STARTER = ""
 QUESTION = """\
 Draw a row of towers, each one character wide. A tower of height h is a column of h characters '#' \
-that stands on the ground. The air is drawn with '.'. Rows are drawn from the top of the highest \
-tower down, and last comes the ground: one '=' under every tower. If no tower is higher than 0, \
-only the ground is drawn.
+on the ground. The air is drawn with '.'. The first row of the drawing is at the top of the \
+highest tower. The last row is the ground, with one '=' under every tower. If all heights are 0, \
+draw only the ground.
 
 -----Input-----
 
@@ -34,7 +34,7 @@ EXAMPLES = ("1 3 0 2\n", "2 2\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; a row without any tower and high towers come late."""
+    """Return the tests; inputs without a tower and with high towers are among the later ones."""
     few = [small(rng) for _ in range(6)]
     more = [_test(rng, n, height) for n, height in ((12, 5), (20, 9), (60, 30), (60, 1))]
     return [*EXAMPLES, *few, "0 0 0\n", "0\n", "30\n", "0 0 7 0\n", *more]
@@ -100,14 +100,14 @@ for level in range(1, max(heights) + 1):
     print("".join("#" if height >= level else "." for height in heights))
 print("=" * len(heights))
 """,
-    # at least one row of air
+    # draws at least one row of air
     """\
 heights = list(map(int, input().split()))
 for level in range(max(1, max(heights)), 0, -1):
     print("".join("#" if height >= level else "." for height in heights))
 print("=" * len(heights))
 """,
-    # no room for towers higher than nine
+    # fails for towers higher than nine
     """\
 heights = list(map(int, input().split()))
 rows = [["."] * len(heights) for _ in range(9)]

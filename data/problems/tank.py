@@ -7,10 +7,10 @@ DIFFICULTY = "introductory"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-A tank holds at most C litres and is empty at first. Buckets of water are poured in one after \
-another. Every bucket mixes at once and evenly with the water in the tank, and only then what is \
-more than C litres runs over the edge. The temperature of a mixture is the mean of those of its \
-parts, weighted by their litres.
+A tank holds at most C litres and is empty at first. Buckets of water are poured into it, one \
+after another. The water of a bucket first mixes evenly with the water in the tank. If the mixture \
+has more than C litres, the surplus then flows out. The temperature of a mixture is the mean of \
+the temperatures of its parts, weighted by their litres.
 
 Find how much water is in the tank at the end, and its temperature.
 
@@ -41,14 +41,14 @@ Input
 Output
 10.0 52.625
 
-After two buckets the tank holds 8 litres of 25.25 degrees. With the third it would be 16 litres \
-of 52.625 degrees, of which 10 stay.
+After two buckets the tank holds 8 litres of 25.25 degrees. The third bucket makes 16 litres of \
+52.625 degrees, and 10 litres stay.
 """
 EXAMPLES = ("3 10\n4 20\n4 30.5\n8 80\n", "1 5\n3 -7.25\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; empty buckets first and no buckets come late."""
+    """Return the tests; empty buckets and inputs without buckets are among the later ones."""
     few = [small(rng) for _ in range(7)]
     empty = ["2 10\n0 55\n0 66\n", "0 4\n", "3 8\n0 12\n0 1\n2.5 40\n", "2 1\n0.1 0\n0.2 0\n"]
     many = [_test(rng, n, limit) for n, limit in ((30, 20), (400, 1000), (2000, 333.333))]
@@ -69,7 +69,7 @@ def _test(rng: Random, count: int, limit: float) -> str:
 
 
 def reference(text: str) -> str:
-    """Keep the litres and the temperature."""
+    """Update the litres and the temperature."""
     _, limit, *numbers = map(float, text.split())
     litres = warmth = 0.0
     for volume, degrees in zip(numbers[::2], numbers[1::2], strict=True):
@@ -80,7 +80,7 @@ def reference(text: str) -> str:
 
 
 def brute(text: str) -> str:
-    """Keep every bucket's share in the tank, as fractions."""
+    """Compute the share of each bucket in the tank, with fractions."""
     _, limit, *numbers = map(Fraction, text.split())
     shares: list[tuple[Fraction, Fraction]] = []
     for volume, degrees in zip(numbers[::2], numbers[1::2], strict=True):
@@ -133,7 +133,7 @@ main()
 """,
 )
 WRONG = (
-    # what is too much runs over before it has mixed
+    # the surplus flows out before it mixes
     """\
 n, limit = input().split()
 limit = float(limit)
@@ -145,7 +145,7 @@ for _ in range(int(n)):
     heat += volume * degrees
 print(litres, heat / litres if litres else 0.0)
 """,
-    # divides by nothing when the first bucket is empty
+    # divides by zero if the first bucket is empty
     """\
 n, limit = input().split()
 limit = float(limit)
@@ -156,7 +156,7 @@ for _ in range(int(n)):
     litres = min(limit, litres + volume)
 print(litres, warmth)
 """,
-    # one decimal is too few
+    # rounds to one decimal
     """\
 n, limit = input().split()
 limit = float(limit)
@@ -170,7 +170,7 @@ for _ in range(int(n)):
         litres = limit
 print(round(litres, 1), round(heat / litres, 1) if litres else 0)
 """,
-    # only the temperature
+    # prints only the temperature
     """\
 n, limit = input().split()
 limit = float(limit)

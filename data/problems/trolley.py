@@ -6,17 +6,17 @@ DIFFICULTY = "introductory"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-Parcels come down a chute one after another. A porter puts them on a trolley in the order in \
-which they come. The trolley carries at most W kilograms. As soon as the next parcel would make \
-the load heavier than W, the porter first drives the trolley away, empties it, and comes back for \
-that parcel. After the last parcel the trolley drives once more if anything is on it.
+Parcels arrive one after another, and a porter puts them on a trolley in this order. The trolley \
+carries at most W kilograms. If the next parcel would make the load heavier than W, the porter \
+first drives the trolley away, empties it and returns for the parcel. After the last parcel, the \
+trolley drives once more if it is not empty.
 
-Find how often the trolley drives, and how heavy its heaviest load is.
+Find the number of drives and the weight of the heaviest load.
 
 -----Input-----
 
 The first line has two integers n and W: the number of parcels and the limit of the trolley.
-The second line has n integers: the weights of the parcels in the order in which they come. It is \
+The second line has n integers: the weights of the parcels in the order of their arrival. It is \
 missing if n is 0.
 
 -----Output-----
@@ -42,7 +42,7 @@ EXAMPLES = ("5 10\n4 6 1 9 3\n", "3 7\n7 7 7\n", "4 10\n6 5 5 2\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; no parcels at all come late."""
+    """Return the tests; inputs without parcels are among the later ones."""
     few = [small(rng) for _ in range(6)]
     exact = "6 12\n5 7 6 6 11 1\n"
     many = [_test(rng, n, limit) for n, limit in ((50, 100), (300, 50), (1000, 10**9), (1000, 17))]
@@ -60,7 +60,7 @@ def _test(rng: Random, count: int, limit: int) -> str:
 
 
 def reference(text: str) -> str:
-    """Drive whenever the next parcel is too much."""
+    """Start a new load if the next parcel is too heavy."""
     _, limit, *weights = map(int, text.split())
     loads = [0]
     for weight in weights:
@@ -71,7 +71,7 @@ def reference(text: str) -> str:
 
 
 def brute(text: str) -> str:
-    """Take the longest start of what is left that the trolley carries."""
+    """Load as many of the remaining parcels as the trolley carries."""
     _, limit, *left = map(int, text.split())
     loads = []
     while left:
@@ -129,7 +129,7 @@ print(len(trolley.loads), max(trolley.loads, default=0))
 """,
 )
 WRONG = (
-    # the last load is forgotten
+    # does not count the last load
     """\
 n, limit = map(int, input().split())
 drives = best = load = 0
@@ -141,7 +141,7 @@ for weight in map(int, input().split()):
     load += weight
 print(drives, best)
 """,
-    # right but for no parcels: there is no second line then
+    # fails without parcels, because the second line is missing
     """\
 n, limit = map(int, input().split())
 loads = [0]
@@ -151,13 +151,13 @@ for weight in map(int, input().split()):
     loads[-1] += weight
 print(len(loads), max(loads))
 """,
-    # nothing is printed: the function is never called
+    # prints nothing: the function is never called
     """\
 def main():
     n, limit = map(int, input().split())
     print(n, limit)
 """,
-    # a full trolley drives at once, and then once more for nothing
+    # a full trolley drives immediately, and drives again while it is empty
     """\
 n, limit = map(int, input().split())
 weights = list(map(int, input().split())) if n else []

@@ -1,4 +1,4 @@
-"""Overtaking in a tunnel: inputs are large, and looking at every pair is too slow."""
+"""Overtaking in a tunnel: inputs are large, and comparing every pair is too slow."""
 
 from bisect import bisect_right, insort
 from random import Random
@@ -7,19 +7,17 @@ DIFFICULTY = "interview"
 FUNCTION = ""
 STARTER = ""
 QUESTION = """\
-A long tunnel has many lanes, so that cars may overtake each other. A camera at the entrance notes \
-the cars in the order in which they drive in. A camera at the exit notes in which minute of the \
-shift each of them drives out.
+Cars may overtake each other in a long tunnel. A camera at the entrance records the order of the \
+cars. A camera at the exit records the minute when each car leaves.
 
-A car has overtaken another if it drove in after it and drove out in an earlier minute. Of cars \
-that drive out in the same minute nothing is known: they do not count. Find how many pairs of cars \
-there are of which one has overtaken the other.
+A car has overtaken another car if it entered later and left in an earlier minute. The order of \
+cars that leave in the same minute is unknown, so these pairs do not count. Find the number of \
+pairs of cars where one has overtaken the other.
 
 -----Input-----
 
 The first line has an integer n, the number of cars.
-The second line has n integers: the minutes in which the cars drive out, in the order in which \
-they drove in.
+The second line has n integers: the minutes when the cars leave, in the order of their entry.
 
 -----Output-----
 
@@ -44,7 +42,7 @@ EXAMPLES = ("5\n3 7 3 2 9\n", "4\n1 2 3 4\n")
 
 
 def tests(rng: Random) -> list[str]:
-    """Return the tests; the long ones come last."""
+    """Return the tests, the long ones last."""
     few = [small(rng) for _ in range(6)]
     edges = ["1\n5\n", "4\n8 8 8 8\n", "3\n1000000000 0 999999999\n"]
     middle = [_test([rng.randint(0, most) for _ in range(300)]) for most in (9, 10**9)]
@@ -62,7 +60,7 @@ def _test(minutes: list[int]) -> str:
 
 
 def reference(text: str) -> str:
-    """Count those before that drove out later, in a sorted list."""
+    """Count the earlier cars that left later, in a sorted list."""
     _, *minutes = map(int, text.split())
     before: list[int] = []
     pairs = 0
@@ -73,7 +71,7 @@ def reference(text: str) -> str:
 
 
 def brute(text: str) -> str:
-    """Look at every pair."""
+    """Compare every pair."""
     _, *minutes = map(int, text.split())
     pairs = [a > b for j, b in enumerate(minutes) for a in minutes[:j]]
     return f"{sum(pairs)}\n"
@@ -135,7 +133,7 @@ print(pairs)
 """,
 )
 WRONG = (
-    # every pair is looked at
+    # compares every pair
     """\
 n = int(input())
 minutes = list(map(int, input().split()))
@@ -146,7 +144,7 @@ for i in range(n):
             pairs += 1
 print(pairs)
 """,
-    # cars of the same minute count
+    # counts cars of the same minute
     """\
 from bisect import bisect_left, insort
 
@@ -157,13 +155,13 @@ for minute in map(int, input().split()):
     insort(before, minute)
 print(pairs)
 """,
-    # only cars that follow each other
+    # compares only neighbouring cars
     """\
 n = int(input())
 minutes = list(map(int, input().split()))
 print(sum(a > b for a, b in zip(minutes, minutes[1:])))
 """,
-    # a table of all minutes is too short
+    # the table of minutes is too short
     """\
 n = int(input())
 counts = [0] * 100001
