@@ -29,8 +29,8 @@ PLAIN, CHANCE, MEMORY = frozenset({"plain"}), frozenset({"chance"}), frozenset({
 GROUPS = {"hybrid": PLAIN, "objects": PLAIN, "chance": CHANCE, "memory": MEMORY}
 """Types of the groups of `hard` and `fresh`."""
 
-RANDOM = ("MachineMaintenance-v0", "PortalDrift-v0")
-"""Systems of `novel` with chance; all others of `novel` and `unseen` are deterministic."""
+RANDOM = ("MachineMaintenance-v0", "PortalDrift-v0", "Press-v0")
+"""Systems of `novel` and `unseen` with chance; the others are deterministic."""
 
 HIDDEN = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0")
 """Environments whose velocities are hidden in some cases."""

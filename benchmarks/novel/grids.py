@@ -66,7 +66,8 @@ class KeyDoor(gym.Env[np.ndarray, int]):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move, or use the object at hand."""
         if action == 4:
-            return self._observation(), self._use(), False, False, {}
+            reward = self._use()
+            return self._observation(), reward, False, False, {}
         row, column = self.row + MOVES[action][0], self.column + MOVES[action][1]
         if not self._free(row, column):
             return self._observation(), -0.05, False, False, {}

@@ -281,6 +281,8 @@ class SimilarRows:
                 continue
             is_count = bool((codes == np.rint(codes)).all())
             scaled = np.clip(residual / self._local_sizes(residual), -OUTLIER, OUTLIER)
+            if min(np.ptp(scaled[later]), np.ptp(scaled[later - 1])) == 0:
+                continue  # no correlation is defined
             between = pearsonr(scaled[later], scaled[later - 1])
             alike = pearsonr(scaled, scaled[self.neighbours[:, 0]]).statistic
             p_value = min(1.0, float(between.pvalue) * before.shape[1])
