@@ -271,9 +271,9 @@ def test_answers_of_another_test_do_not_pass(hasty: Sandbox) -> None:
 
 def test_hanging_program_is_not_run_on_every_test(hasty: Sandbox) -> None:
     began = time.monotonic()
-    passed, failure = verdict("while True: pass", hasty, *[("1", "1")] * 50)
-    assert time.monotonic() - began < 6
-    assert passed == (False,) * 50
+    passed, failure = verdict("while True: pass", hasty, *[("1", "1")] * 200)
+    assert time.monotonic() - began < 30
+    assert passed == (False,) * 200
     assert failure is not None
     assert (failure.kind, failure.line) == ("timeout_cpu", 1)
     assert "the program took more than 0.3 s of CPU time" in failure.message
