@@ -153,6 +153,11 @@ def import_(
     given: dict[str, Any] = {**table, "action": action, "observation": observed}
     columns = TableColumns(**given)
     if not action and columns != TableColumns(()):
+        if env is not None:
+            raise CwmError(
+                "options for columns and missing cells are for tables without an environment: "
+                "leave out --env, and name the columns of the action with --action"
+            )
         raise CwmError("name the columns of the action with --action")
     result = import_transitions(
         file,

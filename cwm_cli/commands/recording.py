@@ -26,6 +26,7 @@ from cwm_cli.commands.episodes import deal, in_processes
 from cwm_cli.commands.policies import Act, Copies, EarlierRows, Policy, Stage, told
 from cwm_cli.data.dataset import TURN, Dataset, Transition, is_fitted
 from cwm_cli.data.objects import OBJECTS
+from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
@@ -318,6 +319,7 @@ class Recording:
         """
         began = time.monotonic()
         next_save = began + SAVE_SECONDS
+        self._spaces()  # unusable ones are reported before any step
         observer.begins(self)
         try:
             self._policy.prepare(self._stage)
@@ -368,6 +370,11 @@ class Recording:
                 for _, event in events:
                     yield event
 
+    def _spaces(self) -> tuple[Space, Space]:
+        """Return the spaces of observations and actions; `CwmError` if they are not supported."""
+        env = self._stage.env
+        return space_of(env.observation_space), space_of(env.action_space, "actions")
+
     def dataset(self) -> Dataset:
         """Return the recorded episodes; `missing` in the metadata lists the missing places.
 
@@ -383,7 +390,7 @@ class Recording:
             for key in sorted(self.recorded)
             if missing or key[1] < self._needed_episodes(key[0])
         ]
-        observed, acted = space_of(env.observation_space), space_of(env.action_space, "actions")
+        observed, acted = self._spaces()
         metadata = dict(self.asked)
         metadata["policies"] = [each.policy for each in kept]
         metadata["reset_seeds"] = [each.reset_seed for each in kept]

@@ -433,6 +433,25 @@ def test_invalid_recording_requests_are_refused(postbox: EnvironmentSpec) -> Non
         record(postbox, env_args={"rewards": 3}, episodes=1)
 
 
+def test_unsupported_spaces_are_refused_before_the_first_step(cwm) -> None:
+    (cwm.folder / "wide.py").write_text(
+        "import gymnasium, numpy as np\n"
+        "class Wide(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (20_000,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return np.zeros(20_000, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        open('stepped', 'w').close()\n"
+        "        return np.zeros(20_000, np.float32), 0.0, True, False, {}\n"
+    )
+    refused = cwm.inside("collect", "--env", "wide.py", "--policy", "random", "--out", "wide.npz")
+    assert refused.returncode == 1
+    assert "observations have 20,000 components (20000); the limit is 10,000" in refused.stderr
+    assert not (cwm.folder / "stepped").exists()
+
+
 def test_default_dataset_is_recorded_once(cache: Path) -> None:
     path, there = default_dataset(find("Blackjack-v1"), policy="random")
     assert (path.parent, there) == (cache, False)

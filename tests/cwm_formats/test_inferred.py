@@ -163,6 +163,12 @@ def test_command_imports_a_table_without_an_environment():
     answer = CliRunner().invoke(app, ["data", "import", "log.csv", "--action", "valf"])
     assert answer.exit_code == 1
     assert "did you mean valve?" in answer.stderr
+    words = ["data", "import", "log.csv", "--env", "CartPole-v1", "--drop-missing"]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 1
+    assert "are for tables without an environment: leave out --env" in " ".join(
+        answer.stderr.split()
+    )
 
 
 def test_columns_of_the_next_observation_are_used(folder):
