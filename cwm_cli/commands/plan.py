@@ -6,6 +6,7 @@ doing nothing, plans in the model and, if requested, plans in the environment it
 
 from __future__ import annotations
 
+import ast
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -163,6 +164,7 @@ def plan(
         observer=observer,
     )
     check_access(tools, allow_gap)
+    _check_syntax(subject)
     play_in = partial(
         _play_subject,
         dataset=dataset,
@@ -185,6 +187,16 @@ def plan(
     if result.stopped:
         return result
     return replace(result, shifted={name: play_in(other) for name, other in shifted.items()})
+
+
+def _check_syntax(subject: Subject) -> None:
+    """Raise `CwmError` if the program is not Python: then it would fail in every decision."""
+    try:
+        ast.parse(subject.text or "")
+    except SyntaxError as error:
+        raise CwmError(
+            f"{subject.name} does not load: line {error.lineno}: {error.msg}: correct the program"
+        ) from error
 
 
 def _play_subject(

@@ -190,6 +190,14 @@ def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None
     assert len(played(episodes=3, new=True).returns) == 3
 
 
+def test_program_with_a_syntax_error_is_refused_before_play(cwm) -> None:
+    (cwm.folder / "broken.py").write_text("class Environment:\n    def step(:\n")
+    refused = cwm.inside("plan", "--env", "CartPole-v1", "--program", "broken.py")
+    assert refused.returncode == 1
+    assert "broken.py does not load: line 2: invalid syntax: correct the program" in refused.stderr
+    assert not refused.stdout
+
+
 def test_plan_prints_a_table(plan) -> None:
     done = plan(
         *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem", "--oracle"),
