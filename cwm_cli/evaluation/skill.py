@@ -358,13 +358,29 @@ class SkillMetric(AccuracyMetric):
         if wrong := int((scores.certain & unlikely).sum()):
             rows_are = "row without chance is" if wrong == 1 else "rows without chance are"
             return f"{wrong:,} {rows_are} predicted wrongly"
-        # The ceiling counts as reached within two standard errors. It has itself an error of about
-        # 0.01: 1000 draws estimate a probability of 1/3 within 0.015, and the most frequent
-        # situations decide. With few episodes the standard error can be large, so that a skill
-        # below 0.9 never reaches the ceiling.
-        if skill < 0.9 or skill + 2.0 * (stderr or 0.0) < 1 - 0.01:
+        # The ceiling counts as reached within two standard errors of the skill and of the ceiling.
+        # With few episodes the standard error can be large, so that a skill below 0.9 never
+        # reaches the ceiling.
+        reached = 1 - 2.0 * self._ceiling_error(scores, rows)
+        if skill < 0.9 or skill + 2.0 * (stderr or 0.0) < reached:
             return "the skill is below the ceiling by more than its error"
         return ""
+
+    def _ceiling_error(self, scores: RowScores, rows: Dataset) -> float:
+        """Return the standard error of the ceiling, as a share of the room above the baseline.
+
+        A probability p from n draws has the variance p (1 - p) / n, and its logarithm the variance
+        (1 - p) / (p n). All rows with equal situations and outcomes have the same error. With real
+        numbers, few rows and draws are queried, and the error is about 0.005.
+        """
+        if self._fitted.scale.size:
+            return 0.005
+        keys = np.array(self._keys(rows), dtype=object)
+        _, places, times = np.unique(keys, return_index=True, return_counts=True)
+        share = np.exp(np.minimum(scores.ceiling[places], 0.0))
+        variance = (times**2 * (1 - share) / (share * self._ceiling_draws)).sum()
+        room = float((scores.ceiling - scores.floor).sum())
+        return max(0.0005, float(np.sqrt(variance)) / room) if room > 0 else 0.005
 
     def failed(self, rows: Dataset) -> Score:
         """Return the score of a model without predictions: a skill of 0."""
