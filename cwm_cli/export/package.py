@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from importlib.metadata import packages_distributions
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cwm_cli._version import __version__
+from cwm_cli._version import __version__, distributions_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import json_value
@@ -506,9 +505,8 @@ def _package_files(
     """Return the files of a package besides the program, its translations and the README."""
     templates = files("cwm_cli.export") / "templates"
     tops = {tool.partition(".")[0] for tool in run.config.tools} - sys.stdlib_module_names
-    owners = packages_distributions() if tops else {}
     # A module that is not installed gives its own name, as does one with a distribution like it.
-    owning = {top: owners.get(top, [top]) for top in tops}
+    owning = {top: distributions_of(top) or (top,) for top in tops}
     tools = sorted(top if top in some else some[0] for top, some in owning.items())
     about = {
         **names._asdict(),

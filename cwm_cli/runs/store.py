@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import (
@@ -33,7 +33,7 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from cwm_cli._version import __version__, code_version
+from cwm_cli._version import __version__, code_version, distributions_of
 from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import open_for_appending
@@ -89,8 +89,7 @@ def command_words() -> tuple[str, ...]:
 def package_versions(modules: Iterable[str]) -> dict[str, str]:
     """Return the versions of the installed packages that provide some modules, by package name."""
     tops = {module.partition(".")[0] for module in modules}
-    owners = packages_distributions() if tops else {}
-    return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
+    return {name: version(name) for top in sorted(tops) for name in distributions_of(top)}
 
 
 class RunHeader(BaseModel, Generic[C]):

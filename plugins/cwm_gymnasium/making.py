@@ -8,14 +8,15 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, suppress
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cwm_cli._version import distributions_of
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError, install_command
 
 if TYPE_CHECKING:
@@ -122,17 +123,11 @@ def _provider(creator: Any) -> dict[str, str]:
     package = module.partition(".")[0]
     if package == "gymnasium":
         return {}
-    distributions = _packages_by_module(tuple(sys.path)).get(package, [])
+    distributions = distributions_of(package)
     source = getattr(sys.modules.get(module), "__file__", None)
     if distributions or source is None:
-        return {name: version(name) for name in sorted(set(distributions))}
+        return {name: version(name) for name in sorted(distributions)}
     return {module: f"sha256:{sha256(Path(source).read_bytes()).hexdigest()[:16]}"}
-
-
-@cache
-def _packages_by_module(path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Return the installed packages by module; cached for each `sys.path`."""
-    return packages_distributions()
 
 
 def import_failure(name: str, error: Exception) -> CwmError:

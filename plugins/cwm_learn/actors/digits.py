@@ -73,18 +73,29 @@ def _step_bits(
 ) -> float:
     """Return the bits for the change of every digit by every action, and for unexplained steps."""
     old, new, total = split(before, radices), split(after, radices), 0.0
-    stays = before == after
-    for digit, radix in enumerate(radices):
-        changes = new[:, digit] - old[:, digit]
-        for chosen in set(action.tolist()):
-            rows = action == chosen
-            costs = []
-            for delta in {0, *changes[rows].tolist()}:
-                right = np.clip(old[rows, digit] + delta, 0, radix - 1) == new[rows, digit]
-                miss = np.where(stays[rows], 1 - BLOCKED_FRACTION, 1.0)
-                missed = np.where(right, 0.0, miss).sum()
-                # An integer without an upper bound takes about 2 log2(n) bits (Elias, 1975).
-                change_bits = 2 * log2(abs(delta)) + CHANGE_BITS if delta else 0.0
-                costs.append(change_bits + (log2(radix) + MISS_BITS) * missed)
-            total += min(costs)
+    for chosen in np.unique(action):
+        rows = np.flatnonzero(action == chosen)
+        stays = (before == after)[rows]
+        for digit, radix in enumerate(radices):
+            total += _change_bits(old[rows, digit], new[rows, digit], stays, radix)
     return total
+
+
+def _change_bits(old: np.ndarray, new: np.ndarray, stays: np.ndarray, radix: int) -> float:
+    """Return the bits for the best change of a digit by an action, and for unexplained steps."""
+    deltas, place = np.unique([0, *(new - old).tolist()], return_inverse=True)
+
+    def missed(rows: np.ndarray) -> np.ndarray:
+        """Count the steps that each delta misses, by cumulative sums: it may also be clipped."""
+
+        def count(chosen: np.ndarray) -> np.ndarray:
+            return np.bincount(place[1:][rows & chosen], minlength=len(deltas))
+
+        lowest, highest = new == 0, new == radix - 1
+        explained = count(~lowest & ~highest) + np.cumsum(count(highest))
+        return rows.sum() - explained - np.cumsum(count(lowest)[::-1])[::-1]
+
+    misses = missed(~stays) + (1 - BLOCKED_FRACTION) * missed(stays)
+    # An integer without an upper bound takes about 2 log2(n) bits (Elias, 1975).
+    bits = np.where(deltas == 0, 0.0, 2 * np.log2(np.maximum(abs(deltas), 1)) + CHANGE_BITS)
+    return float((bits + (log2(radix) + MISS_BITS) * misses).min())
