@@ -162,9 +162,9 @@ class WorkerPool:
             if free:
                 worker = free.pop()
             else:
-                # The first worker of a setup forks a twin for the other side.
-                is_first = all(worker.setup != self._setup for worker in self._alive)
-                worker = WorkerHandle.start(self._setup, with_twin=is_first and self._is_parallel)
+                # If the other side has no free worker, the new one forks a twin for it.
+                lacks_twin = all(worker.setup != self._setup for worker in self._free[1 - side])
+                worker = WorkerHandle.start(self._setup, with_twin=lacks_twin and self._is_parallel)
                 self._alive.add(worker)
         for old in outdated:  # `_retire` takes the lock itself, and waits for the worker
             self._retire(old)
