@@ -65,7 +65,7 @@ from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.confined_trails import TrailsJob
 from cwm_cli.worlds.confirming import confirmed_share
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.messages import PlanningJob, SteppingJob
+from cwm_cli.worlds.messages import ImaginingJob, PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
@@ -255,6 +255,7 @@ def _play_subject(
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
+                    ImaginingJob.handler,
                     TrailsJob.handler,
                     *filter(None, (p.address for p in choice.planners)),
                 ],

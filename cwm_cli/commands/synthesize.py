@@ -801,7 +801,9 @@ def _search(
 def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
     """Create the sandbox; two workers evaluate one program at the same time."""
     workers = max(2, min(choices.parallel, os.cpu_count() or 1))
-    return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
+    sandbox = Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
+    sandbox.prepare(TrailsJob.handler)  # before the first worker starts
+    return sandbox
 
 
 def _config(
