@@ -175,19 +175,18 @@ def test_oracle_plans_do_not_depend_on_the_number_of_workers(here) -> None:
 
 
 def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None:
-    monkeypatch.setattr("cwm_cli.commands.sides.STEPS_OF_A_SIDE", 60)
+    monkeypatch.setattr("cwm_cli.commands.sides.STEPS_OF_A_SIDE", 24)
 
     def played(**options):
-        how = {"max_steps": 5, "options": ["simulations=2", "rollout=2"], **options}
+        how = {"max_steps": 2, "options": ["simulations=2", "rollout=2"], **options}
         return cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
 
     few = played(episodes=10)
     assert {len(side.episodes) for side in few.sides.values()} == {10}
-    more = played(episodes=None)  # 12 episodes of 5 steps have 60 steps
+    more = played(episodes=None)  # 12 episodes of 2 steps have 24 steps
     assert {len(side.episodes) for side in more.sides.values()} == {12}
     assert more.sides["random"].returns[:10] == few.sides["random"].returns
     assert len(played(episodes=None, seed=1).returns) == 12  # without stored episodes
-    assert len(played(episodes=3, new=True).returns) == 3
 
 
 def test_program_with_a_syntax_error_is_refused_before_play(cwm) -> None:

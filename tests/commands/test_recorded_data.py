@@ -120,7 +120,11 @@ def test_plans_with_memory_of_whole_numbers_are_confirmed(draw: str, tmp_path: P
 def test_recorded_rewards_that_the_program_predicts_need_no_expression(tmp_path: Path) -> None:
     program = PROGRAM.replace("0.0, False", "-abs(self.level - 1), False")
     result = cwm_cli.plan(
-        program=program, dataset=recorded_tank(rewards=True), episodes=2, folder=tmp_path
+        program=program,
+        dataset=recorded_tank(rewards=True),
+        episodes=2,
+        options=["mcts.budget=50"],
+        folder=tmp_path,
     )
     assert result.lengths == [20, 20]  # as long as the recorded episodes
     assert result.mean > result.random.mean
@@ -198,11 +202,12 @@ def test_imagined_episodes_begin_at_recorded_observations(
 def test_commands_of_a_new_user(cwm: Shell) -> None:
     recorded_tank().save(cwm.folder / "tank.npz")
     (cwm.folder / "tank.py").write_text(PROGRAM)
-    shown = cwm("evaluate", "tank.py", "--dataset", "tank.npz")
+    shown = cwm.inside("evaluate", "tank.py", "--dataset", "tank.npz")
     assert "160 training and 40 held-out" in shown.stdout.replace("\n", " ")
     asked = ["--dataset", "tank.npz", "--reward-expression", REWARD, "--episodes", "2"]
-    played = cwm("plan", "--program", "tank.py", *asked)
+    asked += ["-o", "mcts.budget=50"]
+    played = cwm.inside("plan", "--program", "tank.py", *asked)
     assert "returns are predictions" in " ".join(played.stdout.split())
-    refused = cwm("learn", "--env", "data/tank")
+    refused = cwm.inside("learn", "--env", "data/tank")
     assert refused.returncode == 1
     assert "data/tank is known by its transitions only" in refused.stderr
