@@ -38,15 +38,13 @@ def install_as_third_party(packages: Path) -> None:
 def test_learn_works_as_a_plugin_of_another_package(cwm):
     install_as_third_party(cwm.packages)
     lake = ("FrozenLake-v1", "--env-arg", "is_slippery=False")
-    command = ("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
+    command = ("learn", "--env", *lake, "--steps", "30", "--run", "lake", "--json")
     learned = cwm(*command)
     assert learned.returncode == 0, learned.stderr
     found = json.loads(learned.stdout)
-    assert found["steps"] <= 60
+    assert found["steps"] <= 30
     assert found["program"] == "lake/best.py"
 
-    again = cwm(*command)
-    assert {**json.loads(again.stdout), "seconds": 0} == {**found, "seconds": 0}
     (listed,) = json.loads(cwm("runs", "list", ".", "--json").stdout)["runs"]
     assert (listed["kind"], listed["environment"]) == ("learn", "FrozenLake-v1")
     assert "promised" in cwm("runs", "show", "lake").stdout
