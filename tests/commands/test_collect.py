@@ -27,6 +27,7 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.views.datasets import RecordingBar
 from cwm_curated.aims import NumberRanges
 from cwm_gymnasium import cwm_environments
+from notes import Notes
 
 SMALL = [
     "Acrobot-v1",
@@ -617,19 +618,13 @@ def test_recording_that_reaches_its_time_limit_reports_that_it_can_be_continued(
 ) -> None:
     """A complete recording gives no such note."""
 
-    class Notes(Observer):
-        def __init__(self) -> None:
-            self.words: list[str] = []
-
-        def note(self, words: str, kind: str = "Note") -> None:
-            self.words.append(words)
-
+    class SlowNotes(Notes):
         def advanced(self, event: object) -> None:
             if isinstance(event, Recorded):
                 time.sleep(0.3)
 
     options: dict[str, Any] = {"policy": "random", "episodes": 3, "test_episodes": 1}
-    file, stopped, whole = tmp_path / "rows.npz", Notes(), Notes()
+    file, stopped, whole = tmp_path / "rows.npz", SlowNotes(), SlowNotes()
     collect("CartPole-v1", out=file, max_seconds=0.2, observer=stopped, **options)
     collect("CartPole-v1", out=file, observer=whole, **options)
     ending = "the same command continues"

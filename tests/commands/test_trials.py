@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
-from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
+from notes import Notes
 
 WALK = """
 import numpy as np
@@ -63,14 +62,6 @@ class PushedWalk(Walk):
     action_space = gym.spaces.Box(-1, 1, (1,))
 
 
-@dataclass
-class Notes(Observer):
-    texts: list[str] = field(default_factory=list)
-
-    def note(self, words: str, kind: str = "Note") -> None:
-        self.texts.append(words)
-
-
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox(LIMITS) as sandbox:
@@ -101,7 +92,7 @@ def choose(sandbox, text, planners, rows=None, limit=30, walk=Walk):
     choice = choose_by_trial(
         model, [Planning(*each) for each in planners], Task(walk, 0, limit), rows, notes
     )
-    return choice and (choice.name, dict(choice.options)), notes.texts
+    return choice and (choice.name, dict(choice.options)), notes.words
 
 
 def returns_in(note: str) -> list[float]:

@@ -14,21 +14,10 @@ from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from cwm_cli.runs.observer import Observer
+from notes import Notes
 
 minari = pytest.importorskip("minari")
 from minari.data_collector.episode_buffer import EpisodeBuffer  # noqa: E402
-
-
-class Notes(Observer):
-    """Records notes."""
-
-    def __init__(self):
-        self.said = []
-
-    def note(self, words, kind="Note"):
-        """Record a note."""
-        self.said.append(words)
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +96,7 @@ def test_export_and_import_restore_the_dataset(everything, env, kind):
 def test_minari_loads_an_export_and_makes_its_environment(kept):
     rows = recorded("FrozenLake-v1", env_args={"is_slippery": False})
     made = export_transitions(rows, "minari", out="minari:lake/random-v3", observer=(n := Notes()))
-    assert n.said == []
+    assert n.words == []
     assert made.path == kept / "lake" / "random-v3"
     assert list(minari.list_local_datasets()) == ["lake/random-v3"]
     loaded = minari.load_dataset("lake/random-v3")
@@ -143,7 +132,7 @@ def test_rows_that_do_not_follow_each_other_become_separate_episodes():
     order = np.random.default_rng(0).permutation(len(rows))
     picked, notes = rows[order], Notes()
     export_transitions(picked, "minari", out="minari:picked-v0", observer=notes)
-    assert "some rows do not continue the row before: 5 episodes become" in notes.said[0]
+    assert "some rows do not continue the row before: 5 episodes become" in notes.words[0]
     assert minari.load_dataset("picked-v0").total_steps == len(rows)
     assert import_transitions("minari:picked-v0").dataset.digest == picked.digest
 
@@ -264,7 +253,7 @@ def test_nan_is_rejected_and_out_of_bounds_values_are_noted(tmp_path):
     rows.columns["actions"][2] = 2.5
     export_transitions(rows, "minari", out="minari:far-v0", observer=(notes := Notes()))
     import_transitions("minari:far-v0", observer=notes)
-    assert notes.said == ["1 value of actions is outside the bounds of their space"]
+    assert notes.words == ["1 value of actions is outside the bounds of their space"]
 
 
 @pytest.mark.parametrize("value", ["Infinity", "NaN", "1e999"])

@@ -15,7 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds import EnvironmentModel
 from cwm_formats.replay_buffers import StableBaselines3Buffer
-from recordings import Said
+from notes import Notes
 
 pytestmark = [  # torch is imported, which takes some seconds
     pytest.mark.slow,
@@ -96,13 +96,13 @@ def test_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
 
 
 def test_actions_have_the_scale_of_the_environment(folder):
-    told = Said()
+    told = Notes()
     file, buffer, taken = learnt(folder, "SAC", "Pendulum-v1", steps=450, n_envs=2)
     rows = import_transitions(file, "Pendulum-v1", observer=told).dataset
     assert np.abs(buffer.actions[: buffer.pos]).max() <= 1
     assert np.abs(taken).max() > 1.5
     np.testing.assert_array_equal(rows.columns["actions"], np.concatenate([*taken.swapaxes(0, 1)]))
-    assert "are scaled to the bounds" in told.lines[0]
+    assert "are scaled to the bounds" in told.words[0]
     assert right(rows, "Pendulum-v1", 1e-4)
     ends = rows.columns["truncations"]
     assert (ends.sum(), rows.columns["terminations"].sum()) == (2, 0)  # the time limit is 200
@@ -122,7 +122,7 @@ def test_full_ring_begins_with_its_oldest_row(folder):
 
 @pytest.mark.parametrize("size", [100, 1000])
 def test_memory_optimised_buffer_lacks_the_ends_of_episodes(folder, size):
-    told = Said()
+    told = Notes()
     file, buffer, taken = learnt(
         folder,
         "DQN",
@@ -137,7 +137,7 @@ def test_memory_optimised_buffer_lacks_the_ends_of_episodes(folder, size):
     places = places[1:] if buffer.full else places
     lost = buffer.dones[places, 0] > 0
     lost[-1] = False
-    assert f"{lost.sum()} rows end an episode and are left out" in told.lines[0]
+    assert f"{lost.sum()} rows end an episode and are left out" in told.words[0]
     np.testing.assert_array_equal(rows.columns["actions"], taken[-len(places) :, 0][~lost])
     assert right(rows, "CartPole-v1")
 
@@ -226,7 +226,7 @@ class Runs:
 
 def test_code_in_a_buffer_never_runs(folder):
     file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
-    spec, told = environment("CartPole-v1"), Said()
+    spec, told = environment("CartPole-v1"), Notes()
     for name in ("device", "observations", "pos", "extra"):
         changed = pickle.loads(file.read_bytes())
         setattr(changed, name, Runs(folder / "marker"))

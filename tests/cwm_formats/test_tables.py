@@ -13,7 +13,7 @@ from cwm_cli.cli import app
 from cwm_cli.commands.recording import record
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from recordings import Said
+from notes import Notes
 
 parquet = pytest.importorskip("pyarrow.parquet")
 import pyarrow  # noqa: E402
@@ -108,7 +108,7 @@ def write(file, heads, lines, mark=","):
 
 @pytest.mark.parametrize("how", ["json", "toml", "option", "shuffled"])
 def test_map_names_the_columns_of_any_table(folder, how):
-    lines, said = logged(), Said()
+    lines, said = logged(), Notes()
     if how == "shuffled":
         lines = [lines[n] for n in np.random.default_rng(0).permutation(len(lines))]
     file = write(folder / "log.csv", HEADS, lines)
@@ -122,7 +122,7 @@ def test_map_names_the_columns_of_any_table(folder, how):
     if how != "shuffled":
         seen, after = rows.columns["observations"], rows.columns["next_observations"]
         np.testing.assert_array_equal(seen[1:][same], after[:-1][same])
-    assert said.lines == [
+    assert said.words == [
         "the next row is taken as the next observation: the last row of each of 6 episodes is "
         "left out, with 6 ends: add columns with the next observation to keep them",
     ]
@@ -166,12 +166,12 @@ def test_usual_column_names_are_known(folder, heads):
 
 
 def test_ends_separate_episodes_without_numbers(folder):
-    lines, said = [line[:7] for line in logged()], Said()
+    lines, said = [line[:7] for line in logged()], Notes()
     heads = ["obs_0", "obs_1", "obs_2", "obs_3", "action", "reward", "done"]
     file = write(folder / "log.csv", heads, lines)
     rows = import_transitions(file, "CartPole-v1", observer=said).dataset
     assert sorted(set(rows.columns["episodes"].tolist())) == list(range(6))
-    assert said.lines[0] == "no column episode: a new episode begins after each row that ended one"
+    assert said.words[0] == "no column episode: a new episode begins after each row that ended one"
 
 
 def changed(folder, change, name="bad.csv", env="CartPole-v1"):
@@ -249,22 +249,22 @@ def test_steps_may_be_times(folder, steps):
 
 
 def test_unused_columns_are_noted(folder):
-    lines, said = [[*line, 7] for line in logged(episodes=1)], Said()
+    lines, said = [[*line, 7] for line in logged(episodes=1)], Notes()
     file = write(folder / "log.csv", [*HEADS, "weather"], lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[0] == "unused columns: weather"
+    assert said.words[0] == "unused columns: weather"
     file = write(folder / "log.csv", [*HEADS, "time"], lines)
     columns = {role: names for role, names in MAP.items() if role != "step"}
     import_transitions(file, "CartPole-v1", options={"columns": columns}, observer=said, force=True)
-    assert """-o columns='{"step": "time"}'""" in " ".join(said.lines)
+    assert """-o columns='{"step": "time"}'""" in " ".join(said.words)
 
 
 def test_value_out_of_bounds_is_named_by_its_line(folder):
-    lines, said = logged(episodes=1), Said()
+    lines, said = logged(episodes=1), Notes()
     lines[3][0] = 99.0
     file = write(folder / "log.csv", HEADS, lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[-1].endswith("outside the bounds of their space (first: 99 in line 5)")
+    assert said.words[-1].endswith("outside the bounds of their space (first: 99 in line 5)")
 
 
 def test_missing_component_has_its_documented_name(folder):
@@ -273,11 +273,11 @@ def test_missing_component_has_its_documented_name(folder):
 
 
 def test_end_in_the_middle_of_an_episode_is_noted(folder):
-    lines, said = logged(episodes=1), Said()
+    lines, said = logged(episodes=1), Notes()
     lines[4][6] = True
     file = write(folder / "log.csv", HEADS, lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[0].startswith(
+    assert said.words[0].startswith(
         "1 rows end an episode, but more rows of the same episode follow"
     )
 

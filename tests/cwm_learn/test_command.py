@@ -41,6 +41,7 @@ from cwm_learn.runs import LearningResult
 from cwm_learn.view import describe_mismatch, learning_report, learning_view
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
+from processes import wait_until
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -169,10 +170,10 @@ def test_views_name_the_model_during_a_request(monkeypatch) -> None:
         backend = in_flight.making(LiteLLM)(model="openai/x", api_base=server.url)
         request = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
         completion = pool.submit(backend.complete, request)
-        wait_until(lambda: in_flight.oldest)
+        assert wait_until(lambda: in_flight.oldest)
         for view in (lines, picture):
             view.begins(SimpleNamespace(in_flight=in_flight))
-        wait_until(lambda: "waiting" in console.file.getvalue())
+        assert wait_until(lambda: "waiting" in console.file.getvalue())
         screen.print(picture.pane)
         answered.set()
         assert completion.result().text == "a program"
@@ -181,11 +182,6 @@ def test_views_name_the_model_during_a_request(monkeypatch) -> None:
         view.ends()
     assert re.search(r"\[0/300\] waiting for openai/x for \d+ s", console.file.getvalue())
     assert re.search(r"model     waiting for openai/x for \d+ s", screen.file.getvalue())
-
-
-def wait_until(holds) -> None:
-    while not holds():
-        time.sleep(0.01)
 
 
 def test_report_shows_certificate_and_open_questions() -> None:

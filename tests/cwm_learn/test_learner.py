@@ -34,6 +34,7 @@ from cwm_learn.runs import (
     LearningResult,
     LearnRun,
 )
+from notes import Notes
 from openai_server import OpenAIServer
 from shell import Shell
 
@@ -317,11 +318,10 @@ def test_curriculum_converts_rows_to_a_larger_object_table(tmp_path: Path) -> No
 def test_contradicting_rows_of_another_environment_are_dropped(
     learned: LearningResult, tmp_path: Path
 ) -> None:
-    notes: list[str] = []
-    observer = NoteRecorder(notes)
-    done = learn("Backward-v0", start=learned.run, run=tmp_path / "r", steps=30, observer=observer)
+    notes = Notes()
+    done = learn("Backward-v0", start=learned.run, run=tmp_path / "r", steps=30, observer=notes)
     assert done.steps == 30
-    assert [note for note in notes if "contradict this one" in note]
+    assert [note for note in notes.words if "contradict this one" in note]
     rows = LearnRun.load(done.run).dataset()
     assert evaluate(done.run, dataset=rows).scores.train.exact == 1.0
     with pytest.raises(CwmError, match="the transitions do not fit CartPole-v1"):
@@ -346,12 +346,10 @@ def test_steps_seconds_or_return_stop_learning(learned: LearningResult, tmp_path
 
 @pytest.mark.slow
 def test_randomness_is_reported_once_and_causes_few_rewrites(tmp_path: Path) -> None:
-    notes: list[str] = []
-    done = learn(
-        "FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=NoteRecorder(notes)
-    )
+    notes = Notes()
+    done = learn("FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=notes)
     assert done.stopped == "steps"
-    assert sum("outcomes are random" in note for note in notes) == 1
+    assert sum("outcomes are random" in note for note in notes.words) == 1
     assert "gives a positive probability to" in done.program.read_text()
     assert any("had more than one outcome" in each.text for each in done.questions)
     assert done.refits < 40
@@ -380,20 +378,12 @@ class Lottery(gym.Env[int, int]):
 @pytest.mark.slow
 def test_program_that_mispredicts_most_rows_is_not_planned_with(tmp_path: Path) -> None:
     gym.register("Lottery-v0", entry_point=Lottery, max_episode_steps=40)
-    notes: list[str] = []
-    done = learn("Lottery-v0", steps=240, seed=0, run=tmp_path / "r", observer=NoteRecorder(notes))
-    assert sum("plans use recorded transitions only" in note for note in notes) == 1
+    notes = Notes()
+    done = learn("Lottery-v0", steps=240, seed=0, run=tmp_path / "r", observer=notes)
+    assert sum("plans use recorded transitions only" in note for note in notes.words) == 1
     explored = [each["return"] for each in done.returns if each["aim"] == "explore"]
     exploited = [each["return"] for each in done.returns if each["aim"] == "exploit"]
     assert np.mean(exploited[-2:]) > np.mean(explored[:2]) + 5
-
-
-class NoteRecorder(Observer):
-    def __init__(self, notes: list[str]) -> None:
-        self.notes = notes
-
-    def note(self, words: str, kind: str = "Note") -> None:
-        self.notes.append(words)
 
 
 SCRIPT = """
@@ -417,9 +407,9 @@ def test_killed_run_continues_and_loses_few_steps(tmp_path: Path) -> None:
     assert 24 <= rows <= 34
     programs = len(list((kept.folder / "programs").iterdir()))
     assert programs
-    notes: list[str] = []
-    done = learn_lake(steps=40, run=kept.folder, observer=NoteRecorder(notes))
-    assert any(f"continues after {rows} steps" in note for note in notes)
+    notes = Notes()
+    done = learn_lake(steps=40, run=kept.folder, observer=notes)
+    assert any(f"continues after {rows} steps" in note for note in notes.words)
     assert done.stopped == "steps"
     whole = LearnRun.load(kept.folder).dataset()
     assert len(whole) == done.steps

@@ -1,6 +1,5 @@
 """Learning runs that are killed and continued, finished and repeated, or damaged."""
 
-import json
 import os
 import random
 import signal
@@ -14,44 +13,16 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from candidates import STILL_ANSWER
-from cwm_cli import CwmError, Observer, learn
+from cwm_cli import CwmError, learn
 from cwm_cli.runs.searches import ANSWERS, RecordedAnswers
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
 from cwm_learn.runs import LearningResult, LearnRun
+from learning_runs import crash_after, journal_of, result_of
+from notes import Notes
 from openai_server import OpenAIServer
 from shell import Shell
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "env_args": {"is_slippery": False}, "steps": 60}
-TIMES = {"seconds", "writing_seconds", "planning_seconds"}
-
-
-class Crash(BaseException):
-    """Simulates the end of a process."""
-
-
-class Notes(Observer):
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def note(self, words: str, kind: str = "Note") -> None:
-        self.words.append(words)
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the journal without times."""
-    found = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    for line in found:
-        line.pop("seconds", None)
-        line.get("usage", {}).pop("seconds", None)
-    return found
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """Return the result and all programs, without times and folders."""
-    result = json.loads((folder / "result.json").read_text())
-    kept = {name: value for name, value in result.items() if name not in {*TIMES, "run", "program"}}
-    programs = {file.name: file.read_text() for file in folder.glob("programs/*.py")}
-    return kept | {"programs": programs, "best": (folder / "best.py").read_text()}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -64,46 +35,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
     return learn(**LAKE, run=tmp_path_factory.mktemp("whole") / "r")
 
 
-def crash_after(arguments: dict[str, Any], run: Path, number: int) -> bool:
-    """Learn until `number` further journal lines are written; return whether it crashed."""
-    write, written = LearnRun._write, []
-
-    def crash(run: LearnRun, *records: Any) -> None:
-        write(run, *records)
-        written.append(records)
-        if len(written) == number:
-            with (run.folder / "journal.jsonl").open("ab") as journal:
-                journal.write(b'{"kind":"steps","col')  # of the next line
-            raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LearnRun, "_write", crash)
-        try:
-            learn(**arguments, run=run)
-        except Crash:
-            return True
-    return False
-
-
 @pytest.mark.slow
 def test_crash_after_any_journal_line_changes_nothing(
     whole: LearningResult, tmp_path: Path
 ) -> None:
     crashes = 0
-    while crash_after(LAKE, tmp_path / "r", 3):
+    while crash_after(tmp_path / "r", 3, **LAKE):
         crashes += 1
     assert crashes > 5
-    assert lines(tmp_path / "r") == lines(whole.run)
-    assert outcome(tmp_path / "r") == outcome(whole.run)
-    assert any(outcome(whole.run)["mismatches"].values())
+    assert journal_of(tmp_path / "r") == journal_of(whole.run)
+    assert result_of(tmp_path / "r") == result_of(whole.run)
+    assert any(result_of(whole.run)["mismatches"].values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"env": "FrozenLake-v1", "steps": 40},
-        {"env": "CartPole-v1", "steps": 70},
+        {"env": "FrozenLake-v1", "steps": 24},
+        {"env": "CartPole-v1", "steps": 40},
         {"env": "MiniGrid-Empty-5x5-v0", "steps": 30},
     ],
     ids=lambda arguments: arguments["env"],
@@ -112,12 +62,13 @@ def test_crash_between_journal_lines_changes_nothing_in_other_environments(
     arguments: dict[str, Any], tmp_path: Path
 ) -> None:
     learn(**arguments, run=tmp_path / "whole")
-    count = len(lines(tmp_path / "whole"))
+    assert len([*(tmp_path / "whole" / "programs").iterdir()]) > 1
+    count = len(journal_of(tmp_path / "whole"))
     for number in (count // 4, count // 3):
-        assert crash_after(arguments, tmp_path / "r", number)
+        assert crash_after(tmp_path / "r", number, **arguments)
     learn(**arguments, run=tmp_path / "r")
-    assert lines(tmp_path / "r") == lines(tmp_path / "whole")
-    assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
+    assert journal_of(tmp_path / "r") == journal_of(tmp_path / "whole")
+    assert result_of(tmp_path / "r") == result_of(tmp_path / "whole")
 
 
 class Unrepeatable(gym.Env[int, int]):
@@ -140,7 +91,7 @@ def test_diverging_environment_loses_its_episode_but_no_rows(
     spec = EnvSpec("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
     monkeypatch.setitem(gym.registry, spec.id, spec)
     arguments, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
-    assert crash_after(arguments, tmp_path / "r", 1)
+    assert crash_after(tmp_path / "r", 1, **arguments)
     before = LearnRun.load(tmp_path / "r").dataset()
     done = learn(**arguments, run=tmp_path / "r", observer=notes)
     rows = LearnRun.load(tmp_path / "r").dataset()
@@ -160,7 +111,7 @@ def test_killed_run_with_a_model_ends_the_same_and_repeats_no_request(
         arguments = ["learn", "--env", "FrozenLake-v1", "--steps", "30", "--completions", "4"]
         arguments += ["--model", "openai/gpt-4o-mini", "--api-base", server.url, "--run"]
         assert cwm.inside(*arguments, "whole").returncode == 0
-        count, journal = len(server.requests), lines(cwm.folder / "whole")
+        count, journal = len(server.requests), journal_of(cwm.folder / "whole")
         assert count > 1
         server.requests.clear()
         answers = cwm.folder / "r" / ANSWERS
@@ -175,8 +126,8 @@ def test_killed_run_with_a_model_ends_the_same_and_repeats_no_request(
         done = cwm.inside(*arguments, "r")
         assert done.returncode == 0, done.stderr
     assert count <= len(server.requests) <= count + 2  # at most one was in flight at each kill
-    assert lines(cwm.folder / "r") == journal
-    assert outcome(cwm.folder / "r") == outcome(cwm.folder / "whole")
+    assert journal_of(cwm.folder / "r") == journal
+    assert result_of(cwm.folder / "r") == result_of(cwm.folder / "whole")
 
 
 ASKING = """

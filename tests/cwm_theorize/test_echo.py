@@ -15,7 +15,6 @@ import pytest
 import cwm_cli
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
-from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
 from cwm_cli.search.spending import SPENDING, open_spending, read_spending
 from cwm_litellm.backend import LiteLLM, load
@@ -26,6 +25,7 @@ from cwm_theorize.statistician import Statistician, TextTransition
 from cwm_theorize.tiny.backend import SHIPPED, Tiny, words_key
 from cwm_theorize.tiny.model import TinyModel
 from language_server import BOS, Echoes, LanguageServer, Reader, Trigrams
+from notes import Notes
 from openai_server import WRONG_KEY, OpenAIServer, answer, error, rate_limited
 
 MODEL = "openai/some-local-model"
@@ -601,16 +601,6 @@ RULES = [
 ]
 
 
-class RecordingObserver(Observer):
-    """Records notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, words, kind="Note"):
-        self.notes.append(words)
-
-
 class TestTinyModel:
     def test_score_over_http_equals_score_in_process(self, weights):
         every = [held(item, CHANGES[0]) for item in range(0, 27, 2)]
@@ -641,7 +631,7 @@ class TestTinyModel:
     def test_rules_are_found_with_both_roles_on_a_server(
         self, weights, tmp_path, method, hastings, echo
     ):
-        listed, heard = [], RecordingObserver()
+        listed, heard = [], Notes()
 
         def script(body):
             chooses = "Which of these follows?" in body["messages"][-1]["content"]
@@ -663,7 +653,7 @@ class TestTinyModel:
         assert found.rules in RULES
         assert found.completions == 4
         assert found.tokens >= 400
-        fallback = [words for words in heard.notes if "chooses among the candidates" in words]
+        fallback = [words for words in heard.words if "chooses among the candidates" in words]
         assert len(fallback) == (echo == "refused") == bool(listed)
 
     def test_hastings_needs_probabilities_of_proposals(self, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli import Observer, theorize
+from cwm_cli import theorize
 from cwm_theorize.problem import MISTAKES
 from cwm_theorize.runs import TheoryRun, rule_changes
 from cwm_theorize.view import (
@@ -21,6 +21,7 @@ from cwm_theorize.view import (
     phase_words,
     theorizing_view,
 )
+from notes import Notes
 from openai_server import OpenAIServer, error
 from processes import wait_until
 
@@ -311,17 +312,9 @@ def test_unreadable_journal_lines_are_skipped_and_reported(recorded, tmp_path) -
         )
         if again.phases[-1].number != 13 or again.phases[-1].proposals != 4:
             wrong[kind] = again.phases[-1]
-        if not any("cannot be used" in words for words in notes.said):
-            wrong[kind] = notes.said
+        if not any("cannot be used" in words for words in notes.words):
+            wrong[kind] = notes.words
     assert not wrong
-
-
-class Notes(Observer):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, words: str, kind: str = "Note") -> None:
-        self.said.append(f"{kind}: {words}")
 
 
 def test_notes_report_uninformative_and_chat_only_statisticians(door) -> None:

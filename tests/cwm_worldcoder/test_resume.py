@@ -1,6 +1,5 @@
 """Runs of WorldCoder's agent that are interrupted and continued, and their time limits."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from cwm_cli import learn
-from cwm_learn.runs import LearnRun
+from learning_runs import crash_after, journal_of, result_of
 from openai_server import OpenAIServer
 
 AGENT: dict[str, Any] = {
@@ -16,39 +15,11 @@ AGENT: dict[str, Any] = {
     "options": {"strategy.pulls": 8, "strategy.plan_nodes": 600},
 }
 EMPTY: dict[str, Any] = {"env": "MiniGrid-Empty-5x5-v0", "steps": 24, "seed": 200, **AGENT}
-TIMES = {"seconds", "writing_seconds", "planning_seconds", "run", "program"}
 
 
-class Crash(BaseException):
-    """Simulates the end of a process."""
-
-
-def crash_after(run: Path, lines: int, **arguments: Any) -> None:
-    """Learn until `lines` further journal lines are written, and a part of the next one."""
-    write, written = LearnRun._write, []
-
-    def crash(run: LearnRun, *records: Any) -> None:
-        write(run, *records)
-        written.append(records)
-        if len(written) == lines:
-            with (run.folder / "journal.jsonl").open("ab") as journal:
-                journal.write(b'{"kind":"steps","col')
-            raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LearnRun, "_write", crash)
-        with pytest.raises(Crash):
-            learn(**arguments, run=run)
-
-
-def content(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, str]]:
-    """Return the journal, the result and the programs, without times and folders."""
-    journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    for line in journal:
-        line.pop("seconds", None)
-    result = json.loads((run / "result.json").read_text())
-    programs = {file.name: file.read_text() for file in run.rglob("*.py")}
-    return journal, {n: v for n, v in result.items() if n not in TIMES}, programs
+def content(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the journal, and the result with all programs, without times and folders."""
+    return journal_of(run), result_of(run)
 
 
 @pytest.mark.slow
@@ -62,7 +33,7 @@ def test_continued_run_is_equal_to_an_uninterrupted_one(
     learn(**arguments, run=tmp_path / "whole")
     count = len((tmp_path / "whole" / "journal.jsonl").read_text().splitlines())
     for lines in (count // 3, count // 4):
-        crash_after(tmp_path / "r", lines, **arguments)
+        assert crash_after(tmp_path / "r", lines, **arguments)
     done = learn(**arguments, run=tmp_path / "r")
     assert content(tmp_path / "r") == content(tmp_path / "whole")
     assert done.writing_seconds > 0 < done.planning_seconds
@@ -90,7 +61,7 @@ def test_interrupted_run_with_a_model_repeats_no_request(
         arguments = {**EMPTY, "steps": 14, "model": "openai/x", "api_base": server.url}
         learn(**arguments, run=tmp_path / "whole")
         count = len(server.requests)
-        crash_after(tmp_path / "r", 14, **arguments)
+        assert crash_after(tmp_path / "r", 14, **arguments)
         learn(**arguments, run=tmp_path / "r")
         assert len(server.requests) == 2 * count > 0
     assert content(tmp_path / "r") == content(tmp_path / "whole")

@@ -8,7 +8,6 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.runs.observer import Observer
 
 COUNTER = Space("discrete", low=(0,), high=(99,))
 POINT = Space("box", "float64", (2,), (-np.inf, -np.inf), (np.inf, np.inf))
@@ -130,14 +129,3 @@ def said(recorded, program, sandbox, **options):
     verdict = problem(recorded, sandbox, **options).judge(program)
     assert verdict.failure.kind == "mismatch"
     return verdict.failure.message
-
-
-class Said(Observer):
-    """Records notes."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, words, kind="Note"):
-        """Keep it."""
-        self.lines.append(words)
