@@ -79,7 +79,7 @@ def distributions_of(module: str) -> tuple[str, ...]:
 def _distributions_of(module: str, path: tuple[str, ...]) -> tuple[str, ...]:
     from importlib.metadata import distributions
 
-    found = {}
+    found: dict[str, None] = {}
     for each in distributions(path=list(path)):
         declared = (each.read_text("top_level.txt") or "").split()
         record = "" if declared else f"\n{each.read_text('RECORD') or ''}"

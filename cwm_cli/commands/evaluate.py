@@ -53,6 +53,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.messages import ImaginingJob, SteppingJob
 from cwm_cli.worlds.model import ExtraScores, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 
@@ -240,8 +241,13 @@ def evaluate(
     with ExitStack() as stack:
         model = about.model
         if model is None:
+            followers = [SteppingJob.handler, ImaginingJob.handler]
             guard = protected(
-                bounds, tools=[*about.tools, *tools], accepted=allow_gap, observer=observer
+                bounds,
+                tools=[*about.tools, *tools],
+                accepted=allow_gap,
+                handlers=followers if rollout_count or trajectory_count else [],
+                observer=observer,
             )
             model = ProgramModel(about.text or "", stack.enter_context(guard), about.name)
         scoring = _Scoring(about, model, metric, tolerance, bounds.wall_seconds, seed)

@@ -24,6 +24,7 @@ from cwm_cli.errors import CwmError, install_command
 from cwm_cli.evaluation.intervals import MeanInterval, difference_interval, mean_interval
 from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Limits
+from cwm_cli.worlds.messages import SteppingJob
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.simulated import ProgramSimulator
 
@@ -172,7 +173,11 @@ def compare_training(
     returns: dict[str, list[list[float]]] = {"program": [], "environment": []}
     with ExitStack() as stack:
         guard = protected(
-            bounds, tools=[*subject.tools, *tools], accepted=allow_gap, observer=observer
+            bounds,
+            tools=[*subject.tools, *tools],
+            accepted=allow_gap,
+            handlers=[SteppingJob.handler],
+            observer=observer,
         )
         model = ProgramModel(subject.text or "", stack.enter_context(guard), subject.name)
         simulator = stack.enter_context(ProgramSimulator(model, rows))

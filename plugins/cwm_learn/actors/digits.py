@@ -86,14 +86,20 @@ def _change_bits(old: np.ndarray, new: np.ndarray, stays: np.ndarray, radix: int
     deltas, place = np.unique([0, *(new - old).tolist()], return_inverse=True)
 
     def missed(rows: np.ndarray) -> np.ndarray:
-        """Count the steps that each delta misses, by cumulative sums: it may also be clipped."""
+        """Count the steps that each delta does not explain, (deltas,).
+
+        A step to the lowest digit is explained by its change and by all lower ones, which are
+        clipped; a step to the highest digit by all higher ones.
+        """
 
         def count(chosen: np.ndarray) -> np.ndarray:
             return np.bincount(place[1:][rows & chosen], minlength=len(deltas))
 
         lowest, highest = new == 0, new == radix - 1
         explained = count(~lowest & ~highest) + np.cumsum(count(highest))
-        return rows.sum() - explained - np.cumsum(count(lowest)[::-1])[::-1]
+        explained += np.cumsum(count(lowest)[::-1])[::-1]
+        unexplained: np.ndarray = rows.sum() - explained
+        return unexplained
 
     misses = missed(~stays) + (1 - BLOCKED_FRACTION) * missed(stays)
     # An integer without an upper bound takes about 2 log2(n) bits (Elias, 1975).
