@@ -102,7 +102,7 @@ def returns_in(note: str) -> list[float]:
 
 
 def test_the_planner_with_the_higher_predicted_return_is_chosen(sandbox) -> None:
-    chosen, [note] = choose(sandbox, TO_THE_RIGHT, [NEAR, FAR])
+    chosen, [*_, note] = choose(sandbox, TO_THE_RIGHT, [NEAR, FAR])
     assert chosen == FAR
     better, worse = returns_in(note)
     # At least 10 and 5 steps from the two starts, and at most 30.
@@ -111,7 +111,7 @@ def test_the_planner_with_the_higher_predicted_return_is_chosen(sandbox) -> None
 
 
 def test_a_planner_stops_when_it_can_no_longer_win(sandbox) -> None:
-    chosen, [note] = choose(sandbox, TO_THE_RIGHT, [FAR, NEAR])
+    chosen, [*_, note] = choose(sandbox, TO_THE_RIGHT, [FAR, NEAR])
     assert chosen == FAR
     better, worse = returns_in(note)
     # Each step costs 1, so the trial ended as soon as the returns were equal.
@@ -121,7 +121,7 @@ def test_a_planner_stops_when_it_can_no_longer_win(sandbox) -> None:
 
 def test_no_planner_can_win_against_the_highest_possible_return(sandbox) -> None:
     always = ("mcts", {"simulations": 20, "rollout": 5})
-    chosen, [note] = choose(sandbox, ENDLESS, [always, NEAR], rows=recorded(2.0))
+    chosen, [*_, note] = choose(sandbox, ENDLESS, [always, NEAR], rows=recorded(2.0))
     assert chosen == always
     better, worse = returns_in(note)
     assert better == 60
