@@ -95,7 +95,8 @@ def _change_bits(old: np.ndarray, new: np.ndarray, stays: np.ndarray, radix: int
         def count(chosen: np.ndarray) -> np.ndarray:
             return np.bincount(place[1:][rows & chosen], minlength=len(deltas))
 
-        lowest, highest = new == 0, new == radix - 1
+        lowest = new == 0
+        highest = ~lowest & (new == radix - 1)
         explained = count(~lowest & ~highest) + np.cumsum(count(highest))
         explained += np.cumsum(count(lowest)[::-1])[::-1]
         unexplained: np.ndarray = rows.sum() - explained
