@@ -87,8 +87,11 @@ class NodeDetails:
             "model": self.node.model or None,
             "score": verdict.score,
             "validation": verdict.validation,
-            **{name.replace("_", " "): value for name, value in verdict.parts.items()},
-            "floor": verdict.floor,
+            **{
+                "all parts" if name == "exact" else name.replace("_", " "): value
+                for name, value in verdict.parts.items()
+            },
+            "baseline": verdict.floor,
             "error (decimal logarithm)": verdict.error,
             "standard error": verdict.stderr,
             "log-likelihood": verdict.log_likelihood,
@@ -201,7 +204,13 @@ class PromptFile:
         """Save a prompt unless it is saved already; `key` is its hash."""
         with open_for_appending(self.file) as file:
             if self._known is None:
-                self._known = self._read()
+                # Pieces that cannot be used get new numbers.
+                known = set(self.read())
+                for line in self._lines():
+                    number, text = line.get("piece"), line.get("text")
+                    if isinstance(number, int) and isinstance(text, str):
+                        self._pieces[text] = number
+                self._known = known
                 file.truncate(file.read().rfind(b"\n") + 1)  # cut off an incomplete line
             if key in self._known:
                 return
@@ -244,15 +253,6 @@ class PromptFile:
                 if prompt_hash(messages) == line["prompt"]:  # else the file was changed
                     found[line["prompt"]] = messages
         return found
-
-    def _read(self) -> set[str]:
-        """Return the hashes of saved prompts; unusable pieces get new numbers later."""
-        known = set(self.read())
-        for line in self._lines():
-            number, text = line.get("piece"), line.get("text")
-            if isinstance(number, int) and isinstance(text, str):
-                self._pieces[text] = number
-        return known
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that are JSON objects; an unreadable file has none."""

@@ -276,7 +276,7 @@ def score_parts(
             values = [each.right if each else None for each in weighed]
             rows.append({"name": name, "values": values, "marks": marks, "words": words})
     marks = [known[title].exact if title in known else None for title in scores]
-    rows.append(_bar("exact in every part", scores, lambda score: score.exact) | {"marks": marks})
+    rows.append(_bar("all parts", scores, lambda score: score.exact) | {"marks": marks})
     return {
         "heads": [f"{name}, {score.transitions:,} rows" for name, score in scores.items()],
         "rows": rows,
@@ -380,7 +380,7 @@ def score_grid(scores: Mapping[str, Score | None]) -> Grid:
     }
     others = {
         "valid_actions": "valid actions",
-        "paper": "paper score",
+        "paper": "published score",
         "explained": "explained",
         "explained_ceiling": "explained at the noise level",
     }

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import (
@@ -66,7 +66,7 @@ PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 """Parts of the dataset with a score, and their titles."""
 
 
-class SearchConfig(BaseModel):
+class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     """The choices that identify a search.
 
     `dataset`, `body` and `description` are the digests of the transitions, of a given MuJoCo model
@@ -75,8 +75,6 @@ class SearchConfig(BaseModel):
     options of strategy, backend, problem and sandbox. Budget, parallelism, cost limit and the
     address of the model are not included.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     env: str
     env_args: dict[str, Any] = {}
@@ -259,6 +257,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         config, nodes = self.config, list(self.nodes())
         asked, reused = sum(node.asked for node in nodes), total([n.usage for n in nodes]).reused
         best = max((node.verdict.score for node in nodes), default=None)
+        stopped = ", no improvement" if (self.result() or {}).get("settled") else ""
         return RunSummary(
             self.place,
             self.kind,
@@ -269,7 +268,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             completions=asked,
             done=f"{asked} completion{'' if asked == 1 else 's'}"
             + (f", {reused} of them reused" if reused else ""),
-            result="" if best is None else f"best {share(best)}",
+            result="" if best is None else f"best {share(best)}{stopped}",
             best=best,
             created=self.header.created,
             reused=reused,
@@ -411,10 +410,8 @@ ANSWERS = "answers.jsonl"
 """File of a run folder with all completions in the order of arrival."""
 
 
-class RecordedAnswer(BaseModel):
+class RecordedAnswer(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     """A line of the file: a completion, and the hash of its request."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     request: str
     step: int

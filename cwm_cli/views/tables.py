@@ -142,7 +142,7 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
     if baseline is not None:
         columns["baseline"] = baseline
     parts: dict[str, Callable[[Score], float | None]] = {
-        "paper score": lambda score: score.paper,
+        "published score": lambda score: score.paper,
         "observation": lambda score: score.observation,
         "reward": lambda score: score.reward,
         "terminated": lambda score: score.terminated,

@@ -103,6 +103,7 @@ class SearchFacts(CeilingFacts):
     failure: Failure | None = None
     solved: bool
     finished: bool = False
+    settled: bool = False
     given_up: bool = False
     completions: int
     tokens: int | None = None
@@ -280,6 +281,8 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         config = self.config
         results = [self.trial_result(trial) for trial in config.trials]
         over = [result for result in results if result and self.is_settled(result)]
+        settled = sum(result.settled for result in over)
+        stopped = f", {settled} stopped without improvement" if settled else ""
         answers = ", ".join(filter(None, config.models)) or config.backend
         return RunSummary(
             self.place,
@@ -289,7 +292,7 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
             answers=answers,
             completions=sum(result.completions for result in results if result),
             done=f"{len(over)}/{len(results)} jobs",
-            result=f"{sum(result.solved for result in over)} solved",
+            result=f"{sum(result.solved for result in over)} solved{stopped}",
             created=self.header.created,
         )
 

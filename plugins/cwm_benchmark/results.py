@@ -87,6 +87,7 @@ class TrialRow(BaseModel):
 
     Attributes:
         train_rows: Number of train rows that `--rows` gave the job.
+        settled: Whether the search stopped because the score did not improve (`patience`).
         reason: Why the job failed (it has no score then), or why a finished job has no play.
         failure: Error of the best program if no program of the job runs.
         original: Score of the program that the backend started from.
@@ -111,6 +112,7 @@ class TrialRow(BaseModel):
     reason: str | None = None
     failure: str | None = None
     solved: bool | None = None
+    settled: bool | None = None
     budget: int
     completions: int = 0
     tokens: int | None = None
@@ -220,7 +222,7 @@ def _row(
         return TrialRow(**about, completions=journal.completions)
     if result.train is None:
         return TrialRow(**about, state="unfinished", reason=NOTHING)
-    names = ("solved", "completions", "tokens", "cost", "seconds", "train", "test")
+    names = ("solved", "settled", "completions", "tokens", "cost", "seconds", "train", "test")
     known = {name: getattr(result, name) for name in names}
     if result.failure and result.train.accuracy == 0:
         known["failure"] = result.failure.message.splitlines()[0]

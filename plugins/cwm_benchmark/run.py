@@ -182,7 +182,7 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
         [
             *(str(getattr(row, name.replace(" ", "_")) or "") for name in JOB_HEADS[:4]),
             str(row.seed),
-            "solved" if row.solved else row.state,
+            "solved" if row.solved else "stopped" if row.settled else row.state,
             row.completions,
             row.train.value if row.train else None,
             row.test.value if row.test else None,
@@ -257,6 +257,11 @@ def _notes(
         "accuracy of the true environment on the held-out transitions, set to each observation; "
         "`with memory`: the same, if it continues from its own state along an episode."
     )
+    if any(row.settled for row in rows):
+        yield (
+            "`stopped`: the best possible score is unknown, and the last completions (option "
+            "`patience`) brought no improvement."
+        )
     if run.config.rows:
         yield (
             "`train rows`: each job gets the first rows of one recording, and all its held-out "
@@ -413,7 +418,9 @@ def progress_words(row: TrialRow) -> str:
         return "failed"
     if row.state == "unfinished":
         return f"{row.completions} of {row.budget} yet"
-    return f"{row.completions} solved" if row.solved else str(row.completions)
+    if row.solved:
+        return f"{row.completions} solved"
+    return f"{row.completions} stopped" if row.settled else str(row.completions)
 
 
 def _estimate_words(estimate: GroupMean | None, group: TrialGroup) -> str:

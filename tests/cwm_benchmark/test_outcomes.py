@@ -112,3 +112,14 @@ def test_number_of_episodes_by_length_is_the_smaller_one_of_model_and_oracle(run
     assert (row.play.episodes, row.play.returns.mean, row.play.R) == (20, 5.0, 0.2)
     played(run, ORACLE, [9.0] * 20)  # fewer than ten episodes of a side: not known how many
     assert run.played(ORACLE) is None
+
+
+def test_job_that_stopped_without_improvement_is_marked(run_of):
+    run = run_of(Terms())
+    file = run.folder / TRIAL / "result.json"
+    facts = {"solved": False, "finished": True, "settled": True}
+    file.write_text(json.dumps(json.loads(file.read_text()) | facts))
+    [row] = rows_of(run)
+    assert "1 stopped" in next(job_grids([row])).cells[0]
+    assert run.summary().result == "0 solved, 1 stopped without improvement"
+    assert any(note.startswith("`stopped`") for note in BenchmarkRun.report([run]).notes)

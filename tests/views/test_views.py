@@ -513,7 +513,7 @@ def test_the_score_table_compares_every_part_and_fits_80_columns():
 
 def test_the_score_table_holds_the_published_score_when_asked_for_and_dashes_for_no_score():
     drawn = "\n".join(lines_of(score_table({"train": score(paper=0.5), "held-out": None})))
-    assert re.search(r"paper score +0\.500 +\N{EN DASH}", drawn)
+    assert re.search(r"published score +0\.500 +\N{EN DASH}", drawn)
     assert re.search(r"transitions +12,345 +\N{EN DASH}", drawn)
 
 
