@@ -24,15 +24,7 @@ from cwm_cli.problems.templates import shorten_fields, template
 from cwm_cli.sandbox.handlers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers
-from cwm_cli.search.contracts import (
-    GENERATE,
-    Backend,
-    Message,
-    Move,
-    Request,
-    Usage,
-    total,
-)
+from cwm_cli.search.contracts import GENERATE, Backend, Message, Move, Request, Usage, total
 from cwm_cli.search.threads import run_in_thread
 from cwm_cli.worlds import Predictions
 from cwm_cli.worlds.contract import describe

@@ -26,14 +26,7 @@ from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, usual_metric
 from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import (
-    Owner,
-    default,
-    find,
-    names,
-    read_options,
-    with_presets,
-)
+from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.programs import program_run
 from cwm_cli.runs.storage import placed
 from cwm_cli.sandbox import Limits

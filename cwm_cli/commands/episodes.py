@@ -22,7 +22,7 @@ from threading import Event
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from cwm_cli.commands.matches import MOVES, MatchMoves
 from cwm_cli.commands.plugin_failures import plugin_failure
@@ -60,7 +60,7 @@ class PlanningCost(NamedTuple):
         return PlanningCost._make(map(add, self, other))
 
 
-class Episode(BaseModel):
+class Episode(BaseModel, frozen=True):
     """Result of an episode, with the cost of its plans.
 
     Attributes:
@@ -79,8 +79,6 @@ class Episode(BaseModel):
         illegal: Illegal moves in a match, 0 or 1; it loses the game.
         opponent_illegal: Illegal moves of the opponent, 0 or 1.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     number: int
     returned: float

@@ -30,13 +30,7 @@ from cwm_cli.commands.idle import can_idle, idle_action
 from cwm_cli.commands.matches import MatchTask, OpponentName
 from cwm_cli.commands.plan_setup import PlanSetup
 from cwm_cli.commands.plays import EpisodeKey, LearnFrom, PlanResult, PlayConfig, PlayRun
-from cwm_cli.commands.sides import (
-    FEWEST_EPISODES,
-    SIDES,
-    Side,
-    SideName,
-    episodes_by_length,
-)
+from cwm_cli.commands.sides import FEWEST_EPISODES, SIDES, Side, SideName, episodes_by_length
 from cwm_cli.commands.subjects import (
     PLANS,
     ProgramSource,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from cwm_cli.commands.collect import hashed_name
 from cwm_cli.commands.episodes import Episode
@@ -221,7 +221,7 @@ WRONG = "wrong"
 """Subfolder with the rows of episodes that the model predicted wrongly."""
 
 
-class PlayConfig(BaseModel):
+class PlayConfig(BaseModel, frozen=True):
     """All settings that determine an episode; equal settings share a run folder.
 
     Attributes:
@@ -239,8 +239,6 @@ class PlayConfig(BaseModel):
         reward: Expression of the reward; empty for the own reward.
         opponent: The opponent in a game of two players; empty in other environments.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     env: str
     env_args: dict[str, Any] = {}
@@ -270,10 +268,8 @@ class PlayHeader(RunHeader[PlayConfig]):
     kind: str = "plan"
 
 
-class PlayRecord(BaseModel):
+class PlayRecord(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     """A line of the journal: an episode of a side, and its planner report."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     side: SideName
     episode: Episode

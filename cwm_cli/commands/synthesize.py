@@ -25,12 +25,7 @@ from cwm_cli.commands.choices import (
     named_models,
     uncached,
 )
-from cwm_cli.commands.collect import (
-    environment_in,
-    load_transitions,
-    recorded_args,
-    warn_of_rows,
-)
+from cwm_cli.commands.collect import environment_in, load_transitions, recorded_args, warn_of_rows
 from cwm_cli.commands.tolerances import with_tolerances
 from cwm_cli.data.dataset import TOLERANCES, Dataset
 from cwm_cli.data.reading import read_text
@@ -53,11 +48,7 @@ from cwm_cli.evaluation.residuals import with_components
 from cwm_cli.evaluation.verdicts import explains_all_but_noise
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import (
-    default,
-    environment,
-    find,
-)
+from cwm_cli.registry import default, environment, find
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import ANSWERS, PendingAnswers, SearchConfig, SearchHeader, SearchRun
@@ -76,10 +67,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, dangers
 from cwm_cli.search.contracts import Node, Record, Remark, Switch, Turn, total
 from cwm_cli.search.loop import Search
-from cwm_cli.search.models import (
-    ModelUse,
-    model_uses,
-)
+from cwm_cli.search.models import ModelUse, model_uses
 from cwm_cli.search.simplification import Size, measure
 from cwm_cli.text import first_few
 from cwm_cli.worlds import EnvironmentModel, ProgramModel

@@ -2,14 +2,14 @@
 
 from math import sqrt
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, computed_field
 
 MAX_EXCESS = 0.1
 """A program is at the noise floor up to this share above the noise level: the estimate of the
 level from 2,000 rows is about as uncertain. With few rows, three standard errors are allowed."""
 
 
-class ComponentScore(BaseModel):
+class ComponentScore(BaseModel, frozen=True):
     """How well a program predicts a component in one step, without the ends of episodes.
 
     Errors are in units of the component. Values that do not apply are None.
@@ -38,8 +38,6 @@ class ComponentScore(BaseModel):
         depends_on: What the errors depend on, the strongest first.
         p_value: Smallest p-value of a dependence, corrected for the number of tests.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     number: int | None = None

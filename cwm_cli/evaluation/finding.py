@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
@@ -69,7 +69,7 @@ FEW = 0.1
 """Conflicts are rare up to this share of the rows; then similar rows are compared as well."""
 
 
-class Finding(BaseModel):
+class Finding(BaseModel, frozen=True):
     """The contract that rows need, with the evidence.
 
     Attributes:
@@ -91,8 +91,6 @@ class Finding(BaseModel):
         cancelling: Correlation of the residuals of consecutive steps, which is negative under
             sensor noise; 0 if no sensor noise was found.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     contract: ContractName = "plain"
     rows: int = 0

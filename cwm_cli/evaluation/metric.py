@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns
@@ -32,16 +26,14 @@ FURTHEST = 1e5
 """Upper bound of scaled errors, also used for infinite and undefined ones."""
 
 
-class WeighedPart(BaseModel):
+class WeighedPart(BaseModel, frozen=True):
     """The weighted accuracy of a part of the outcome, and its weight in the total accuracy."""
-
-    model_config = ConfigDict(frozen=True)
 
     right: float
     weight: float
 
 
-class Score(BaseModel):
+class Score(BaseModel, frozen=True):
     """The score of predictions. Accuracies are in [0, 1]; values that do not apply are None.
 
     Attributes:
@@ -78,8 +70,6 @@ class Score(BaseModel):
         uniformity: Probability that draws from the true distribution would have ranks at least as
             uneven as the draws of the model have.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     accuracy: float
     observation: float | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
@@ -27,7 +27,7 @@ LEAST_STEPS = 10
 KINDS = ("observation", "reward", "terminated", "valid_actions")
 
 
-class Mismatches(BaseModel):
+class Mismatches(BaseModel, frozen=True):
     """Numbers of steps that a model predicted wrongly.
 
     Attributes:
@@ -43,8 +43,6 @@ class Mismatches(BaseModel):
             Draws count only if they are bad as a distribution.
         unanswered: Steps that could not be compared because the program failed.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     steps: int = 0
     wrong: int = 0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from scipy.spatial import cKDTree
 
 from cwm_cli.data.dataset import Dataset
@@ -36,7 +36,7 @@ CLEAR_NOISE = 0.02
 rows: on exact systems of the acceptance suite the estimate is below 0.01."""
 
 
-class NoiseLevel(BaseModel):
+class NoiseLevel(BaseModel, frozen=True):
     """The noise of a component of the next observation, in units of the component.
 
     The noise of labels is the share of wrong values.
@@ -52,8 +52,6 @@ class NoiseLevel(BaseModel):
         is_label: Whether the values have no order.
         is_spread: Whether another component has clear noise, which the law may spread to this one.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     level: float
     plain: float

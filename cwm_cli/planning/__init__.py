@@ -16,15 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
-from cwm_cli.planning.planner import (
-    Decider,
-    Moment,
-    Planner,
-    Unsuited,
-    automatic,
-    rank_of,
-    serving,
-)
+from cwm_cli.planning.planner import Decider, Moment, Planner, Unsuited, automatic, rank_of, serving
 
 __all__ = [
     "PLANNERS",

@@ -8,12 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.encoding import (
-    ActionEncoding,
-    EncodedModel,
-    encode_actions,
-    find_encoding,
-)
+from cwm_cli.planning.encoding import ActionEncoding, EncodedModel, encode_actions, find_encoding
 from cwm_cli.planning.model import Model
 from cwm_cli.presets import WithPresets
 

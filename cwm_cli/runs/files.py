@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from cwm_cli.data.reading import (
     LARGEST_TEXT,
@@ -120,10 +120,8 @@ ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
 """Name of a file of added rows, with its number."""
 
 
-class RowsAdded(BaseModel):
+class RowsAdded(BaseModel, frozen=True):
     """A journal line about rows that were added to the dataset, in a file of their own."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Literal["rows"] = "rows"
     file: str = Field(pattern=ROWS_FILE)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cwm_cli._version import __version__
 from cwm_cli.data.reading import UnreadableError, read_json, read_text
@@ -169,10 +169,8 @@ def compare(first: Path | str, second: Path | str) -> RunDifferences:
     return RunDifferences(runs_named, entry_differences(*settings), changed)
 
 
-class ForeignConfig(BaseModel):
+class ForeignConfig(BaseModel, frozen=True, extra="allow"):
     """A configuration with any JSON values."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class ForeignHeader(RunHeader[ForeignConfig]):
@@ -181,10 +179,8 @@ class ForeignHeader(RunHeader[ForeignConfig]):
     kind: str = "search"
 
 
-class ForeignLine(BaseModel):
+class ForeignLine(BaseModel, frozen=True, extra="allow"):
     """A journal line with any JSON object."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class ForeignRun(Run[ForeignHeader, ForeignLine]):
@@ -259,7 +255,8 @@ def read_foreign(folder: Path, complaint: CwmError) -> Run[Any, Any]:
         CwmError: The complaint, if this version wrote the run or nothing can be read.
     """
     raw = _header(folder)
-    writer = _writer(raw)
+    versions = raw.get("versions")
+    writer = str(versions.get(WRITER, "")) if isinstance(versions, dict) else ""
     if not raw or writer == __version__:
         raise complaint
     run, lacking = _without_unknown(folder, raw)
@@ -307,9 +304,3 @@ def _header(folder: Path) -> dict[str, Any]:
     except UnreadableError:
         return {}
     return raw if isinstance(raw, dict) else {}
-
-
-def _writer(raw: Mapping[str, Any]) -> str:
-    """Return the version that wrote a header, "" if unknown."""
-    versions = raw.get("versions")
-    return str(versions.get(WRITER, "")) if isinstance(versions, dict) else ""

@@ -26,14 +26,7 @@ from cwm_cli.sandbox.failures import (
     output_overflow,
 )
 from cwm_cli.sandbox.job import Job, abilities_of
-from cwm_cli.sandbox.pool import (
-    SIDES,
-    SandboxError,
-    WorkerLost,
-    WorkerPool,
-    memory_file,
-    read_all,
-)
+from cwm_cli.sandbox.pool import SIDES, SandboxError, WorkerLost, WorkerPool, memory_file, read_all
 from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, RowQuestions
 from cwm_cli.sandbox.protection import Protection, check_gaps
 from cwm_cli.sandbox.protocol import LAYERS, Console, Limits, Setup

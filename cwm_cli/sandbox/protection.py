@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from cwm_cli.errors import CwmError, UnknownNameError
 
@@ -50,7 +50,7 @@ class Unprotected(CwmError):
     """A gap is open that the user has not accepted."""
 
 
-class Protection(BaseModel):
+class Protection(BaseModel, frozen=True):
     """The result of the probe on this machine, and the active guards.
 
     Attributes:
@@ -63,8 +63,6 @@ class Protection(BaseModel):
         python: Version of Python.
         user: "root" or "ordinary".
     """
-
-    model_config = ConfigDict(frozen=True)
 
     blocked: dict[str, bool]
     accepted: tuple[str, ...] = ()

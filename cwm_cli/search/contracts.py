@@ -137,14 +137,12 @@ class Move(NamedTuple):
     prefix: str = ""
 
 
-class Message(BaseModel):
+class Message(BaseModel, frozen=True):
     """One message of a conversation.
 
     The first `stable` characters, and all messages before, are shared with other prompts of the
     search, so that a provider may cache them. The number is not written to disk.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -322,14 +320,12 @@ class Node:
     """The contract that the answer asks for."""
 
 
-class Remark(BaseModel):
+class Remark(BaseModel, frozen=True):
     """The findings of a refiner that did not improve a node, for the next prompt.
 
     The journal has remarks, so that a resumed search repeats no refinement and writes the same
     prompts. The node is `ROOT` if the search has no start. `note` is for the user.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Literal["remark"] = "remark"
     node: int
@@ -338,14 +334,12 @@ class Remark(BaseModel):
     note: str = Field(default="", exclude=True)
 
 
-class Switch(BaseModel):
+class Switch(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     """A change of the contract of the programs, in the journal of a search.
 
     `verdicts` maps the id of each earlier node to its verdict under the new contract, so that all
     scores of the search are comparable.
     """
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     kind: Literal["switch"] = "switch"
     contract: str

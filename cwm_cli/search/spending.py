@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from cwm_cli.errors import CwmError
 from cwm_cli.locks import hold_lock
@@ -37,30 +37,26 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PerMinute = Annotated[float, Field(gt=0)]
 
 
-class Reserved(BaseModel):
+class Reserved(BaseModel, frozen=True):
     """The reservation of a job: its amount in US dollars, and its time in Unix seconds."""
-
-    model_config = ConfigDict(frozen=True)
 
     job: str
     amount: Amount
     since: float
 
 
-class ProviderRate(BaseModel):
+class ProviderRate(BaseModel, frozen=True):
     """The Unix times at which the next request and the next token of a provider are due.
 
     Requests and tokens are spread evenly, and served in order of arrival.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     requests_due: float = 0.0
     tokens_due: float = 0.0
     paused_until: float = 0.0
 
 
-class SpendingRequest(BaseModel):
+class SpendingRequest(BaseModel, frozen=True, extra="forbid"):
     """A request of a job, one line of JSON.
 
     - "begin": count the open reservations of `job` as lost, and return the rest of the limit.
@@ -72,8 +68,6 @@ class SpendingRequest(BaseModel):
     - "correct" the tokens of an earlier request by `tokens`, which may be negative.
     - "pause" all requests to `provider` for `seconds`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ask: Literal["begin", "reserve", "settle", "charge", "take", "correct", "pause"]
     job: str = ""
@@ -90,13 +84,11 @@ class SpendingRequest(BaseModel):
 Decision = Literal["granted", "wait", "never"]
 
 
-class SpendingReply(BaseModel):
+class SpendingReply(BaseModel, frozen=True):
     """The reply to a job, one line of JSON: `left` of the `limit`, and the `seconds` to wait.
 
     The decision is "wait" if other reservations may become free, and "never" if none may.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     decision: Decision = "granted"
     limit: float | None = None
@@ -105,14 +97,12 @@ class SpendingReply(BaseModel):
     error: str = ""
 
 
-class SpendingState(BaseModel):
+class SpendingState(BaseModel, frozen=True):
     """The limit in US dollars (None means no limit), the costs so far, and the rates of providers.
 
     `lost` is the sum of the reservations of dead jobs. It is unknown whether the provider charged
     them, so they count at their worst cost.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     limit: Amount | None = None
     spent: Amount = 0.0

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import (
-    Unsupported,
-)
+from cwm_cli.translation.expressions import Unsupported
 from cwm_cli.translation.numbers import (
     Array,
     array_of,

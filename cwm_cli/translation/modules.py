@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation import functions
-from cwm_cli.translation.expressions import (
-    FUNCTIONS,
-    MATH_NAMES,
-    OPERATIONS,
-    Unsupported,
-)
+from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES, OPERATIONS, Unsupported
 from cwm_cli.translation.functions import (
     accumulate,
     arg_best,
