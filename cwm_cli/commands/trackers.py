@@ -184,23 +184,18 @@ class Tracking(Observer):
 def measured(work: object, event: object) -> Measures | None:
     """Return the numbers of an event, or of the job itself, None if neither has numbers."""
     if isinstance(event, Node) and isinstance(work, SearchJob):
-        return _measure_search(work, event)
+        search = work.search
+        spent = total([each.usage for each in search.nodes])
+        return Measures(
+            len(search.nodes),
+            {
+                "score": event.verdict.score,
+                "validation": event.verdict.validation,
+                "best": search.best.verdict.score if search.best else None,
+                "completions": search.completions,
+                "tokens": spent.tokens,
+                "cost": spent.cost,
+                "seconds": work.run.elapsed,
+            },
+        )
     return next((each.measures() for each in (event, work) if isinstance(each, Measured)), None)
-
-
-def _measure_search(job: SearchJob, node: Node) -> Measures:
-    """Return the score of a node, and the totals of the search after it."""
-    search = job.search
-    spent = total([each.usage for each in search.nodes])
-    return Measures(
-        len(search.nodes),
-        {
-            "score": node.verdict.score,
-            "validation": node.verdict.validation,
-            "best": search.best.verdict.score if search.best else None,
-            "completions": search.completions,
-            "tokens": spent.tokens,
-            "cost": spent.cost,
-            "seconds": job.run.elapsed,
-        },
-    )

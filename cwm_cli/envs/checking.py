@@ -113,7 +113,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward = result[:2]
         self._check_observation(observation, "step")
         if type(reward) is not float or not isfinite(reward):  # the usual case takes no call
-            self._check_reward(reward)
+            try:
+                reward_number(reward)
+            except (TypeError, ValueError, CwmError) as error:
+                raise EnvironmentFailure(
+                    f"{self._name}: step returned the reward {clean(repr(reward), limit=60)}; "
+                    "a reward must be one finite number"
+                ) from error
         return result
 
     def _check_reset_arguments(self) -> None:
@@ -154,15 +160,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 f"{self._name}: {method} returned the observation {listed}; "
                 "all numbers of an observation must be finite"
             )
-
-    def _check_reward(self, reward: Any) -> None:
-        try:
-            reward_number(reward)
-        except (TypeError, ValueError, CwmError) as error:
-            raise EnvironmentFailure(
-                f"{self._name}: step returned the reward {clean(repr(reward), limit=60)}; "
-                "a reward must be one finite number"
-            ) from error
 
 
 def _describe(result: Any) -> str:

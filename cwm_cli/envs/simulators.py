@@ -113,7 +113,11 @@ class Opening(NamedTuple):
         for generator in self.bind(env).generators():
             reseed(generator, rng)
         if "action_space" in vars(env.unwrapped):
-            env.unwrapped.action_space = _without_checks(env.unwrapped.action_space)
+            # Planners need no checks of actions, which are slow.
+            unchecked = copy(env.unwrapped.action_space)
+            always = object.__instancecheck__  # returns True for every value, without Python code
+            unchecked.contains = always  # type: ignore[assignment, method-assign]
+            env.unwrapped.action_space = unchecked
         disturbance = disturbance_of(env)
         simulator = Simulator(
             env,
@@ -141,14 +145,6 @@ def _exact_binder(
             if is_exact(bind, env, twin):
                 return bind
     raise CwmError(f"{spec.id} cannot be saved and restored: plan without --real-env")
-
-
-def _without_checks(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return a space that accepts every action: planners need no checks, which are slow."""
-    unchecked = copy(space)
-    always = object.__instancecheck__  # returns True for every value, without Python code
-    unchecked.contains = always  # type: ignore[assignment, method-assign]
-    return unchecked
 
 
 class Simulator(Model):

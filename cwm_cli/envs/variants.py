@@ -134,7 +134,11 @@ def disturbance_of(env: gym.Env[Any, Any]) -> Disturbance | None:
 
 
 def _make_disturbed(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
-    hidden = _read_names(env_args.pop(HIDE, None))
+    given = env_args.pop(HIDE, None)
+    names = [] if given is None else given if isinstance(given, list | tuple) else [given]
+    if not all(type(name) in (str, int) for name in names):
+        raise CwmError(f"{HIDE}={given!r} is not a list of names: write --hide NAME for each")
+    hidden = [str(name) for name in names]
     noise = _read_deviations(env_args.pop(NOISE, None))
     env = spec.make(**env_args)
     if not hidden and not noise:
@@ -180,14 +184,6 @@ def _text_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
             f"--{NOISE}"
         )
     return spec.text(env)
-
-
-def _read_names(given: Any) -> list[str]:
-    """Read the names of hidden components: a name, or a list of names and numbers."""
-    names = [] if given is None else given if isinstance(given, list | tuple) else [given]
-    if not all(type(name) in (str, int) for name in names):
-        raise CwmError(f"{HIDE}={given!r} is not a list of names: write --hide NAME for each")
-    return [str(name) for name in names]
 
 
 def _read_deviations(given: Any) -> dict[str, float]:

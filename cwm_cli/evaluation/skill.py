@@ -400,7 +400,17 @@ class SkillMetric(AccuracyMetric):
         if answers.shape == "certain":
             return super().losses(predictions, rows)
         if answers.shape == "draws":
-            answers = replace(answers, columns=self._accept_in_range(answers.columns, rows))
+            # Recorded numbers in the extended range of the draws count as drawn.
+            leaves = rows.observation_space.leaves("next_observations")
+            names = [leaf.name for leaf in leaves if self._fitted.is_real(leaf)]
+            found = dict(answers.columns)
+            for name in [*names, *(["rewards"] if self._fitted.real_reward else [])]:
+                drawn, recorded = answers.columns[name], rows.columns[name]
+                low, high = drawn.min(axis=1), drawn.max(axis=1)
+                width = high - low
+                within = (recorded >= low - width) & (recorded <= high + width)
+                found[name] = np.where(within[:, None], recorded[:, None], drawn)
+            answers = replace(answers, columns=found)
         terminal = rows.columns["terminations"]
         least = np.full(len(rows), np.inf)
         for columns, shares in answers.answers():
@@ -501,19 +511,6 @@ class SkillMetric(AccuracyMetric):
             fair = 1.0 if draws is None else draws[part] / (draws[part] - 1)
             scaled = baseline.scale_numbers(errors, terminal[part])
             found[part] = energy_scores(scaled, share, fair)
-        return found
-
-    def _accept_in_range(self, columns: Columns, rows: Dataset) -> Columns:
-        """Replace drawn by recorded numbers if these are in the extended range of the draws."""
-        leaves = rows.observation_space.leaves("next_observations")
-        names = [leaf.name for leaf in leaves if self._fitted.is_real(leaf)]
-        found = dict(columns)
-        for name in [*names, *(["rewards"] if self._fitted.real_reward else [])]:
-            drawn, recorded = columns[name], rows.columns[name]
-            low, high = drawn.min(axis=1), drawn.max(axis=1)
-            width = high - low
-            within = (recorded >= low - width) & (recorded <= high + width)
-            found[name] = np.where(within[:, None], recorded[:, None], drawn)
         return found
 
     def _ceiling_rows(

@@ -201,7 +201,13 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     right[recorded[found.right]] = True  # a cell is correct if any of its rows is
     chance = bool((right[recorded] & ~found.right).any())
     cells = _supported_paths(found, found.cells, right[recorded], chance=chance)
-    cells &= _shown_paths(found.cells, right, rows.action_space.count)
+    # Enough recorded cells have to show a path with an action, which changes fastest.
+    groups = [
+        (cell % rows.action_space.count, *_rules(events)[:1])
+        for cell, events in enumerate(found.cells)
+    ]
+    counts, shown = Counter(groups), Counter(groups[cell] for cell in np.flatnonzero(right))
+    cells &= np.array([shown[group] >= MIN_CELL_SHARE * counts[group] for group in groups])
     # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
     cells[recorded] = right[recorded]
     return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
@@ -234,19 +240,6 @@ def _supported_paths(
         path, *keys = _rules(events) or [None]
         supported.append(is_supported(path, MIN_ROWS) and all(is_supported(key, 1) for key in keys))
     return np.array(supported)
-
-
-def _shown_paths(cells: np.ndarray, right: np.ndarray, actions: int) -> np.ndarray:
-    """Return the mask of cells whose path and action enough recorded cells show.
-
-    Args:
-        cells: (cells, events) the events of each cell; the action changes fastest.
-        right: Mask of the recorded cells that are predicted correctly.
-        actions: Number of actions.
-    """
-    groups = [(cell % actions, *_rules(events)[:1]) for cell, events in enumerate(cells)]
-    counts, shown = Counter(groups), Counter(groups[cell] for cell in np.flatnonzero(right))
-    return np.array([shown[group] >= MIN_CELL_SHARE * counts[group] for group in groups])
 
 
 def _probes(rows: Dataset) -> Columns | None:

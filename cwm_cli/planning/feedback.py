@@ -99,7 +99,16 @@ class PolicySearch:
     def __init__(self, options: Feedback, model: Model, situation: Situation) -> None:
         examples = model.examples
         if examples is None or examples.ndim != 2 or not len(examples):
-            examples = _explore(model, situation, options.rollout)
+            space, rows = model.action_space, [_numbers(situation.state)]
+            for _ in range(8):
+                model.stand(situation.state)
+                for _ in range(options.rollout):
+                    action = situation.rng.uniform(space.low, space.high)
+                    step = model.step(action.reshape(space.shape))
+                    rows.append(_numbers(step.observation))
+                    if step.terminated:
+                        break
+            examples = np.array(rows)
         self._options, self._space, self._type = options, model.action_space, examples.dtype
         self._bounds = Bounds(model.action_space, 1)
         width = examples.std(axis=0, dtype=float)
@@ -189,20 +198,6 @@ class PolicySearch:
                 break
             observation = _numbers(step.observation)
         return total
-
-
-def _explore(model: Model, situation: Situation, horizon: int) -> np.ndarray:
-    """Return the observations of eight rollouts with random actions (rows, components)."""
-    space, rows = model.action_space, [_numbers(situation.state)]
-    for _ in range(8):
-        model.stand(situation.state)
-        for _ in range(horizon):
-            action = situation.rng.uniform(space.low, space.high)
-            step = model.step(action.reshape(space.shape))
-            rows.append(_numbers(step.observation))
-            if step.terminated:
-                break
-    return np.array(rows)
 
 
 def _numbers(state: Any) -> np.ndarray:

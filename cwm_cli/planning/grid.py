@@ -203,7 +203,13 @@ class GridValues:
 
     def __init__(self, model: Model, options: StateGrid) -> None:
         self._model, self._options = model, options
-        examples = _examples(model)
+        if model.remembers or model.hides:
+            raise Unsuited("has states that observations do not show")
+        if not model.deterministic:
+            raise Unsuited("draws random numbers")
+        if model.examples is None or model.examples.ndim != 2 or not len(model.examples):
+            raise Unsuited("has no recorded observations of real numbers")
+        examples = model.examples
         self._coordinates = Coordinates(examples)
         self._actions = _list_actions(model.action_space, options.actions)
         if not 1 <= len(self._coordinates) <= options.components:
@@ -340,17 +346,6 @@ class GridValues:
         if not (np.abs(rewards).max() < LARGEST and np.isfinite(found).all()):
             raise Unsuited("predicts numbers that are not finite")
         return rewards, following
-
-
-def _examples(model: Model) -> np.ndarray:
-    """Return recorded observations (rows, components) of a model whose state they are."""
-    if model.remembers or model.hides:
-        raise Unsuited("has states that observations do not show")
-    if not model.deterministic:
-        raise Unsuited("draws random numbers")
-    if model.examples is None or model.examples.ndim != 2 or not len(model.examples):
-        raise Unsuited("has no recorded observations of real numbers")
-    return model.examples
 
 
 def _list_actions(space: Space, most: int) -> list[Any]:

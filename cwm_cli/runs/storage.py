@@ -157,7 +157,14 @@ def storage_of(folder: Path) -> Storage | None:
         return None
     with _GUARD:
         if folder not in _STORAGES:
-            _STORAGES[folder] = _open(folder, named(folder))
+            url = named(folder)
+            scheme = url.partition(":")[0]
+            try:
+                storage: Storage = find("storage", scheme)(folder, url)
+            except UnknownNameError as error:
+                words = f"{url} cannot be used (no installed plugin serves {scheme}://)"
+                raise CwmError(f"{words}: see `cwm plugins`, or choose a local folder") from error
+            _STORAGES[folder] = storage
         return _STORAGES[folder]
 
 
@@ -183,16 +190,6 @@ def send_all(folder: Path) -> None:
 
 def _is_copy(path: Path) -> bool:
     return _ROOT is not None and path.is_relative_to(_ROOT) and path != _ROOT
-
-
-def _open(folder: Path, url: str) -> Storage:
-    scheme = url.partition(":")[0]
-    try:
-        storage: Storage = find("storage", scheme)(folder, url)
-    except UnknownNameError as error:
-        words = f"{url} cannot be used (no installed plugin serves {scheme}://)"
-        raise CwmError(f"{words}: see `cwm plugins`, or choose a local folder") from error
-    return storage
 
 
 def _storage_of_file(file: Path) -> Storage | None:

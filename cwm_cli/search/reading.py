@@ -151,7 +151,9 @@ def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
             yield parts
     for bare in unfenced(text):
         candidate = _complete(bare, prefix)
-        if _is_code(candidate, prefix):
+        # An unfenced text is a candidate if it is a program that extends beyond the prefix.
+        known = 0 if candidate.whole else prefix.count("\n")
+        if _parse(candidate.text).parses and _code_until(candidate.text) > known:
             yield candidate
     for block in fenced:
         yield _complete(block, prefix)
@@ -239,12 +241,6 @@ def _rank(index: int, candidate: Candidate) -> tuple[int, int, int]:
         return 4, candidate.whole, index
     tier = 3 if WORLD_MODEL.search(candidate.text) else 2 if content.defines else int(content.acts)
     return tier, len(_trim(candidate.text)), index
-
-
-def _is_code(candidate: Candidate, prefix: str) -> bool:
-    """Whether an unfenced text is a program that extends beyond the prefix."""
-    known = 0 if candidate.whole else prefix.count("\n")
-    return _parse(candidate.text).parses and _code_until(candidate.text) > known
 
 
 class Content(NamedTuple):

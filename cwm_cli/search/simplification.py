@@ -77,7 +77,12 @@ def measure(program: str) -> Size:
     Layout has no effect. A text that is no program has 8 bits per character.
     """
     try:
-        skipped = _docstring_lines(ast.parse(program))
+        tree = ast.parse(program)
+        skipped = set[int]()
+        for node in ast.walk(tree):
+            match getattr(node, "body", None):
+                case [ast.Expr(ast.Constant(str())) as text, *_]:
+                    skipped.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
         tokens = list(tokenize.generate_tokens(io.StringIO(program).readline))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Size(sum(bool(line.strip()) for line in program.splitlines()), 8 * len(program))
@@ -93,16 +98,6 @@ def measure(program: str) -> Size:
         bits += math.log2(total / max(count, 1))
         seen[token.string] += 1
     return Size(len(lines), round(bits))
-
-
-def _docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines with docstrings."""
-    found = set[int]()
-    for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(ast.Constant(str())) as text, *_]:
-                found.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
-    return found
 
 
 def simplify(program: str) -> str:

@@ -128,7 +128,13 @@ class Trace:
             self.action = [self.tracer.graph.make("action", (), "i")]
             self._actions: list[Any] = list(range(low, high + 1))
         else:
-            self.action, self._actions = self._action_symbols(), [None]
+            # A symbol for each component of the actions, which may have several parts.
+            symbols = list[TraceNode]()
+            for _, leaf in self._action_space.leaves(""):
+                is_whole = leaf.kind == "box" and not leaf.is_float
+                part = replace(leaf, kind="multidiscrete") if is_whole else leaf
+                symbols += self._symbols(part, "a", len(symbols))
+            self.action, self._actions = symbols, [None]
         self._variants: list[StateVariant] = []
         # For each variant and action, because each pair has paths of its own.
         self._stepped: dict[tuple[int, Any], list[PathResult]] = {}
@@ -195,15 +201,6 @@ class Trace:
             raise Unsupported("a global changes")
         if any(self._names.get(key) is not value for key, value in self._globals.items()):
             raise Unsupported("a global changes")
-
-    def _action_symbols(self) -> list[TraceNode]:
-        """Return a symbol for each component of the actions, which may have several parts."""
-        symbols = list[TraceNode]()
-        for _, leaf in self._action_space.leaves(""):
-            is_whole = leaf.kind == "box" and not leaf.is_float
-            part = replace(leaf, kind="multidiscrete") if is_whole else leaf
-            symbols += self._symbols(part, "a", len(symbols))
-        return symbols
 
     def _symbols(self, space: Space, letter: str, first: int = 0) -> list[TraceNode]:
         """Return a symbol for each component of a space, with numbers from `first`."""

@@ -139,22 +139,17 @@ class TextRenderer:
     def render(self, observation: Any) -> str:
         """Return the lines."""
         if self._objects:
-            cells = self._of_objects(observation)
+            named, x, y = (self._objects[name] for name in ("classes", "x", "y"))
+            rows = [row for row in observation[self._objects["table"]].tolist() if row[0] > 0]
+            there = [row for row in rows if min(row[x], row[y]) >= 0 and row[0] < len(named)]
+            width, height = (max([0, *(row[axis] for row in there)]) + 1 for axis in (x, y))
+            cells = [["."] * width for _ in range(height)]
+            for row in reversed(there):
+                cells[row[y]][row[x]] = named[row[0]][:1] or "?"
         else:
             last, board = len(self.CHARACTERS) - 1, observation.tolist()
             cells = [[self.CHARACTERS[min(max(n, 0), last)] for n in line] for line in board]
         return "".join("".join(line) + "\n" for line in cells)
-
-    def _of_objects(self, observation: Any) -> list[list[str]]:
-        """Return the characters of a table of objects."""
-        named, x, y = (self._objects[name] for name in ("classes", "x", "y"))
-        rows = [row for row in observation[self._objects["table"]].tolist() if row[0] > 0]
-        there = [row for row in rows if min(row[x], row[y]) >= 0 and row[0] < len(named)]
-        width, height = (max([0, *(row[axis] for row in there)]) + 1 for axis in (x, y))
-        cells = [["."] * width for _ in range(height)]
-        for row in reversed(there):
-            cells[row[y]][row[x]] = named[row[0]][:1] or "?"
-        return cells
 
     def close(self) -> None:
         """Do nothing: there are no resources."""
