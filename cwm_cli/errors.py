@@ -91,9 +91,6 @@ class PluginFailure(TracedError):
 def environment_failure(error: Exception) -> EnvironmentFailure | None:
     """Return the error to report if a method of an environment raised an exception.
 
-    Args:
-        error: Any exception, with its traceback.
-
     Returns:
         An error that names the method, or None if no method of an environment was running.
     """

@@ -358,9 +358,6 @@ class Owner(NamedTuple):
         An option with the metadata `{"identity": False}` is left out. One with
         `{"identity": "changed"}` is left out at its default value, so that runs from before this
         option continue.
-
-        Args:
-            made: An instance of the dataclass.
         """
         found = {}
         for name, field in self.options.items():

@@ -339,12 +339,6 @@ def ask_data_backend(
     """Request a program from a backend that needs no language model, within 20 s.
 
     Backends without an option `seconds` have no time limit.
-
-    Args:
-        problem: The problem to solve.
-        name: Name of the backend.
-        seed: Random seed of the request.
-        report: Receives progress messages.
     """
     report(f"{name} from data alone")
     request = Request(

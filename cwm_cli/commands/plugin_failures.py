@@ -13,9 +13,6 @@ GENERATED = "<string>"
 def plugin_failure(error: Exception) -> PluginFailure | None:
     """Return the error to report if the code of a plugin raised an exception.
 
-    Args:
-        error: Any exception, with its traceback.
-
     Returns:
         An error that names the package and the method, or None if no plugin was running. The
         plugins that are part of `cwm` do not count: their exceptions are defects of `cwm`.

@@ -217,9 +217,6 @@ def episodes_by_length(sides: Iterable[Side]) -> int | None:
     The number depends only on the lengths of the first ten episodes: on their mean for the side
     with the longest ones.
 
-    Args:
-        sides: All sides of a plan.
-
     Returns:
         The number, None if a side has not finished its first ten episodes.
     """

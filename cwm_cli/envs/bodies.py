@@ -112,10 +112,6 @@ def read_body(file: Path) -> Body:
 def body_of(env: gym.Env[Any, Any], name: str) -> Body:
     """Return the MuJoCo model of an environment, also if its numbers were changed after loading.
 
-    Args:
-        env: The environment.
-        name: Its id, for messages.
-
     Raises:
         CwmError: The environment has no MuJoCo model, or the model needs other files.
     """

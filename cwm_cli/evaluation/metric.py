@@ -363,11 +363,6 @@ def match_answers(
 ) -> Matches:
     """Compare predictions, also draws and distributions, with the recorded outcomes.
 
-    Args:
-        predictions: One or several answers per row.
-        rows: The recorded rows.
-        compare: Compares one answer per row.
-
     Returns:
         The expected correctness over the answers; 0 for rows without an answer.
     """

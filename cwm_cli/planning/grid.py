@@ -155,12 +155,7 @@ class Corners(NamedTuple):
 
 
 class Lattice:
-    """The points of a regular grid, numbered from 0, and the corners of its cells.
-
-    Args:
-        coordinates: The coordinates.
-        count: Number of points along each coordinate.
-    """
+    """The points of a regular grid, numbered from 0, and the corners of its cells."""
 
     def __init__(self, coordinates: Coordinates, count: int) -> None:
         self._count, self.size = count, count ** len(coordinates)

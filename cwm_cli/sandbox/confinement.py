@@ -239,10 +239,6 @@ def check_source(program: str, file: str) -> None:
     accidents, such as a program that reads files because a language model considers that helpful.
     It is not a security boundary: a hostile program can circumvent it.
 
-    Args:
-        program: Source text of the program.
-        file: File name for the error.
-
     Raises:
         ForbiddenName: The program uses a name that is not allowed.
         SyntaxError: The text is not Python.

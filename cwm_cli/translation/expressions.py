@@ -146,9 +146,6 @@ class Graph:
     """A factory of nodes that folds constants and simplifies exactly.
 
     `names` has the first variable of the program that had the value of a node.
-
-    Args:
-        progress: Called at regular intervals of work.
     """
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:

@@ -24,15 +24,7 @@ def doctor_report(
     defaults: Mapping[str, str],
     variable: str,
 ) -> Iterator[RenderableType]:
-    """Yield the report of `cwm doctor`.
-
-    Args:
-        protection: The result of the probe in the sandbox.
-        facts: The facts that `--json` prints.
-        extras: The state of each extra.
-        defaults: The values of `cwm.toml`.
-        variable: The environment variable that accepts gaps.
-    """
+    """Yield the report of `cwm doctor`."""
     yield Text("A test program ran in the sandbox. It tried to ...", style="bold")
     attempts = []
     for name, blocked in protection.blocked.items():

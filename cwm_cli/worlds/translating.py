@@ -55,15 +55,7 @@ class TranslatingProcess(Imagination):
 def translated(
     sandbox: Sandbox, program: str, rows: Dataset, forms: Sequence[SourceForm], *, seed: int = 0
 ) -> TranslatedProgram:
-    """Return a program in other forms, each verified in recorded and random steps.
-
-    Args:
-        sandbox: The sandbox.
-        program: The text of the program.
-        rows: Recorded transitions.
-        forms: The forms.
-        seed: Seed of the random steps.
-    """
+    """Return a program in other forms, each verified in recorded and random steps."""
     if reason := _refusal(program, rows):
         return TranslatedProgram({}, reason)
     spaces = [space.to_json() for space in (rows.observation_space, rows.action_space)]
