@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from cwm_cli._version import __version__, code_version, distributions_of
 from cwm_cli.credentials import without_credentials
@@ -83,7 +83,7 @@ def package_versions(modules: Iterable[str]) -> dict[str, str]:
     return {name: version(name) for top in sorted(tops) for name in distributions_of(top)}
 
 
-class RunHeader(BaseModel, Generic[C], frozen=True):
+class RunHeader(BaseModel, Generic[C]):
     """The content of `run.json`: the choices, and the circumstances.
 
     `config` is the identity of the run, which continues only with equal choices. Options that do
@@ -92,6 +92,8 @@ class RunHeader(BaseModel, Generic[C], frozen=True):
     cwm 0.1. `protection` lists the protections of the sandbox at the start. `command` holds the
     words after `cwm`; it is empty if no command line started the run.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     kind: str
     config: C
