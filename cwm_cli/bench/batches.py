@@ -138,7 +138,9 @@ def bench_batches(
                 with ExitStack() as envs:
                     walks = {} if package is None else package.walks(batch, seed)
                     if model is not None:
-                        walks["python"] = _walk_program(model, subject, batch, seed)
+                        rows = subject.transitions()
+                        chosen = np.random.default_rng(seed).integers(len(rows), size=batch)
+                        walks["python"] = walk_model(model, rows[chosen], seed)
                     walks |= environment_walks(subject, batch, seed, envs, reasons)
                     guarded = {
                         form: _Guarded(walk, f"{form} {batch}", reasons)
@@ -318,13 +320,6 @@ def walk_jax(
         return steps * SCAN_STEPS * batch, perf_counter() - started
 
     return walk
-
-
-def _walk_program(model: ProgramModel, subject: Subject, batch: int, seed: int) -> Walk:
-    """Return a walk of the program itself, in the sandbox, from recorded observations."""
-    rows = subject.transitions()
-    chosen = np.random.default_rng(seed).integers(len(rows), size=batch)
-    return walk_model(model, rows[chosen], seed)
 
 
 def environment_walks(

@@ -171,8 +171,16 @@ class _Reader(NamedTuple):
         """Return the defaults by command and parameter."""
         defaults: dict[str, Any] = {}
         for name, value in given.items():
-            if not isinstance(value, dict):
-                self._set_everywhere(defaults, name, value)
+            if isinstance(value, dict):
+                continue
+            key = name.replace("_", "-")
+            having = [path for path, flags in self.commands.items() if key in flags]
+            if not having:
+                every = {known for flags in self.commands.values() for known in flags}
+                raise self._unknown("key", name, every)
+            for path in having:  # an option at the top is for every command that has it
+                if (*path, key) not in OTHER_MEANING:
+                    self._set(defaults, path, name, value)
         tables = {name: value for name, value in given.items() if isinstance(value, dict)}
         for path, table in self._tables(tables):
             for key, value in table.items():
@@ -196,17 +204,6 @@ class _Reader(NamedTuple):
                 yield path, table
             else:
                 yield from self._tables(table, path)
-
-    def _set_everywhere(self, defaults: dict[str, Any], name: str, value: Any) -> None:
-        """Set an option of every command that has it."""
-        key = name.replace("_", "-")
-        having = [path for path, flags in self.commands.items() if key in flags]
-        if not having:
-            every = {known for flags in self.commands.values() for known in flags}
-            raise self._unknown("key", name, every)
-        for path in having:
-            if (*path, key) not in OTHER_MEANING:
-                self._set(defaults, path, name, value)
 
     def _set(self, defaults: dict[str, Any], path: tuple[str, ...], name: str, value: Any) -> None:
         """Set an option of one command."""

@@ -54,7 +54,12 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def inside(**values: Any) -> None:
         with boundary():
-            _load_environments(values)
+            if env := values.get("env"):
+                from cwm_cli.envs.spec import name_in_file
+
+                # Python files get the names of the environments in them.
+                one = isinstance(env, str)
+                values["env"] = name_in_file(env) if one else list(map(name_in_file, env))
             filled = {
                 name: group(**{field: values.pop(field) for field in fields})
                 for name, (group, fields) in groups.items()
@@ -67,16 +72,6 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     inside.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     inside.__annotations__ = {each.name: each.annotation for each in parameters}
     return inside
-
-
-def _load_environments(values: dict[str, Any]) -> None:
-    """Replace Python files given to --env by the names of the environments in them."""
-    env = values.get("env")
-    if not env:
-        return
-    from cwm_cli.envs.spec import name_in_file
-
-    values["env"] = name_in_file(env) if isinstance(env, str) else list(map(name_in_file, env))
 
 
 def option_info(parameter: Parameter) -> OptionInfo | None:

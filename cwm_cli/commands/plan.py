@@ -63,7 +63,6 @@ from cwm_cli.worlds.messages import ImaginingJob, PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
-from cwm_cli.worlds.rewarding import RewardExpression
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """Limits of one planning call, which decides for all running episodes.
@@ -271,8 +270,21 @@ def _play_subject(
         known = None if doubt == FOREIGN_DATA else rows
         if model is not None and known is not None:
             choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
-        config = _play_config(subject, setting, choice, all_tools, rows, setup.reward)
-        config = config.model_copy(update={"opponent": rival})
+        config = PlayConfig(
+            env=subject.spec.id,
+            env_args=setting.env_args,
+            versions={"cwm": __version__} | dict(subject.spec.versions()),
+            program=subject.digest,
+            doubt="" if rows is None else f"{choice.doubt} {rows.digest}",
+            planner=choice.name,
+            planners=[(each.name, dict(each.options)) for each in choice.planners],
+            limit=setting.limit,
+            seed=setting.seed,
+            tools=all_tools,
+            limits={} if subject.text is None else asdict(choice.limits),
+            reward=setup.reward.text if setup.reward else "",
+            opponent=rival,
+        )
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
@@ -296,7 +308,9 @@ def _play_subject(
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing, rival
         )
-        stopped = _play_all(playing, players, choice, observer, new=new)
+        stopped = _play_through(playing, players, choice, observer, new=new)
+        if not stopped and playing.extend():
+            stopped = _play_through(playing, players, choice, observer, new=new)
         filmed = film is not None and bool(playing.actions)
         result = playing.result(film.file if film and filmed else None, doubt, stopped)
     if film and filmed:
@@ -601,30 +615,6 @@ def _model_with_doubt(
     return careful, doubt
 
 
-def _play_config(
-    subject: Subject,
-    setting: Setting,
-    choice: PlannerChoice,
-    tools: list[str],
-    rows: Dataset | None,
-    reward: RewardExpression | None = None,
-) -> PlayConfig:
-    return PlayConfig(
-        env=subject.spec.id,
-        env_args=setting.env_args,
-        versions={"cwm": __version__} | dict(subject.spec.versions()),
-        program=subject.digest,
-        doubt="" if rows is None else f"{choice.doubt} {rows.digest}",
-        planner=choice.name,
-        planners=[(each.name, dict(each.options)) for each in choice.planners],
-        limit=setting.limit,
-        seed=setting.seed,
-        tools=tools,
-        limits={} if subject.text is None else asdict(choice.limits),
-        reward=reward.text if reward else "",
-    )
-
-
 @dataclass
 class _Players:
     """Player of the episodes of all sides, with several workers."""
@@ -731,16 +721,6 @@ def _play_session(
 ) -> Stream:
     with session:
         yield from play(task, numbers, session, comparing=comparing)
-
-
-def _play_all(
-    playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
-) -> str:
-    """Play the missing episodes, then more if their length allows; see `_play_through`."""
-    stopped = _play_through(playing, players, choice, observer, new=new)
-    if not stopped and playing.extend():
-        stopped = _play_through(playing, players, choice, observer, new=new)
-    return stopped
 
 
 def _play_through(

@@ -282,22 +282,19 @@ class Recording:
     def _add(self, episode: Recorded) -> None:
         self.recorded[episode.key] = episode
         split, place = episode.key
-        totals = self._splits[split].totals
-        insort(self._splits[split].places, place)
+        progress, (episodes, rows) = self._splits[split], self._minima(split)
+        totals = progress.totals
+        insort(progress.places, place)
         # episodes may arrive in any order: extend the totals up to the next missing place
         while following := self.recorded.get((split, len(totals) - 1)):
             totals.append(totals[-1] + len(following.rows))
-            self._ask_policy(split)
-
-    def _ask_policy(self, split: int) -> None:
-        """Ask the policy whether the first episodes of a split are enough, if rows are."""
-        progress, (episodes, rows) = self._splits[split], self._minima(split)
-        known = len(progress.totals) - 1
-        if progress.enough or not rows or known < episodes or progress.totals[-1] < rows:
-            return
-        fitted = np.flatnonzero(is_fitted(np.arange(known))).tolist()
-        if not self._policy.needs_more([self.recorded[split, n].rows for n in fitted]):
-            progress.enough = known
+            known = len(totals) - 1
+            # If these episodes have enough rows, ask the policy whether it needs more.
+            if progress.enough or not rows or known < episodes or totals[-1] < rows:
+                continue
+            fitted = np.flatnonzero(is_fitted(np.arange(known))).tolist()
+            if not self._policy.needs_more([self.recorded[split, n].rows for n in fitted]):
+                progress.enough = known
 
     def play(
         self,

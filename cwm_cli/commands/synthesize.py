@@ -708,7 +708,9 @@ def open_job(
         tolerances=dataset.tolerances,
     )
     if folder is None and not new:
-        folder = _equal_run(config, choices.budget, is_over or _is_over)
+        over = is_over or _is_over
+        found = (run for run in SearchRun.find_equal(config) if not over(run, choices.budget))
+        folder = next((run.folder for run in found), None)
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
         _open_run(order, config, guard.protection, finding, folder=folder) as run,
@@ -863,14 +865,6 @@ def _is_over(run: SearchRun, budget: int) -> bool:
     nodes = list(run.nodes())
     ended = any(node.verdict.solved or node.final for node in nodes)
     return ended or sum(node.asked for node in nodes) >= budget
-
-
-def _equal_run(
-    config: SearchConfig, budget: int, is_over: Callable[[SearchRun, int], bool]
-) -> Path | None:
-    """Return the folder of the newest run with equal choices that is not over, or None."""
-    runs = SearchRun.find_equal(config)
-    return next((run.folder for run in runs if not is_over(run, budget)), None)
 
 
 def _open_run(

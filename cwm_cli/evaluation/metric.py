@@ -468,9 +468,19 @@ class AccuracyMetric(Metric):
         return columns
 
     def _score_of(self, matches: Matches, rows: Dataset) -> Score:
-        terminal = rows.columns["terminations"]
+        terminal, weights = rows.columns["terminations"], self.weights(rows)
         losses, valid = matches.losses(terminal), matches.valid_actions
-        accuracy, floor = _accuracy(losses, self.weights(rows)), self.floor(rows)
+        accuracy, floor = _accuracy(losses, weights), self.floor(rows)
+        # Split the accuracy into parts; observations after the end of an episode weigh nothing.
+        parts = {name: right for name, right in matches._asdict().items() if right is not None}
+        ends = max(1, len({"reward", "terminated"} & parts.keys()))
+        part_weights = weights / weights.sum() / np.where(terminal, ends, len(parts))
+        weighed = {}
+        for name, right in parts.items():
+            own = part_weights if name in ("reward", "terminated") else part_weights * ~terminal
+            if (weight := float(own.sum())) > 0:
+                loss = float((own * (1.0 - right)).sum()) / weight
+                weighed[name] = WeighedPart(right=1.0 - loss, weight=weight)
         return Score(
             accuracy=accuracy,
             observation=None if terminal.all() else float(matches.observation[~terminal].mean()),
@@ -481,22 +491,8 @@ class AccuracyMetric(Metric):
             normalised=None if floor == 1 else (accuracy - floor) / (1 - floor),
             transitions=len(rows),
             valid_actions=None if valid is None else float(valid[~terminal].mean()),
-            weighed=self._weighed(matches, rows),
+            weighed=weighed,
         )
-
-    def _weighed(self, matches: Matches, rows: Dataset) -> dict[str, WeighedPart]:
-        """Split the accuracy into parts; observations after the end of an episode weigh nothing."""
-        terminal, weights = rows.columns["terminations"], self.weights(rows)
-        parts = {name: right for name, right in matches._asdict().items() if right is not None}
-        ends = max(1, len({"reward", "terminated"} & parts.keys()))
-        part_weights = weights / weights.sum() / np.where(terminal, ends, len(parts))
-        found = {}
-        for name, right in parts.items():
-            own = part_weights if name in ("reward", "terminated") else part_weights * ~terminal
-            if (weight := float(own.sum())) > 0:
-                loss = float((own * (1.0 - right)).sum()) / weight
-                found[name] = WeighedPart(right=1.0 - loss, weight=weight)
-        return found
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,10 @@ class _Context:
             right = np.abs(predicted - recorded) < 0.5  # a mean is rounded
         share = float(right.mean())
         if level is not None:
-            fields |= self._floor(level)
+            noise, filtered = (level.reachable(remembers=each) for each in (self.remembers, True))
+            fields["noise"] = noise
+            if filtered < (1 - MAX_FILTER_GAIN) * noise:
+                fields["filtered"] = filtered
         is_sensor = level is not None and level.is_sensor
         unit = level.unit if level is not None else rounding_unit(recorded)
         fields |= {"exact": is_exact, "unit": unit, "is_sensor": is_sensor}
@@ -255,13 +258,6 @@ class _Context:
             depends_on=tuple(dict.fromkeys(name for name, _ in found)),
             p_value=min((p for _, p in found), default=1.0),
         )
-
-    def _floor(self, level: NoiseLevel) -> dict[str, float]:
-        """Return the noise level for the program, and the one of a program with memory."""
-        noise, filtered = (level.reachable(remembers=each) for each in (self.remembers, True))
-        if filtered < (1 - MAX_FILTER_GAIN) * noise:
-            return {"noise": noise, "filtered": filtered}
-        return {"noise": noise}
 
     def _dependences(
         self, residual: np.ndarray, noise: float, *, is_sensor: bool

@@ -106,27 +106,25 @@ def broken_parts(
 def _expected_right(
     predictions: "Predictions", rows: Dataset, labels: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Return the expected correctness (rows,) of each part over all answers."""
+    """Return the expected correctness (rows,) of each part over all answers.
+
+    Several components with one label are averaged.
+    """
     total: dict[str, np.ndarray] = {}
     for columns, shares in predictions.answers():
-        for name, right in _right_parts(columns, rows, labels).items():
+        masks = np.concatenate(components(columns, rows), axis=1)
+        if masks.shape[1] != len(labels):
+            masks = masks.mean(axis=1, keepdims=True)
+        parts = dict(zip(labels, masks.T, strict=True))
+        matches = match(columns, rows)
+        for name in ("reward", "terminated", "valid_actions"):
+            if (right := getattr(matches, name)) is not None:
+                parts[name.replace("_", " ")] = right
+        for name, right in parts.items():
             total[name] = total.get(name, 0.0) + right * shares
     if predictions.answered is not None:
         total = {name: right * predictions.answered for name, right in total.items()}
     return total
-
-
-def _right_parts(columns: Columns, rows: Dataset, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the correctness (rows,) of each part; several components of one label are averaged."""
-    masks = np.concatenate(components(columns, rows), axis=1)
-    if masks.shape[1] != len(labels):
-        masks = masks.mean(axis=1, keepdims=True)
-    found = dict(zip(labels, masks.T, strict=True))
-    matches = match(columns, rows)
-    for name in ("reward", "terminated", "valid_actions"):
-        if (right := getattr(matches, name)) is not None:
-            found[name.replace("_", " ")] = right
-    return found
 
 
 def _explained(columns: Columns, rows: Dataset, going: np.ndarray) -> list[float | None]:

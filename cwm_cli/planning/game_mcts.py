@@ -170,7 +170,9 @@ class GameGraph:
             node = (child or self._expand(node, index))[1]
         value = node.result or 0.0
         if is_new and node.result is None:
-            value = self._random_game()  # the model has just reached the node
+            # The model has just reached the node: both players continue at random.
+            value = self._model.play_randomly(self._random.getrandbits(32), self._options.rollout)
+            self._largest = max(self._largest, abs(value))
         self._back_up(path, node, value)
 
     def _select(self, node: GameNode) -> int:
@@ -207,12 +209,6 @@ class GameGraph:
             return step.valid
         space = self._model.action_space
         return range(int(space.low[0]), int(space.high[0]) + 1)
-
-    def _random_game(self) -> float:
-        """Return the gain of the player to move if both play at random from the current state."""
-        total = self._model.play_randomly(self._random.getrandbits(32), self._options.rollout)
-        self._largest = max(self._largest, abs(total))
-        return total
 
     def _back_up(self, path: Sequence[tuple[GameNode, int]], node: GameNode, value: float) -> None:
         """Add a value of the last node's player to the nodes of a path, and prove results."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cwm_cli.errors import CwmError
 
@@ -32,9 +32,19 @@ def recent_runs(folder: Path) -> Iterator[RecentRun]:
         from cwm_cli.data.reading import read_json  # imports numpy: only if there are runs
 
         try:
-            result = header.with_name("result.json")
-            found = read_json(result) if result.exists() else None
-            yield _read(header.parent, read_json(header), found)
+            file, known = header.with_name("result.json"), read_json(header)
+            result = read_json(file) if file.exists() else None
+            words, config = [str(word) for word in known.get("command", ())], known["config"]
+            yield RecentRun(
+                header.parent,
+                str(known["kind"]),
+                str(config.get("env", "")),
+                str(config.get("model", "") or ""),
+                shlex.join(["cwm", *words]) if words else "",
+                result is not None,
+                _is_locked(header.with_name("lock")),
+                (result or {}).get("has_simulator", True),
+            )
         except (CwmError, KeyError, TypeError, AttributeError):
             continue  # `cwm runs list` reports damaged runs
 
@@ -51,21 +61,6 @@ def _headers(folder: Path) -> Iterator[tuple[float, Path]]:
             yield header.stat().st_mtime, header
         except OSError:
             continue
-
-
-def _read(folder: Path, header: dict[str, Any], result: dict[str, Any] | None) -> RecentRun:
-    words = [str(word) for word in header.get("command", ())]
-    config = header["config"]
-    return RecentRun(
-        folder,
-        str(header["kind"]),
-        str(config.get("env", "")),
-        str(config.get("model", "") or ""),
-        shlex.join(["cwm", *words]) if words else "",
-        result is not None,
-        _is_locked(folder / "lock"),
-        (result or {}).get("has_simulator", True),
-    )
 
 
 def _is_locked(lock: Path) -> bool:

@@ -237,7 +237,10 @@ class Search:
         done = {event.step for event in events if isinstance(event, Node) and event.asked}
         lost = [turn for turn in answered if turn.step not in done]
         if lost:
-            self._turns = sorted([*lost, *_turns_since(events, lost[0].known)])
+            later = events[lost[0].known :]
+            nodes = [event for event in later if isinstance(event, Node) and event.asked]
+            turns = (Turn(node.step, node.known) for node in nodes if node.known is not None)
+            self._turns = sorted([*lost, *turns])
         for event in events:
             self._prepare_turns()
             if isinstance(event, Node) and event.asked:
@@ -882,12 +885,6 @@ class Search:
                 self._send(request, reserved)
         while any(request.step in self.pending for request in prepared.values()):
             yield from self._commit(self._next_outcome())
-
-
-def _turns_since(events: Sequence[Node | Remark | Switch], known: int) -> list[Turn]:
-    """Return the turns of the requested nodes after the first `known` events."""
-    nodes = [event for event in events[known:] if isinstance(event, Node) and event.asked]
-    return [Turn(node.step, node.known) for node in nodes if node.known is not None]
 
 
 def _code(program: str) -> str:

@@ -231,7 +231,7 @@ class _ModuleWriter:
     def text(self) -> str:
         """Return the text of the module."""
         writer, trace = self._writer, self._trace
-        lines = [*self._unpack(self._observation, "state"), *self._unpack_action()]
+        lines = [*self._unpack(self._observation, "state"), *self._unpack(self._action, "action")]
         for slot, entry in self._slots.items():
             name = trace.tracer.graph.names.get(slot) or str(slot.value).rpartition(".")[2]
             writer.bind(slot, entry, name if name.isidentifier() else "hidden")
@@ -248,17 +248,10 @@ class _ModuleWriter:
         function = f"def step(state, action):\n{indent(body, '    ')}\n"
         return "\n".join([*self._head(uses_math="math." in function), "", function])
 
-    def _unpack(self, names: Sequence[str], source: str) -> list[str]:
-        if self._is_number:
+    def _unpack(self, names: list[str], source: str) -> list[str]:
+        if names == [source]:  # a single number
             return []
-        columns = {"python": source, "numpy": f"{source}.T", "jax": source}[self._form]
-        return [f"{', '.join(names)}{',' if len(names) == 1 else ''} = {columns}"]
-
-    def _unpack_action(self) -> list[str]:
-        names = self._action
-        if names == ["action"]:
-            return []
-        columns = {"python": "action", "numpy": "action.T", "jax": "action"}[self._form]
+        columns = f"{source}.T" if self._form == "numpy" else source
         return [f"{', '.join(names)}{',' if len(names) == 1 else ''} = {columns}"]
 
     def _results(self, results: Sequence[str], reward: str, ended: str) -> list[str]:

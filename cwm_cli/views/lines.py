@@ -89,16 +89,12 @@ def progress_console() -> "Console":
     from rich.console import Console
 
     quiet = _loudness == "quiet"
-    moves = sys.stderr.isatty() and not quiet and not _is_continuous_integration()
+    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    moves = sys.stderr.isatty() and not quiet and not in_ci
     console = Console(stderr=True, quiet=quiet)
     return Console(
         stderr=True, quiet=quiet, force_interactive=moves and not console.is_dumb_terminal
     )
-
-
-def _is_continuous_integration() -> bool:
-    """Return whether `CI` is set, as continuous integration services do."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 PROGRESS_SECONDS = 5.0

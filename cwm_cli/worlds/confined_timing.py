@@ -24,7 +24,6 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation.forms import Form
 from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
@@ -176,7 +175,9 @@ class TimingHandler(Handler[TimingJob]):
             program.write(READY)
             inputs = sealed.open(data, program.read(KEY_SIZE))
             weights = np.frombuffer(program.read(8 * count), "<f8")
-            reason = _missing_reason(form, sealed.form)
+            notes, prefix = form.program.notes, f"not {sealed.form}: "
+            own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
+            reason = "; ".join(own or notes)
             program.write(_take_passes(passes.get(sealed.form), inputs, weights, reason))
 
 
@@ -191,13 +192,6 @@ def _take_passes(
         except Unbatched as error:
             reason = str(error)
     return PASSED.pack(False, reason.encode("utf-8", "replace")[:MAX_NOTE_BYTES])
-
-
-def _missing_reason(form: Form, name: str) -> str:
-    """Return the reason why a form of a program does not exist."""
-    notes, prefix = form.program.notes, f"not {name}: "
-    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
-    return "; ".join(own or notes)
 
 
 def _single_pass(

@@ -152,7 +152,11 @@ class Timer:
         """
         count = len(self._rows) if form == "batched" else min(steps, len(self._rows))
         passes = steps if form == "batched" else -(-steps // count)
-        inputs = self._draw(passes, count)
+        rows = self._rng.choice(self._drawable, (passes, count))
+        common = self._rng.random((passes, count))
+        inputs = TimedInputs(
+            rows, [b.between(rows, common, self._rng) for b in self._blends.values()]
+        )
         lanes = [np.moveaxis(leaf, 1, -1) for leaf in inputs.leaves] if form == "batched" else None
         key, weights = secrets.token_bytes(KEY_SIZE), self._rng.standard_normal(count)
         sealed = inputs._replace(leaves=lanes or inputs.leaves).seal(key)
@@ -185,14 +189,6 @@ class Timer:
         table = np.frombuffer(sums, "<f8").reshape(passes, self._numbers)
         self._passes.setdefault(form, []).append(_Pass(checked, weights, table[place]))
         return TimedSteps(passes * count, seconds)
-
-    def _draw(self, passes: int, count: int) -> TimedInputs:
-        """Draw inputs (passes, count, ...) that no process has received before."""
-        rows = self._rng.choice(self._drawable, (passes, count))
-        common = self._rng.random((passes, count))
-        return TimedInputs(
-            rows, [b.between(rows, common, self._rng) for b in self._blends.values()]
-        )
 
     def check(self) -> None:
         """Compare the sums of some passes with predictions of other processes.
