@@ -17,6 +17,7 @@ from cwm_cli.cli.shared import (
     advanced_option,
     basic_option,
     complete_dataset,
+    console,
     data_option,
     emit,
     emit_json,
@@ -231,7 +232,6 @@ def show(file: DatasetArgument, json: JsonOption = False) -> None:
 
     Example: cwm data show CartPole-v1.npz
     """
-    from cwm_cli.cli.shared import console
     from cwm_cli.commands.collect import load_dataset
     from cwm_cli.commands.data import summarise
     from cwm_cli.views.datasets import DatasetPicture

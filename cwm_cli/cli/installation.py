@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from cwm_cli.cli.shared import (
     print_parts,
 )
 from cwm_cli.errors import CwmError
+from cwm_cli.text import clean, money
 
 # cwm doctor
 
@@ -140,18 +142,14 @@ def list_(context: typer.Context, json: JsonOption = False) -> None:
     """
     if context.invoked_subcommand:
         return
-    import json as jsonlib
-
     from rich.table import Table
     from rich.text import Text
-
-    from cwm_cli.cli.shared import console
 
     rows = list(_rows())
     if json:
         keys = ("kind", "package", "names")
         found = [(kind, package, list(names)) for kind, package, names in rows]
-        typer.echo(jsonlib.dumps([dict(zip(keys, row, strict=True)) for row in found]))
+        typer.echo(dumps([dict(zip(keys, row, strict=True)) for row in found]))
         return
     table = Table("kind", "package", "names", show_lines=True)
     for kind, package, names in rows:
@@ -188,10 +186,7 @@ def new(
 
     Example: cwm plugins new cwm-maze --kind environment
     """
-    from cwm_cli.cli.shared import emit_json
-    from cwm_cli.errors import CwmError
     from cwm_cli.export.plugins import PLUGIN_KINDS, PluginNames, new_plugin
-    from cwm_cli.text import clean
 
     if len(kinds) != 1:
         raise CwmError(
@@ -261,7 +256,6 @@ def cache(
     Example: cwm cache --gigabytes 5
     """
     from cwm_cli.search.answers import AnswerCache
-    from cwm_cli.text import money
 
     answers = AnswerCache()
     if clear:

@@ -27,6 +27,7 @@ from cwm_cli.cli.shared import (
     limit_option,
     print_parts,
 )
+from cwm_cli.errors import CwmError
 
 EpisodesOption = Annotated[
     int, basic_option("--episodes", min=1, help="Number of episodes to play.")
@@ -96,7 +97,6 @@ def plan(
     Example: cwm plan runs/CartPole-v1-induction-0-20260101-120000 --oracle
     """
     from cwm_cli.commands.plan import plan as play
-    from cwm_cli.errors import CwmError
     from cwm_cli.views.lines import complain, progress_console
     from cwm_cli.views.planning import plan_report, plan_view
     from cwm_cli.views.terminal import place_words

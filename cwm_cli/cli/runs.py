@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,7 +21,9 @@ from cwm_cli.cli.shared import (
     ProgramOptions,
     RewardExpressionOption,
     basic_option,
+    can_ask,
     complete_run,
+    confirm,
     console,
     data_option,
     emit,
@@ -28,7 +34,9 @@ from cwm_cli.cli.shared import (
     print_report,
     run_folder,
 )
-from cwm_cli.views.lines import complain
+from cwm_cli.errors import CwmError
+from cwm_cli.text import clean
+from cwm_cli.views.lines import Lines, complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
@@ -130,7 +138,6 @@ def show(folder: OneRunArgument, node: NodeOption = None, json: JsonOption = Fal
 
 
 def _show_node(run: Run[Any, Any], number: int, *, json: bool) -> None:
-    from cwm_cli.errors import CwmError
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.runs import node_parts
 
@@ -288,11 +295,7 @@ def export(
 
     Example: cwm runs export runs/CartPole-v1-induction-0-20260101-120000
     """
-    import sys
-    from contextlib import redirect_stdout
-
     from cwm_cli.commands.collect import writing
-    from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
     from cwm_cli.runs.storage import send_all
 
@@ -331,13 +334,9 @@ def _export_imagined(
     folder: Path, to: str, out: str | None, asked: dict[str, Any], *, force: bool, json: bool
 ) -> None:
     """Imagine episodes, and write them in a format of datasets."""
-    import sys
-    from contextlib import redirect_stdout
-
     from cwm_cli.commands.data import export_transitions, exporter_of
     from cwm_cli.commands.imagine import imagine
     from cwm_cli.commands.subjects import split_options
-    from cwm_cli.views.lines import Lines
 
     theirs, rest = split_options(asked.pop("options", ()), "exporter")
     suffix = exporter_of(to, theirs).suffix  # refuses a wrong format before it imagines
@@ -353,16 +352,11 @@ def _export_imagined(
 
 def _print(made: Export, target: Path, *, json: bool) -> None:
     """Print the output folder, and how to use the package."""
-    import json as jsonlib
-    import shlex
-    from string import Template
-
     from cwm_cli.runs.storage import named
-    from cwm_cli.text import clean
 
     paths = {name: named(target / path) for name, path in made.paths.items()}
     if json:
-        typer.echo(jsonlib.dumps({"folder": named(target), **paths, **made.facts}))
+        emit_json({"folder": named(target), **paths, **made.facts})
         return
     typer.echo(f"exported  {clean(named(target))}")
     for line in made.use:
@@ -383,8 +377,6 @@ def rm(
 
     Example: cwm runs rm runs/CartPole-v1-induction-0-20260101-120000
     """
-    from cwm_cli.cli.shared import can_ask, confirm
-    from cwm_cli.errors import CwmError
     from cwm_cli.runs.storage import named, placed
     from cwm_cli.runs.store import remove
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from cwm_cli.runs.observer import Observer
+from cwm_cli.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,15 +58,12 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line; a live view replaces `sys.stderr` and prints it above itself."""
-        from cwm_cli.text import clean
-
         print(clean(self.format(record)), file=sys.stderr)  # noqa: T201
 
 
 def complain(text: str, kind: str = "Error") -> None:
     """Print one line to stderr, without control characters."""
     from cwm_cli.runs.storage import with_urls
-    from cwm_cli.text import clean
 
     if _loudness == "quiet" and kind not in KEPT_WHEN_QUIET:
         return
