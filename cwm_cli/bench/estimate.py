@@ -265,7 +265,7 @@ def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelE
 def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
     """Yield the usage of a model's completions: first from `folders`, then from recent runs."""
     own = (folder for folder in folders if (folder / JOURNAL).exists())
-    for folder in dict.fromkeys(chain(islice(own, MAX_SEARCHED_RUNS), _newest_searches(RUNS))):
+    for folder in dict.fromkeys(chain(islice(own, MAX_SEARCHED_RUNS), _newest_searches())):
         with suppress(CwmError, OSError, ValueError):
             config = (read_object(folder / HEADER) or {}).get("config")
             option = config.get("model", "") if isinstance(config, dict) else ""
@@ -280,11 +280,11 @@ def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
                     yield usage
 
 
-def _newest_searches(runs: Path) -> Iterator[Path]:
+def _newest_searches() -> Iterator[Path]:
     """Yield the folders of the newest searches, also within benchmarks and runs over problems."""
-    journals = chain(runs.glob(f"*/{JOURNAL}"), runs.glob(f"*/*/{JOURNAL}"))
+    journals = chain(RUNS.glob(f"*/{JOURNAL}"), RUNS.glob(f"*/*/{JOURNAL}"))
     # A run may have ten thousand problems: a sample of their searches is enough.
-    problems = (islice(f.iterdir(), MAX_SEARCHED_RUNS) for f in runs.glob(f"*/{PROBLEMS}"))
+    problems = (islice(f.iterdir(), MAX_SEARCHED_RUNS) for f in RUNS.glob(f"*/{PROBLEMS}"))
     found = []
     for file in chain(journals, (folder / JOURNAL for folder in chain.from_iterable(problems))):
         with suppress(OSError):

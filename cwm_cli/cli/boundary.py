@@ -93,9 +93,9 @@ PLAYABLE = ("search", "learn", "train")
 """Kinds of run that `cwm plan` accepts."""
 
 
-def next_steps(folder: Path = RUNS) -> Iterator[str]:
+def next_steps() -> Iterator[str]:
     """Yield lines that suggest commands, from the newest runs and the variables that are set."""
-    runs = list(islice(recent_runs(folder), 5))  # fast even in a folder with thousands of runs
+    runs = list(islice(recent_runs(RUNS), 5))  # fast even in a folder with thousands of runs
     if not runs:
         yield _line("start", "cwm synthesize --env CartPole-v1", "needs no language model")
     if not os.environ.get("CWM_MODEL") and not provider_keys():

@@ -359,7 +359,7 @@ def prepared_job(
     given = load() if dataset is not None else None
     if given is None:
         with closing(spec.make(**(env_args or {}))) as made:
-            refuse_pictures(space_of(made.observation_space), "a program")
+            refuse_pictures(space_of(made.observation_space))
     with _sandbox(choices, settings["sandbox"]) as sandbox:
         warn_of_gaps(sandbox.protection, observer)
         for words in filter(None, (spec.note, *notes)):
@@ -688,7 +688,7 @@ def open_job(
         CwmError: The machine lacks a protection or a tool, or the folder has another run.
     """
     dataset = order.dataset
-    refuse_pictures(dataset.observation_space, "a program")
+    refuse_pictures(dataset.observation_space)
     finding = find_contract(dataset.train)
     if not order.spec.has_simulator(order.env_args):  # recorded by sensors, perhaps
         finding = finding.model_copy(update={"noise": noise_levels(dataset.train)})

@@ -304,13 +304,13 @@ def json_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def refuse_pictures(space: Space, who: str) -> None:
-    """Raise `CwmError` if observations contain pixels, which `who` cannot predict."""
+def refuse_pictures(space: Space) -> None:
+    """Raise `CwmError` if observations contain pixels, which a program cannot predict."""
     for leaf in space.leaves("observations"):
         if leaf.space.is_picture:
             size = "x".join(map(str, leaf.space.shape))
             raise CwmError(
-                f"{leaf.name} are pixels ({size}), which {who} cannot predict: "
+                f"{leaf.name} are pixels ({size}), which a program cannot predict: "
                 "choose an environment that shows its state, or use cwm train"
             )
 

@@ -470,11 +470,11 @@ class ModelUse:
         return asdict(self)
 
 
-def model_gains(nodes: Iterable[Node], usual: str = "") -> dict[str, dict[int, float]]:
+def model_gains(nodes: Iterable[Node]) -> dict[str, dict[int, float]]:
     """Return the gain in the best score by model and number of the completion, from 1.
 
     Every model has every number. A gain by a refinement counts at the number of completions at
-    that time. Answers without a recorded model count for the `usual` one.
+    that time.
     """
     raises: list[tuple[str, int, float]] = []
     models: dict[int, str] = {}
@@ -482,7 +482,7 @@ def model_gains(nodes: Iterable[Node], usual: str = "") -> dict[str, dict[int, f
     for node in nodes:
         if node.asked:
             asked += 1
-            models[node.step] = node.model or usual
+            models[node.step] = node.model
         if node.step in models:
             raises.append((models[node.step], asked, max(0.0, node.verdict.score - best)))
         best = max(best, node.verdict.score)

@@ -223,11 +223,11 @@ def labelled(lines: Mapping[str, str]) -> Iterator[Text]:
         yield line.append(words)
 
 
-def gap_parts(gaps: Sequence[str], most: int = MAX_GAPS) -> Iterator[RenderableType]:
-    """Yield what the data do not cover, at most `most` sentences."""
+def gap_parts(gaps: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield what the data do not cover, at most `MAX_GAPS` sentences."""
     if gaps:
         yield Text("Not covered by the data:")
-        yield from (Bullet(gap) for gap in gaps[:most])
+        yield from (Bullet(gap) for gap in gaps[:MAX_GAPS])
 
 
 @dataclass(frozen=True)

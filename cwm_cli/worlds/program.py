@@ -110,7 +110,7 @@ class ProgramModel(WorldModel):
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Run the program on every row, with the methods that it defines."""
-        refuse_pictures(rows.observation_space, "a program")
+        refuse_pictures(rows.observation_space)
         return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
@@ -154,7 +154,7 @@ class ProgramModel(WorldModel):
         if task not in self._recorded:
             with closing(task.make()) as env:
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
-            refuse_pictures(spaces[0], "a program")
+            refuse_pictures(spaces[0])
             self._recorded[task] = spaces, random_rows(task, spaces)
         (observations, actions), rows = self._recorded[task]
         # workers import these modules before they are confined

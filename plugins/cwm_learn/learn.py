@@ -140,7 +140,7 @@ def learn(
     ) as sandbox:
         subject = _Subject.of(env, env_args, point, seed, observer)
         if strategy is None:
-            refuse_pictures(subject.known.observation_space, "a program")
+            refuse_pictures(subject.known.observation_space)
         point = subject.convert(point)
         if goal is not None and strategy is None:
             subject, point = subject.with_goal(goal, point)

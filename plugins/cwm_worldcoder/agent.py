@@ -127,7 +127,7 @@ class TaskLearner:
         if actions.kind != "discrete":
             raise CwmError("the agent of WorldCoder needs discrete actions: leave out --strategy")
         observations = space_of(self.env.observation_space)
-        refuse_pictures(observations, "a program")
+        refuse_pictures(observations)
         first = int(actions.low[0])
         self.view = StateView(observations, self.task.schema, self.task.actions, first)
         self.evaluator = WorldEvaluator(

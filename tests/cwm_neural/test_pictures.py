@@ -133,11 +133,11 @@ def test_screens_are_images_and_photographs_are_too_large():
 def test_programs_refuse_nested_images_with_a_remedy():
     seen = space_of(gym.spaces.Dict(mission=spaces.Discrete(2), screen=SCREEN))
     with pytest.raises(CwmError) as refusal:
-        refuse_pictures(seen, "a program")
+        refuse_pictures(seen)
     message = str(refusal.value)
     assert message.startswith("observations.screen are pixels (210x160x3)")
     assert "cwm train" in message and "\n" not in message
-    refuse_pictures(space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)), "a program")
+    refuse_pictures(space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)))
 
 
 @pytest.mark.parametrize("work", [synthesize, pytest.param(learn, marks=pytest.mark.slow)])

@@ -22,7 +22,6 @@ from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.problems.feedback.diagnosis import ComparedQuantities
 from cwm_cli.problems.feedback.separation import Quantity
-from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, ProgramRun
 from cwm_cli.runs.progress import score_parts
 from cwm_cli.runs.report import ChartLine, LineChart, Section, rounded, table, table_of, thinned
@@ -59,7 +58,7 @@ KIND_WORDS = {
 }
 
 
-def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[Section]:
+def measured_sections(run: Run[Any, Any]) -> list[Section]:
     """Return the sections with new predictions of the best model of a run.
 
     Empty for runs without a model of an environment.
@@ -70,7 +69,7 @@ def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[S
         return []
     assert isinstance(run, ModelRun)
     try:
-        found = evaluate(run, rollout_count=ROLLOUTS, trajectory_count=EPISODES, observer=observer)
+        found = evaluate(run, rollout_count=ROLLOUTS, trajectory_count=EPISODES)
     except (CwmError, OSError) as error:
         return [_unable(str(error))]
     if found.failure is not None:
