@@ -42,9 +42,6 @@ BATCHES = (1, 64, 1024, 16_384)
 SCAN_STEPS = 20
 """Steps of one call of the JAX form, under `lax.scan`."""
 
-MAX_MAKING_SECONDS = 10.0
-"""Maximum time for making the copies of the true environment."""
-
 FORMS = {
     "python": "plain Python",
     "numpy": "NumPy",
@@ -340,7 +337,7 @@ def environment_walks(
         walks["environment"] = walk_single(env, seed)
     else:
         env.close()
-        if seconds * batch > MAX_MAKING_SECONDS:
+        if seconds * batch > 10:
             words = f"making {batch:,} environments takes about {seconds * batch:.0f} s"
             reasons[f"environment {batch}"] = words
         else:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -249,7 +249,8 @@ def carried_out(
         `Started`, `Postponed` and `Ended` for a command, and `Idle` about once a second while no
         command ends. Close the generator if it is not exhausted.
     """
-    with _CommandQueue(executor, iter(commands), stopping) as queue, queue.handle_interrupts():
+    queue = _CommandQueue(executor, iter(commands), stopping)
+    with closing(executor), queue.handle_interrupts():
         while True:
             yield from queue.start_commands()
             if queue.running:
@@ -284,12 +285,6 @@ class _CommandQueue:
     delays: dict[str, float] = field(default_factory=dict)
     is_stopped: bool = False
     is_exhausted: bool = False
-
-    def __enter__(self) -> "_CommandQueue":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.executor.close()
 
     def start_commands(self) -> Iterator[Started]:
         """Start commands until the executor is full or no command is ready."""

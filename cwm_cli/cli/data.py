@@ -29,9 +29,6 @@ from cwm_cli.errors import CwmError
 
 data = typer.Typer(no_args_is_help=True, help="Import, export and show recorded transitions.")
 
-MAX_ARGUMENT_LENGTH = 300
-"""Longer arguments of an environment are shown by `--json` only."""
-
 DatasetArgument = Annotated[
     Path, typer.Argument(help="A dataset (.npz).", autocompletion=complete_dataset)
 ]
@@ -182,7 +179,7 @@ def import_(
 
 def _without_long_arguments(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts for people, without arguments that describe all columns of a table."""
-    is_long = len(str(facts.get("env_args", ""))) > MAX_ARGUMENT_LENGTH
+    is_long = len(str(facts.get("env_args", ""))) > 300
     return {key: value for key, value in facts.items() if key != "env_args" or not is_long}
 
 

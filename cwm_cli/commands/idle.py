@@ -29,9 +29,6 @@ ALL_TRIALS = 200
 MOST_ACTIONS = 50
 """Of more discrete actions, as many with equal distances are tried."""
 
-FIRST_TRIAL = 1_000_000
-"""Number of the first trial episode: the choice does not see the initial states of the result."""
-
 
 def can_idle(actions: Space, valid: Callable[[Any], Sequence[int] | None] | None) -> bool:
     """Return whether an action can be played in every step.
@@ -93,7 +90,8 @@ def _mean_return(env: Any, task: Task, action: Any, trials: int, steps: int) -> 
     limit = min(task.limit, steps // FEWEST_TRIALS)
     returns = list[float]()
     while len(returns) < trials and steps >= limit:
-        env.reset(seed=seeds_of(task.seed, FIRST_TRIAL + len(returns))[0])
+        # Other episodes than those of the result, whose initial states the choice must not see.
+        env.reset(seed=seeds_of(task.seed, 1_000_000 + len(returns))[0])
         returns.append(0.0)
         for _ in range(limit):
             steps -= 1

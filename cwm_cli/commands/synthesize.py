@@ -485,7 +485,9 @@ class SearchJob:
 
     def describe(self, observer: Observer) -> None:
         """Report the data, the contract, and the nodes of a run that continues."""
-        observer.note(self.data_words(), "")
+        train, test = len(self.dataset.train), len(self.dataset.test)
+        env = self.run.config.env
+        observer.note(f"{env}: {train:,} training and {test:,} held-out transitions", "")
         if done := len(self.search.nodes):
             observer.note(f"{self.run.place} continues with {done} nodes", "Run")
         if self.problem.contract != "plain" or self.finding.contract != "plain":
@@ -493,11 +495,6 @@ class SearchJob:
         if noise := self.noise_words():
             observer.note(noise, "Noise")
         self.run.report_repair(observer)
-
-    def data_words(self) -> str:
-        """Return the environment and the numbers of its transitions."""
-        train, test = len(self.dataset.train), len(self.dataset.test)
-        return f"{self.run.config.env}: {train:,} training and {test:,} held-out transitions"
 
     def contract_words(self) -> str:
         """Return the contract of programs, and the reason for it."""

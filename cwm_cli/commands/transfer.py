@@ -31,9 +31,6 @@ from cwm_cli.worlds.simulated import ProgramSimulator
 Algorithm = Literal["ppo"]
 """A learning algorithm of Stable-Baselines3."""
 
-PARALLEL_ENVS = 8
-"""Number of environments that are stepped in turn by an agent that learns."""
-
 SETTINGS: Mapping[str, Any] = {"n_steps": 128, "batch_size": 128, "learning_rate": 1e-3}
 """Settings of PPO that differ from the defaults: larger steps and fewer updates, so that small
 tasks are learned in seconds. CartPole is solved in 16,384 steps (seeds 201 to 203)."""
@@ -266,7 +263,7 @@ def _train(make: Callable[[], gym.Env[Any, Any]], steps: int, seed: int, env: st
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     try:
-        copies = DummyVecEnv([make] * PARALLEL_ENVS)
+        copies = DummyVecEnv([make] * 8)
         policy = (
             "MultiInputPolicy"
             if isinstance(copies.observation_space, gym.spaces.Dict)

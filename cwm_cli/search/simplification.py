@@ -23,9 +23,6 @@ from typing import NamedTuple, cast
 
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 
-MAX_PASSES = 100
-"""Maximum number of passes over a program: an edit may make others possible."""
-
 UNKNOWN_USE = {"eval", "exec", "globals", "locals", "vars", "getattr", "__import__"}
 """Functions that may use a name which the text does not contain."""
 
@@ -102,7 +99,7 @@ def measure(program: str) -> Size:
 
 def simplify(program: str) -> str:
     """Return a shorter program with the same behaviour, or the same program if none is found."""
-    for _ in range(MAX_PASSES):
+    for _ in range(100):  # several passes, since an edit may make others possible
         try:
             changes = list(_Simplifier(program).find())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
