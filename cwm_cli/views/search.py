@@ -8,10 +8,9 @@ import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -28,7 +27,8 @@ from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import cached_words, money, share, tokens
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_cli.views.datasets import RecordingBar
-from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
+from cwm_cli.views.lines import PROGRESS_SECONDS, is_verbose, progress_console
+from cwm_cli.views.progress import PrintedProgress, can_draw
 from cwm_cli.views.tables import (
     GridTable,
     component_parts,
@@ -47,7 +47,7 @@ class SearchView(RecordingBar):
 
     def __init__(self) -> None:
         super().__init__()
-        self._search_view: View | None = None
+        self._search_view: NodeLines | Screen | None = None
 
     def begins(self, work: object) -> None:
         """Open the live view of a search, or the bar of a recording."""
@@ -84,21 +84,14 @@ def _grown(tree: SearchTree, node: Node, search: Search) -> SearchTree:
     return tree
 
 
-class View(Protocol):
-    """A view that follows a search."""
-
-    def learned(self, node: Node) -> None:
-        """Add a node that the search has just learned. The search's thread calls this."""
-        ...
-
-
 @contextmanager
 def live(
     search: Search, *, budget: int, title: str, console: Console, began: float | None = None
-) -> Iterator[View]:
+) -> Iterator["NodeLines | Screen"]:
     """Follow a search: a live picture on a terminal, plain lines in a file or pipe.
 
-    The last picture stays on the screen, also after an error or Ctrl-C.
+    The last picture stays on the screen, also after an error or Ctrl-C. The thread of the search
+    calls `learned` with each node that it has just learned.
 
     Args:
         search: The search to follow.
@@ -107,14 +100,13 @@ def live(
         console: Console to draw on.
         began: Start of the clock, in the time of `time.monotonic`; now by default.
     """
-    if not console.is_interactive or console.options.ascii_only:
+    if not can_draw(console):
         lines = NodeLines(search, budget=budget, console=console, began=began)
-        pulse = Pulse(lines.tell)
-        lines.heard = pulse.heard
+        lines.begins(search)
         try:
             yield lines
         finally:
-            pulse.stop()
+            lines.ends()
         return
     screen = Screen(search, budget=budget, title=title, console=console, began=began)
     with screen.pane.shown():
@@ -124,7 +116,7 @@ def live(
             screen.over = True
 
 
-class NodeLines:
+class NodeLines(PrintedProgress):
     """Prints a line per node: for files, pipes and terminals that cannot move the cursor.
 
     Without a language model nodes are fast and many. Only a better one then has a line, or the
@@ -134,22 +126,19 @@ class NodeLines:
     def __init__(
         self, search: Search, *, budget: int, console: Console, began: float | None = None
     ) -> None:
-        self.heard: Callable[[], None] = lambda: None
+        super().__init__(console)
+        self.began = self.began if began is None else began
         self._search = search
         self._tree = SearchTree(search.nodes, search.switches)
         self._budget = budget
-        self._console = console
-        self._began = time.monotonic() if began is None else began
         self._printed = -math.inf
 
-    def tell(self) -> None:
+    def print_status(self) -> None:
         """Print the work in progress."""
         pending = self._search.pending.copy()
-        doing = _doing(self._search, pending)
         number = self._number(self._tree.completions)
-        words = [f"[{number}] {in_flight(pending)}".rstrip(), *doing]
-        words.append(duration(time.monotonic() - self._began))
-        self._console.print(Text("  ".join(words)), soft_wrap=True)
+        doing = _doing(self._search, pending)
+        self.print_line(f"[{number}] {in_flight(pending)}".rstrip(), *doing, self.elapsed)
 
     def _number(self, done: int) -> str:
         """Write how many completions are done, padded to the width of the budget."""
@@ -157,7 +146,8 @@ class NodeLines:
 
     def learned(self, node: Node) -> None:
         """Print the score of a node. A refiner move has no counter: it costs no completion."""
-        self.heard()
+        if self._pulse:
+            self._pulse.heard()
         self._tree = _grown(self._tree, node, self._search)
         number = f"[{self._number(self._tree.completions)}]"
         counter = number if node.asked else " " * len(number)
@@ -172,12 +162,12 @@ class NodeLines:
         words = f"{counter} {node.action}{origin}: {scores}"
         if saved := node.verdict.saved_bits:
             words += f", {saved:,} bits shorter"
-        parts = [words, duration(time.monotonic() - self._began)]
+        parts = [words, self.elapsed]
         if node.verdict.failure is not None and node.verdict.is_bug:
             parts.append(first_line(node.verdict.failure))
         elif node.verdict.open_gap:
             parts.append(f"not solved: {node.verdict.open_gap}")
-        self._console.print(Text("  ".join(parts)), soft_wrap=True)
+        self.print_line(*parts)
 
 
 class Screen:
