@@ -49,7 +49,11 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(_with_default(parameter.replace(kind=Parameter.KEYWORD_ONLY)))
     parameters.sort(key=_panel_position)  # stable: keeps the order of declaration in a panel
     for parameter in parameters:
-        _set_metavar(parameter)
+        info = option_info(parameter)
+        if info is not None and info.metavar is None:  # the placeholder of a value in the help
+            kind, _ = value_type(parameter)
+            choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else None
+            info.metavar = METAVARS.get(kind, choices)
 
     @wraps(command)
     def inside(**values: Any) -> None:
@@ -120,13 +124,3 @@ def _panel_position(parameter: Parameter) -> int:
     if info is None:
         return -1
     return PANELS.index(info.rich_help_panel) if info.rich_help_panel in PANELS else len(PANELS)
-
-
-def _set_metavar(parameter: Parameter) -> None:
-    """Set the placeholder of an option's value in the help, if it is not declared."""
-    info = option_info(parameter)
-    if info is None or info.metavar is not None:
-        return
-    kind, _ = value_type(parameter)
-    choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else None
-    info.metavar = METAVARS.get(kind, choices)

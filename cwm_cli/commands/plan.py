@@ -47,7 +47,7 @@ from cwm_cli.envs.spec import gym_space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
-from cwm_cli.evaluation.mismatches import Comparing, Mismatches
+from cwm_cli.evaluation.mismatches import Comparing
 from cwm_cli.evaluation.support import Doubt, Mode, doubting, is_enumerable
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, rank_of, serving
 from cwm_cli.planning.encoding import find_unplannable
@@ -772,20 +772,6 @@ def _play_through(
     return ""
 
 
-def _failure_words(playing: Playing, found: Mismatches, comparing: Comparing | None) -> str:
-    """Return why predictions failed, and the command that corrects the program."""
-    assert comparing is not None
-    right, steps = found.steps - found.mistakes, found.steps + found.unanswered
-    correct = f"correct the program with `{shlex.join(playing.learn_from.command)}`"
-    if playing.run.config.opponent:  # `cwm learn` plays no games of two
-        correct = "record more games, and search again"
-    return (
-        f"{right:,} of {steps:,} predictions in play were right, but "
-        f"{100 * comparing.recorded_share:.0f} % of recorded rows: {correct}, or add "
-        "-o planning.stop=false to play on"
-    )
-
-
 def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
     """Play the missing episodes of a side and store each one when it is finished.
 
@@ -805,4 +791,14 @@ def _play_side(side: SideName, playing: Playing, players: _Players, observer: Ob
     except FailedPredictions as failed:
         for number, rows in failed.rows.items():
             playing.run.keep(number, rows)
-        raise Stuck(_failure_words(playing, failed.found, players.comparing)) from None
+        found, comparing = failed.found, players.comparing
+        assert comparing is not None
+        right, steps = found.steps - found.mistakes, found.steps + found.unanswered
+        correct = f"correct the program with `{shlex.join(playing.learn_from.command)}`"
+        if playing.run.config.opponent:  # `cwm learn` plays no games of two
+            correct = "record more games, and search again"
+        raise Stuck(
+            f"{right:,} of {steps:,} predictions in play were right, but "
+            f"{100 * comparing.recorded_share:.0f} % of recorded rows: {correct}, or add "
+            "-o planning.stop=false to play on"
+        ) from None

@@ -317,8 +317,16 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         found, scores = self.result() or {}, self.scores()
         nodes = list(self.nodes())
         spent = total([node.usage for node in nodes])
+        best = max((node.verdict.score for node in nodes), default=None)
+        if scores:
+            chosen = {name: found.get(name) for name in ("solved", "finished", "settled")}
+            flags = {name: bool(value) for name, value in chosen.items()}
+            events = found.get("untested" if flags["solved"] else "unverified") or ()
+            words = verdict(scores.get("train"), scores.get("test"), **flags, unverified=events)
+        else:
+            words = "No program yet" if best is None else f"Not finished, best score {share(best)}"
         return with_effort(
-            _outcome(found, scores, max((n.verdict.score for n in nodes), default=None)),
+            words,
             completions=sum(node.asked for node in nodes),
             tokens=spent.tokens,
             cost=spent.cost,
@@ -342,16 +350,6 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         parts = {"train": rows.train, "held-out": rows.test}
         scores = {title: baseline(part, rows.train) for title, part in parts.items()}
         return {title: score for title, score in scores.items() if score is not None}
-
-
-def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float | None) -> str:
-    """Return whether the search is solved, and the number of exact transitions."""
-    if not scores:
-        return "No program yet" if best is None else f"Not finished, best score {share(best)}"
-    chosen = {name: found.get(name) for name in ("solved", "finished", "settled")}
-    flags = {name: bool(value) for name, value in chosen.items()}
-    unverified = found.get("untested" if flags["solved"] else "unverified") or ()
-    return verdict(scores.get("train"), scores.get("test"), **flags, unverified=unverified)
 
 
 @dataclass
