@@ -101,15 +101,7 @@ class RunReport(Result):
 
     def sections(self) -> list[Section]:
         """Return tables and notes as sections of a page; the facts if there are neither."""
-        found = [
-            Section(
-                "table",
-                grid.title,
-                {"heads": [*grid.heads], "rows": [[*line] for line in grid.cells]}
-                | {"words": grid.words, "filters": []},
-            )
-            for grid in self.grids
-        ]
+        found = [Section("table", grid.title, table_of(grid)) for grid in self.grids]
         if self.notes:
             found.append(Section("notes", "Notes", {"lines": [*self.notes]}))
         if not found:

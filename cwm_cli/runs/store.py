@@ -335,9 +335,25 @@ class Run(Generic[H, R]):
         assert self._lock is not None
         return self._lock.fileno()
 
-    def append(self, *records: R) -> None:
-        """Append records to the journal; after the return no crash can lose them."""
-        self._write(*records)
+    def append(self, *records: R | RowsAdded) -> None:
+        """Append records to the journal; after the return no crash can lose them.
+
+        An error leaves the journal unchanged.
+        """
+        if self._journal is None:
+            raise RuntimeError("the run is not open for writing")
+        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
+        size = self._journal.seek(0, os.SEEK_END)
+        try:
+            rest = memoryview(lines)
+            while rest:  # an unbuffered file may write a part
+                rest = rest[self._journal.write(rest) :]
+            os.fsync(self._journal.fileno())
+            self._send(self.journal_name)
+        except (OSError, StorageError):
+            self._journal.truncate(size)  # an incomplete line would damage the next one
+            raise
+        self._save_clock()
 
     def add_rows(self, rows: Dataset) -> None:
         """Add rows to the dataset of the run, in a new file that the journal names.
@@ -353,7 +369,7 @@ class Run(Generic[H, R]):
             self._last_rows = max(numbers, default=0)
         file = f"rows-{self._last_rows + 1}.npz"
         rows.save(self.folder / file)
-        self._write(RowsAdded(file=file, count=len(rows), digest=rows.digest))
+        self.append(RowsAdded(file=file, count=len(rows), digest=rows.digest))
         self._last_rows += 1
 
     def rewrite(self, events: Sequence[R | RowsAdded]) -> None:
@@ -484,23 +500,6 @@ class Run(Generic[H, R]):
     def export(self) -> Any:
         """Return the data for `cwm runs export`, or None if there are none."""
         return None
-
-    def _write(self, *records: BaseModel) -> None:
-        """Append lines to the journal and sync it; an error leaves the journal unchanged."""
-        if self._journal is None:
-            raise RuntimeError("the run is not open for writing")
-        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
-        size = self._journal.seek(0, os.SEEK_END)
-        try:
-            rest = memoryview(lines)
-            while rest:  # an unbuffered file may write a part
-                rest = rest[self._journal.write(rest) :]
-            os.fsync(self._journal.fileno())
-            self._send(self.journal_name)
-        except (OSError, StorageError):
-            self._journal.truncate(size)  # an incomplete line would damage the next one
-            raise
-        self._save_clock()
 
     def _save_clock(self) -> None:
         with suppress(OSError):  # no result depends on the clock

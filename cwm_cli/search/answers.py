@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -121,10 +121,7 @@ class CacheSummary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `cwm cache --json` prints."""
-        return {
-            **{option.name: getattr(self, option.name) for option in fields(self)},
-            "file": str(self.file),
-        }
+        return asdict(self) | {"file": str(self.file)}
 
 
 def answers_file() -> Path:
