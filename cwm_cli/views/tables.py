@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Protocol
 
 from rich import box
 from rich.cells import cell_len
@@ -14,7 +13,7 @@ from rich.text import Text
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.component_scores import ComponentScore
 from cwm_cli.runs.progress import score_grid
-from cwm_cli.runs.report import Grid
+from cwm_cli.runs.report import Grid, RunReport
 from cwm_cli.runs.searches import PARTS
 from cwm_cli.text import UNKNOWN, share, share_with_error
 from cwm_cli.views.terminal import printable
@@ -24,20 +23,7 @@ MAX_GAPS = 3
 """Sentences on missing data after a command; `cwm runs show` prints them all."""
 
 
-class _Report(Protocol):
-    """A title, tables and notes."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def grids(self) -> Sequence[Grid]: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-
-def report_parts(report: _Report) -> Iterator[RenderableType]:
+def report_parts(report: RunReport) -> Iterator[RenderableType]:
     """Yield the title, tables and notes of a report."""
     yield Text(printable(report.title), "bold")
     outcome, _, effort = report.verdict.partition(" \N{MIDDLE DOT} ")

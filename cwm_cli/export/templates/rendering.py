@@ -7,23 +7,13 @@ describes how to set its state from an observation.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 
-class Renderer(Protocol):
-    """Renders observations."""
-
-    def render(self, observation: Any) -> Any:
-        """Render an observation in the format of programs."""
-
-    def close(self) -> None:
-        """Release all resources."""
-
-
-def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
+def renderer(told: Mapping[str, Any], mode: str) -> "TrueRenderer | TextRenderer":
     """Return the renderer of a mode; `told` is the section `rendering` of `world.json`."""
     if mode not in told["modes"]:
         known = ", ".join(map(repr, told["modes"])) or "none"
