@@ -140,7 +140,7 @@ def bench_batches(
                         walks["python"] = walk_model(model, rows[chosen], seed)
                     walks |= environment_walks(subject, batch, seed, envs, reasons)
                     guarded = {
-                        form: _Guarded(walk, f"{form} {batch}", reasons)
+                        form: _guarded(walk, f"{form} {batch}", reasons)
                         for form, walk in walks.items()
                     }
                     for form, pace in paces(guarded).items():
@@ -223,20 +223,18 @@ def imported(export: Export, *, with_program: bool = False) -> Iterator[Package]
                 del sys.modules[loaded]
 
 
-class _Guarded:
-    """A walk that stops without transitions if it fails; the reason is stored."""
+def _guarded(walk: Walk, name: str, reasons: dict[str, str]) -> Walk:
+    """Return a walk that stops without transitions if it fails; the reason is stored."""
 
-    def __init__(self, walk: Walk, name: str, reasons: dict[str, str]) -> None:
-        self._walk, self._name, self._reasons = walk, name, reasons
+    def guarded(steps: int) -> tuple[int, float]:
+        if name not in reasons:
+            try:
+                return walk(steps)
+            except (CwmError, NotImplementedError, ValueError) as error:
+                reasons[name] = str(error)
+        return 0, 0.0
 
-    def __call__(self, steps: int) -> tuple[int, float]:
-        if self._name in self._reasons:
-            return 0, 0.0
-        try:
-            return self._walk(steps)
-        except (CwmError, NotImplementedError, ValueError) as error:
-            self._reasons[self._name] = str(error)
-            return 0, 0.0
+    return guarded
 
 
 def _actions(space: gym.Space[Any], seed: int) -> list[Any]:
