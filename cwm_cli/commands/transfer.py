@@ -283,8 +283,7 @@ def _train(make: Callable[[], gym.Env[Any, Any]], steps: int, seed: int, env: st
             }
         else:
             batch = np.stack(observations)
-        actions: np.ndarray = agent.predict(batch, deterministic=True)[0]
-        return actions
+        return np.asarray(agent.predict(batch, deterministic=True)[0])
 
     return act
 

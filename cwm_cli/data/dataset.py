@@ -49,8 +49,7 @@ def is_fitted(places: np.ndarray) -> np.ndarray:
     """Return whether trajectories are fitted, by their indices, counted from 0."""
     position = (places + 1) * VALIDATION_SHARE
     # A trajectory is held out if the held-out count, rounded down, increases with it.
-    mask: np.ndarray = np.floor(position + 1e-9) <= np.floor(position - VALIDATION_SHARE + 1e-9)
-    return mask
+    return np.asarray(np.floor(position + 1e-9) <= np.floor(position - VALIDATION_SHARE + 1e-9))
 
 
 def write_arrays(path: Path, arrays: Columns) -> None:

@@ -278,5 +278,4 @@ class _Member(NamedTuple):
         has_letters = array.dtype.kind == "U" and array.nbytes > 0
         if has_letters and array.ravel("K").view(np.uint32).max() > sys.maxunicode:
             raise ValueError(f"the array {self.name[:40]!r} has invalid characters")
-        native: np.ndarray = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return native
+        return np.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -207,5 +207,4 @@ def _rank_values(
     tied, total = (shares * equal).sum(axis=1), shares.sum(axis=1)
     if predictions.probabilities is None:
         tied, total = tied + 1, total + 1  # the recorded value is one of the n + 1 draws
-    ranks: np.ndarray = (below + rng.uniform(size=len(values)) * tied) / total
-    return ranks
+    return np.asarray((below + rng.uniform(size=len(values)) * tied) / total)

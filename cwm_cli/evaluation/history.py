@@ -109,8 +109,7 @@ class RecordedPast:
         size = np.maximum(np.abs(low), np.abs(high))
         # Rounded observations hide differences of up to a unit, which outcomes may show.
         units = np.array([decimal_unit(column) for column in outcomes.T])
-        differs: np.ndarray = np.any(high - low > 10 * TOLERANCE * (1 + size) + 3 * units, axis=1)
-        return differs
+        return np.asarray(np.any(high - low > 10 * TOLERANCE * (1 + size) + 3 * units, axis=1))
 
     def recent(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the parts of the last steps: their names and codes."""
@@ -274,8 +273,7 @@ def _joined(rows: Dataset, space: Space, stem: str) -> np.ndarray:
 def _rounded(values: np.ndarray) -> np.ndarray:
     """Round numbers to ten times the tolerance, so that equal numbers rarely differ."""
     unit = 10 * TOLERANCE * np.maximum(1.0, 2.0 ** np.ceil(np.log2(np.maximum(np.abs(values), 1))))
-    rounded: np.ndarray = np.round(values / unit) * unit
-    return rounded
+    return np.asarray(np.round(values / unit) * unit)
 
 
 def codes_of(values: np.ndarray) -> np.ndarray:
@@ -339,8 +337,7 @@ class ShuffledOutcomes:
         deviation = float(np.sqrt(((between[1:] - usual) ** 2).mean()))
         if deviation <= 1e-6 * self._spread.sum():
             return np.zeros(self.SHUFFLES + 1)
-        strengths: np.ndarray = (between - usual) / deviation
-        return strengths
+        return np.asarray((between - usual) / deviation)
 
     def _groups(self, context: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the rows' groups of one cell and context, and the expected spread of means."""
@@ -355,8 +352,7 @@ class ShuffledOutcomes:
         sizes = np.bincount(group)
         places = np.arange(len(group))
         member = csr_array((np.ones(len(group), outcomes.dtype), (group, places)))
-        spread: np.ndarray = ((member @ outcomes) ** 2 / sizes[:, None]).sum(axis=0)
-        return spread
+        return np.asarray(((member @ outcomes) ** 2 / sizes[:, None]).sum(axis=0))
 
     def split(self, inputs: np.ndarray) -> float:
         """Return the share that one threshold per cell explains, less that by chance.
@@ -439,8 +435,7 @@ class ContextTests:
         # Fit the Gumbel distribution by its moments; a scale below 0.4 would be by chance.
         scale = max(float(largest.std()), 0.4) * np.sqrt(6) / np.pi
         location = float(largest.mean()) - np.euler_gamma * scale
-        tail: np.ndarray = -np.expm1(-np.exp(-(real - location) / scale))
-        return tail
+        return np.asarray(-np.expm1(-np.exp(-(real - location) / scale)))
 
     def significant(self, least: float | np.ndarray, p_value: float = MAX_P_VALUE) -> np.ndarray:
         """Return the tests that are significant and explain at least a share."""

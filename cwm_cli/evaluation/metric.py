@@ -177,8 +177,7 @@ class Matches(NamedTuple):
         full_loss, parts = loss + 1.0 - self.observation, len(ends) + 1
         if self.valid_actions is not None:
             full_loss, parts = full_loss + 1.0 - self.valid_actions, parts + 1
-        losses: np.ndarray = np.where(terminal, loss / max(1, len(ends)), full_loss / parts)
-        return losses
+        return np.asarray(np.where(terminal, loss / max(1, len(ends)), full_loss / parts))
 
 
 def close(
@@ -196,8 +195,7 @@ def close(
         tolerance = TOLERANCE + TOLERANCE * np.abs(target)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(predicted - target) <= tolerance
-    right: np.ndarray = near & np.isfinite(predicted) & np.isfinite(target)
-    return right
+    return np.asarray(near & np.isfinite(predicted) & np.isfinite(target))
 
 
 def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
@@ -265,8 +263,7 @@ def _logarithms(predicted: np.ndarray, target: np.ndarray, changes: np.ndarray) 
         error = np.abs(predicted - target) / np.where(np.isfinite(size) & (size > 0), size, 1.0)
     error = np.where(close(predicted, target), TOLERANCE, error)
     error = np.nan_to_num(error, nan=FURTHEST, posinf=FURTHEST)
-    logarithms: np.ndarray = np.log10(np.clip(error, TOLERANCE, FURTHEST))
-    return logarithms
+    return np.asarray(np.log10(np.clip(error, TOLERANCE, FURTHEST)))
 
 
 class Metric:
@@ -419,8 +416,7 @@ class AccuracyMetric(Metric):
         classes, counts = np.array(self.classes), np.array(self.counts)
         nearest = _nearest(rewards, classes)
         seen = close(classes[nearest], rewards)
-        weights: np.ndarray = 1.0 / np.where(seen, counts[nearest], counts[counts > 0].min())
-        return weights
+        return np.asarray(1.0 / np.where(seen, counts[nearest], counts[counts > 0].min()))
 
     def words(self, rows: Dataset) -> str:
         """Return a description of the scoring, with weights for the rewards in these rows."""
@@ -606,8 +602,7 @@ def _accuracy(losses: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _float32_rewards(rows: Dataset) -> np.ndarray:
-    rewards: np.ndarray = rows.columns["rewards"].astype(np.float32).astype(np.float64)
-    return rewards
+    return np.asarray(rows.columns["rewards"].astype(np.float32).astype(np.float64))
 
 
 def _match_as_published(predictions: Columns, rows: Dataset) -> Matches:
@@ -655,5 +650,4 @@ def _nearest(rewards: np.ndarray, classes: np.ndarray) -> np.ndarray:
     right = np.searchsorted(classes, rewards).clip(1, max(len(classes) - 1, 1))
     right = np.minimum(right, len(classes) - 1)
     left = np.maximum(right - 1, 0)
-    nearer: np.ndarray = np.where(rewards - classes[left] <= classes[right] - rewards, left, right)
-    return nearer
+    return np.asarray(np.where(rewards - classes[left] <= classes[right] - rewards, left, right))

@@ -210,8 +210,7 @@ def prediction_inputs(history: RecordedPast) -> np.ndarray:
             columns.append((values[:, None] == some[1:-1]).astype(np.float64))
     inputs = np.concatenate(columns, axis=1)
     spread = inputs.std(axis=0)
-    standardised: np.ndarray = (inputs - inputs.mean(axis=0))[:, spread > 0] / spread[spread > 0]
-    return standardised
+    return np.asarray((inputs - inputs.mean(axis=0))[:, spread > 0] / spread[spread > 0])
 
 
 def _neighbours(inputs: int) -> int:

@@ -255,8 +255,7 @@ class FollowedEpisode(NamedTuple):
     def alive(self) -> np.ndarray:
         """Mask (steps, draws): whether the model's episode had not ended before the step."""
         ended = np.cumsum(self.columns["ends"], axis=0) - self.columns["ends"]
-        mask: np.ndarray = ended == 0
-        return mask
+        return np.asarray(ended == 0)
 
 
 def trajectories(

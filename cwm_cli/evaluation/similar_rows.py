@@ -421,8 +421,7 @@ class CrossFit:
                 better = error < size[some]
                 best[:, some[better]] = missed[:, better]
                 size[some] = np.minimum(size[some], error)
-        residuals: np.ndarray = best * spread
-        return residuals
+        return np.asarray(best * spread)
 
     def _predicted(self, parts: Sequence[tuple[Any, ...]], targets: np.ndarray) -> np.ndarray:
         """Return the predictions of one setting."""

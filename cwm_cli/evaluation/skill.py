@@ -67,14 +67,12 @@ class RowScores(NamedTuple):
     @property
     def certain(self) -> np.ndarray:
         """Mask of rows that should be exact: the environment is deterministic or has no answer."""
-        certain: np.ndarray = self.ceiling >= self.best - TOLERANCE
-        return certain
+        return np.asarray(self.ceiling >= self.best - TOLERANCE)
 
     @property
     def proper(self) -> np.ndarray:
         """The proper score of each row."""
-        proper: np.ndarray = self.likelihood - self.energy
-        return proper
+        return np.asarray(self.likelihood - self.energy)
 
 
 @dataclass(frozen=True)
@@ -577,8 +575,7 @@ class SkillMetric(AccuracyMetric):
         logs = digamma(seen) + signs * (digamma((seen + 1) / 2) - digamma(seen / 2))
         unbiased = np.where(seen > draws, 1.0, np.exp(logs) / (draws + 1))
         smooth = [(1 - SMOOTHING) * p + SMOOTHING * baseline for p in (unbiased, share)]
-        gain: np.ndarray = np.log(smooth[0]) - np.log(smooth[1])
-        return gain
+        return np.asarray(np.log(smooth[0]) - np.log(smooth[1]))
 
 
 def _as_predictions(predictions: Predictions | Columns) -> Predictions:
@@ -601,8 +598,7 @@ def _step_deviations(changes: np.ndarray, terminal: np.ndarray, real_reward: boo
         deviations[:observed] = changes[~terminal, :observed].std(axis=0)
     deviations[observed:] = changes[:, observed:].std(axis=0)
     usable = np.isfinite(deviations) & (deviations > TOLERANCE)
-    found: np.ndarray = np.where(usable, deviations, 1.0)
-    return found
+    return np.asarray(np.where(usable, deviations, 1.0))
 
 
 def _mean_distance(points: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -636,8 +632,7 @@ def energy_scores(errors: np.ndarray, share: np.ndarray, fair: np.ndarray | floa
     # Equal answers leave a rounding error, whose root would be far from 0.
     between[pairs <= 1e-13 * squares.max(axis=1)[:, None, None]] = 0.0
     spread = ((between @ share[..., None])[..., 0] * share).sum(axis=1)
-    found: np.ndarray = mean_distance - fair * spread / 2
-    return found
+    return np.asarray(mean_distance - fair * spread / 2)
 
 
 def _skill(scores: RowScores, episodes: np.ndarray) -> tuple[float, float | None]:

@@ -627,8 +627,7 @@ def _cell_numbers(bounds: Sequence[tuple[float, float]], numbers: np.ndarray) ->
     lows, highs = np.array(bounds, np.int64).T
     offsets = tuple((numbers.astype(np.int64) - lows).T)
     # Values outside the space get the nearest cell here; the planning session reports them later.
-    found: np.ndarray = np.ravel_multi_index(offsets, tuple(highs - lows + 1), mode="clip")
-    return found
+    return np.asarray(np.ravel_multi_index(offsets, tuple(highs - lows + 1), mode="clip"))
 
 
 def _flat_columns(space: Space, columns: Columns, name: str) -> np.ndarray:

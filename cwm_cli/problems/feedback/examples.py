@@ -47,8 +47,7 @@ class Component(NamedTuple):
     @property
     def errors(self) -> np.ndarray:
         """The sizes of the residual, in units of the typical change."""
-        errors: np.ndarray = np.abs(self.residual) / self.typical_change
-        return errors
+        return np.asarray(np.abs(self.residual) / self.typical_change)
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class ComparedRows:
     @property
     def terminal(self) -> np.ndarray:
         """Mask of the rows that end an episode; their observation does not count."""
-        terminal: np.ndarray = self.dataset.columns["terminations"]
-        return terminal
+        return np.asarray(self.dataset.columns["terminations"])
 
     @cached_property
     def losses(self) -> np.ndarray:
@@ -90,8 +88,7 @@ class ComparedRows:
     @cached_property
     def lost(self) -> np.ndarray:
         """The loss of each row times its weight."""
-        lost: np.ndarray = self.losses * self.weights
-        return lost
+        return np.asarray(self.losses * self.weights)
 
     @property
     def score(self) -> float:
@@ -106,8 +103,7 @@ class ComparedRows:
     @cached_property
     def component_mistakes(self) -> np.ndarray:
         """Mask of the wrong components that count, (rows, components)."""
-        mistakes: np.ndarray = ~self.right & ~self.terminal[:, None]
-        return mistakes
+        return np.asarray(~self.right & ~self.terminal[:, None])
 
     @cached_property
     def mistakes(self) -> dict[str, np.ndarray]:

@@ -534,8 +534,7 @@ def _right_shares(
     """Return for each term the share of rows that it makes right."""
     with np.errstate(invalid="ignore", over="ignore"):
         corrected = recorded - residual + coefficients[:, None] * values
-    shares: np.ndarray = close(corrected, recorded).mean(axis=1)
-    return shares
+    return np.asarray(close(corrected, recorded).mean(axis=1))
 
 
 def find_correlation(terms: CandidateTerms, residual: np.ndarray, rows: np.ndarray) -> str:

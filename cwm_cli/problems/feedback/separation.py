@@ -64,8 +64,7 @@ class Literal(NamedTuple):
             total: np.ndarray = first + self.numbers[0] * second
             return total
         x, y, scale = self.numbers
-        squared: np.ndarray = (first - x) ** 2 + (scale * (second - y)) ** 2
-        return squared
+        return np.asarray((first - x) ** 2 + (scale * (second - y)) ** 2)
 
     def holds(self, quantities: Sequence[Quantity]) -> np.ndarray:
         """Return the mask of the rows that satisfy the literal."""
@@ -456,8 +455,7 @@ def _mask_bits(count: np.ndarray, hits: np.ndarray) -> np.ndarray:
     share = np.divide(hits, count, out=np.zeros(len(count)), where=count > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = share * np.log2(share) + (1 - share) * np.log2(1 - share)
-    bits: np.ndarray = -count * np.nan_to_num(entropy)
-    return bits
+    return np.asarray(-count * np.nan_to_num(entropy))
 
 
 def _round_digits(value: float, digits: int) -> float:
