@@ -38,7 +38,7 @@ from cwm_cli.text import clean, first_few, percent, share
 from cwm_cli.worlds.contract import component_names
 
 
-def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator[str]:
+def coverage(diagnosis: Diagnosis, contract: ContractName) -> Iterator[str]:
     """Yield sentences on conflicts and gaps in the data."""
     dataset = diagnosis.comparison.dataset
     yield "If these transitions contradict the description, the transitions are right."
@@ -133,17 +133,6 @@ def report(
             does not repeat its facts, and is shorter if the description is long.
     """
     diagnosis = diagnose(dataset, predictions, metric, description)
-    return describe(diagnosis, description, contract=contract, brief=brief)
-
-
-def describe(
-    diagnosis: Diagnosis,
-    description: str = "",
-    *,
-    contract: ContractName = "plain",
-    brief: bool = False,
-) -> str:
-    """Write a diagnosis as text; the arguments are the same as for `report`."""
     comparison, groups = diagnosis.comparison, diagnosis.groups
     terms = list_terms(comparison)
     # Prompts with a long description and recorded transitions have a shorter report.

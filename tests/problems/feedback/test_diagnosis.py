@@ -11,8 +11,7 @@ from benchmarks.faults.generator import KINDS, MIN_WRONG_ROWS
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
-from cwm_cli.problems.feedback import diagnose
-from cwm_cli.problems.feedback.report import describe
+from cwm_cli.problems.feedback import diagnose, report
 from cwm_cli.problems.feedback.separation import Quantity, separate, simplest
 
 SOME_KINDS = ("clamp", "rule")
@@ -104,7 +103,7 @@ class TestDiagnosis:
         assert wrong_rows[wrong_row]
         assert not wrong_rows[right_row]
         assert differs in (("action",), ("observation",))
-        text = describe(found)
+        text = report(data, guess, AccuracyMetric.of(data))
         assert "predicted rightly" in text
         assert "integrator" not in text
 
@@ -125,7 +124,7 @@ class TestDiagnosis:
         rules = {rule.outcome: rule.condition for rule in found.rules}
         assert rules["the episode ends"] == "next_observation == 9"
         assert rules["the reward is -5.0"] == "next_observation == 2"
-        text = describe(found)
+        text = report(data, guess, AccuracyMetric.of(data))
         assert "terminated        recorded  True, predicted False" in text
         assert "terminated        recorded  False, predicted True" in text
         assert "reward            recorded  -5.0, predicted -1.0" in text
@@ -143,7 +142,7 @@ class TestDiagnosis:
     def test_a_diagnosis_is_deterministic(self, some_faults):
         fault = some_faults[-1]
         rows = fault.dataset.train
-        texts = {describe(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
+        texts = {report(rows, answers(fault.program, rows), fault.metric) for _ in "ab"}
         assert len(texts) == 1
 
 
