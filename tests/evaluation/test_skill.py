@@ -350,6 +350,22 @@ class TestCeiling:
             self.score(distribution(self.rows, (1.0, 1, 0, False)), train=self.rows)[0].skill == 0.0
         )
 
+    def test_wrong_probabilities_are_found_among_many_certain_rows(self):
+        dice = [(seen, 1 + (n < 4), 0, False) for seen in range(50) for n in range(40)]
+        rows = dataset(dice + [(77, 78, 0, False)] * 6000)
+        rows = replace(rows, columns=rows.columns | {"episodes": np.arange(8000)})
+
+        class ManyDice(Dice):
+            def predict(self, rows, *, seed=0, draws=1):
+                throws = dict.fromkeys(range(50), ((self.one, 1), (1 - self.one, 2)))
+                return outcomes(rows, throws | {77: ((1.0, 78),)})
+
+        metric = SkillMetric.of(rows).with_environment(ManyDice(0.9))
+        assert metric.score(ManyDice(0.9).predict(rows), rows).reached
+        found = metric.score(ManyDice(0.83).predict(rows), rows)
+        assert found.skill > 0.99
+        assert found.open_gap == "the skill is below the ceiling by more than its error"
+
     def test_standard_error_is_over_episodes(self):
         predicted = distribution(self.rows, (0.8, 1, 0, False), (0.2, 2, 0, False))
         found, _ = self.score(predicted)
