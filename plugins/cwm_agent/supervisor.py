@@ -30,9 +30,6 @@ from cwm_cli.sandbox.linux import (
 
 POLL_SECONDS = 0.05
 
-END_SECONDS = 10.0
-"""Maximum time to end the descendants of the agent."""
-
 
 class AgentTask(NamedTuple):
     """A command with its folder, environment variables and time limit.
@@ -102,7 +99,8 @@ def _hiding(access: FileAccess | None) -> Callable[[], None] | None:
 
 def _end_descendants() -> None:
     """Kill all descendants; those whose parent ends become children of this process."""
-    deadline = time.monotonic() + END_SECONDS
+    end_seconds = 10.0  # maximum time to end the descendants of the agent
+    deadline = time.monotonic() + end_seconds
     while time.monotonic() < deadline:
         for process in _children():
             with suppress(ProcessLookupError):

@@ -47,9 +47,6 @@ LOCKED = "its run is locked"
 THREADS = "threads"
 """The name under which all searches of one process reserve their cost."""
 
-READING_SHARE = 0.1
-"""Maximum share of the time spent on reading journals, for any number of active problems."""
-
 
 def job_name(number: int) -> str:
     """Return the name of the job of a problem, which the executor and the cost limit use."""
@@ -286,7 +283,9 @@ class SearchJobs(ProblemWork):
             if self._active[name].state != work.state:
                 self._updates.append(self._active[name].state)
         taken = time.monotonic() - began
-        self._next_read = began + max(seconds_between_reads(self.run.folder), taken / READING_SHARE)
+        # maximum share of the time spent on reading journals, for any number of active problems
+        reading_share = 0.1
+        self._next_read = began + max(seconds_between_reads(self.run.folder), taken / reading_share)
 
     def _update_state(self, name: str, work: _ActiveJob) -> None:
         """Update the state of an active problem from its journal."""

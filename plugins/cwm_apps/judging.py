@@ -29,12 +29,6 @@ LIMITS = Limits(
 )
 """The resources that a program may use on one test."""
 
-TOLERANCE = 1e-6
-"""Maximum difference, absolute or relative, from an expected number with a fraction."""
-
-MAX_TIMEOUTS = 3
-"""A program that runs out of time on this number of tests is not run on the remaining tests."""
-
 FAILURE_CHARACTERS = 1500
 """Approximate maximum length of the text of a failure."""
 
@@ -99,14 +93,16 @@ def judge(
     run = partial(_run if rules == "ours" else _run_as_published, program, task, sandbox, seed)
     passes = _passes if rules == "ours" else _passes_as_published
     passed, first, answered, timeouts = [], None, False, 0
-    runs = _run_in_order(run, tests, lambda: min(sandbox.workers + 1, MAX_TIMEOUTS - timeouts))
+    # a program that runs out of time on this number of tests is not run on the remaining tests
+    max_timeouts = 3
+    runs = _run_in_order(run, tests, lambda: min(sandbox.workers + 1, max_timeouts - timeouts))
     for printed, case in zip(runs, tests, strict=True):
         passed.append(passes(task, case, printed))
         if not passed[-1] and first is None:
             first = case, printed
         answered |= printed.failure is None
         timeouts += printed.failure is not None and printed.failure.kind.startswith("timeout")
-        if timeouts == MAX_TIMEOUTS or _cannot_be_loaded(printed):
+        if timeouts == max_timeouts or _cannot_be_loaded(printed):
             break
     passed += repeat(False, len(tests) - len(passed))
     is_bug = rules == "ours" and not answered  # published rules: only load errors are bugs
@@ -291,7 +287,9 @@ def _is_near(token: str | None, expected: str | None) -> bool:
 
 def _is_close(number: float, expected: float) -> bool:
     """Compare within the tolerance. Numbers that are not finite are close to no number."""
-    room = TOLERANCE * max(1.0, abs(expected))
+    # maximum difference, absolute or relative, from an expected number with a fraction
+    tolerance = 1e-6
+    room = tolerance * max(1.0, abs(expected))
     return isfinite(number) and isfinite(expected) and abs(number - expected) <= room
 
 

@@ -16,8 +16,6 @@ from cwm_cli.search.reading import extract_program
 from cwm_cli.text import clean
 
 MAX_EXAMPLES = 3
-EXAMPLE_CHARACTERS = 2000
-"""Maximum length of the public tests that a prompt shows. Longer tests are left out."""
 HEADS = ("Input", "Expected")
 
 
@@ -94,7 +92,9 @@ def _part(name: str) -> Template:
 
 def _examples(task: CodingTask) -> str:
     """Show the first public tests that are short enough."""
-    shown, room = [], EXAMPLE_CHARACTERS
+    # Maximum length of the public tests that a prompt shows. Longer tests are left out.
+    example_characters = 2000
+    shown, room = [], example_characters
     for case in task.public[:MAX_EXAMPLES]:
         texts = [_text(case.input), _text(case.output)]
         room -= sum(map(len, texts))

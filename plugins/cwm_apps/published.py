@@ -44,9 +44,6 @@ MISSING = {
 
 MISSING_MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
 
-DIGITS = 3
-"""Digits after the decimal point that the last comparison of numbers keeps."""
-
 BODY = "def code():\n"
 
 
@@ -116,7 +113,8 @@ def _sets(lines: Sequence[Sequence[str]], word: Callable[[str], Any]) -> set[fro
 
 
 def _rounded(word: str) -> float:
-    return round(float(word), DIGITS)
+    digits = 3  # digits after the decimal point that the last comparison of numbers keeps
+    return round(float(word), digits)
 
 
 def _keyed(value: Any) -> Any:

@@ -44,9 +44,6 @@ FILES = {
 }
 """The files of a problem's folder, and the fields of a record that they contain."""
 
-LARGEST_DATA = 1 << 34
-"""Maximum size in bytes: ten times the file of all problems with all their tests."""
-
 _KEYS = re.compile(rb'"((?:problem_)?id|difficulty)"(?:\s*:\s*(?:([0-9]{1,18})\s*[,}]|"(\w+)"))?')
 
 Fields = dict[str, Any]
@@ -272,13 +269,15 @@ def _lines(source: Path) -> Iterator[IndexEntry]:
 
 def _opened(source: Path) -> BinaryIO:
     """Open a file of lines. Unpack a compressed file into a temporary file for random access."""
+    # maximum size in bytes: ten times the file of all problems with all their tests
+    largest_data = 1 << 34
     if source.suffix != ".gz":
-        return open_file(source, LARGEST_DATA)
+        return open_file(source, largest_data)
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its readers
-    with open_for_reading(source, LARGEST_DATA) as packed, gzip.open(packed) as unpacked:
+    with open_for_reading(source, largest_data) as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(1 << 20):
-            if file.tell() > LARGEST_DATA:
-                raise UnreadableError(source, f"it unpacks to more than {LARGEST_DATA:,} bytes")
+            if file.tell() > largest_data:
+                raise UnreadableError(source, f"it unpacks to more than {largest_data:,} bytes")
             file.write(part)
     file.seek(0)
     return file

@@ -10,9 +10,6 @@ from cwm_cli.text import UNKNOWN, clean, money, share
 
 SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
 
-MAX_SKIPPED_REASONS = 10
-"""Maximum number of skipped problems that the notes explain. `result.json` contains all."""
-
 
 class PublishedAccuracy(NamedTuple):
     """A published strict accuracy on the competition problems of APPS."""
@@ -120,9 +117,11 @@ def _notes(
         yield f"Judged by the only test, which the search also used: {whole.no_hidden:,} problems."
     if skipped:
         yield f"Skipped, not counted: {len(skipped):,} problems:"
-    for number, reason in list(skipped.items())[:MAX_SKIPPED_REASONS]:
+    # Maximum number of skipped problems that the notes explain. `result.json` contains all.
+    max_skipped_reasons = 10
+    for number, reason in list(skipped.items())[:max_skipped_reasons]:
         yield f"- {number}: {clean(reason, limit=200)}"
-    if (left := len(skipped) - MAX_SKIPPED_REASONS) > 0:
+    if (left := len(skipped) - max_skipped_reasons) > 0:
         yield f"- and {left:,} others"
     if is_published:
         yield (

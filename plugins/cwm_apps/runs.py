@@ -33,9 +33,6 @@ from cwm_cli.search.spending import open_spending, read_spending
 TASK = "task.json"
 SOLUTIONS = "solutions.json"
 
-KS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""The k of pass@k in reports, up to the number of programs per problem."""
-
 
 class CodingConfig(BaseModel):
     """The choices that identify a run over coding problems.
@@ -436,6 +433,8 @@ def _gather_judged(runs: Sequence[CodingRun]) -> _Gathered:
     for (number, _), outcome in sorted(lines.items()):
         verdicts[number].append(outcome.strict)
     least = min(map(len, verdicts.values()), default=0)
-    passes = list(pass_at(verdicts.values(), [k for k in KS if k <= least]))
+    # the k of pass@k in reports, up to the number of programs per problem
+    ks = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
+    passes = list(pass_at(verdicts.values(), [k for k in ks if k <= least]))
     outcomes = {number: outcome for (number, place), outcome in lines.items() if place == 0}
     return _Gathered(outcomes, passes, remarks)

@@ -15,8 +15,6 @@ from cwm_cli.views.terminal import bar, duration, printable
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
-MAX_NAMED = 3
-"""Maximum number of problems named in a progress line."""
 
 
 def coding_view(console: Console, *, erase: bool) -> CodingView:
@@ -51,8 +49,9 @@ class CodingLines(PrintedProgress, CodingView):
     def print_status(self) -> None:
         """Print the problems in progress."""
         working = self.progress.working()
-        names = [_name(problem) for problem in working[:MAX_NAMED]]
-        rest = [f"and {len(working) - MAX_NAMED} more"] if len(working) > MAX_NAMED else []
+        max_named = 3  # maximum number of problems named in a progress line
+        names = [_name(problem) for problem in working[:max_named]]
+        rest = [f"and {len(working) - max_named} more"] if len(working) > max_named else []
         self.print_line(f"{self._count()} at work on {', '.join([*names, *rest])}")
 
     def _count(self) -> str:

@@ -20,9 +20,6 @@ from cwm_cli.runs.storage import HEADER, bring, located, placed
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.spending import SPENDING, CostLimit
 
-SANDBOX_WORKERS = 2
-"""Programs that a job runs at a time. A low number leaves cores for other jobs."""
-
 
 def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
     """Finish the search of a problem.
@@ -38,7 +35,9 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
         limit = CostLimit.shared(job_name(number))  # after locking, so that it is this job's own
         if access.max_cost is not None and limit is None:
             raise CwmError(f"the cost limit is unknown: the executor does not pass on ${SPENDING}")
-        with Sandbox(limits, SANDBOX_WORKERS, accepted=access.accepted) as sandbox:
+        # Programs that a job runs at a time. A low number leaves cores for other jobs.
+        sandbox_workers = 2
+        with Sandbox(limits, sandbox_workers, accepted=access.accepted) as sandbox:
             sandbox.prepare(ScriptJob.handler)
             search = ProblemSearch(coding=coding, parts=parts, sandbox=sandbox, access=access)
             search.solve(run, limit)

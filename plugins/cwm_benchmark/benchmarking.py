@@ -73,12 +73,6 @@ ENVIRONMENT_TASKS = {
 }
 """Descriptions of the tasks for an environment that several jobs share, by kind of task."""
 
-RESCAN_SECONDS = 60.0
-"""Minimum time between scans of the whole folder, which other processes may change too."""
-
-RESCAN_SHARE = 0.02
-"""Maximum share of the time spent on these scans, for any number of jobs."""
-
 
 @dataclass(frozen=True)
 class BenchmarkResult(Result):
@@ -449,7 +443,11 @@ class BenchmarkWork:
     def _rescan_if_due(self) -> None:
         """Scan the whole folder from time to time, because other processes may work on it."""
         now = time.monotonic()
-        if now - self._last_scan < max(RESCAN_SECONDS, self._scan_seconds / RESCAN_SHARE):
+        # minimum time between scans of the whole folder, which other processes may change too
+        rescan_seconds = 60.0
+        # maximum share of the time spent on these scans, for any number of jobs
+        rescan_share = 0.02
+        if now - self._last_scan < max(rescan_seconds, self._scan_seconds / rescan_share):
             return
         self.rescan()
 

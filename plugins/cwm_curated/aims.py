@@ -23,31 +23,6 @@ from cwm_cli.planning.model import Counter, Model, Step, countable, key
 if TYPE_CHECKING:
     import gymnasium as gym
 
-END_STEPS = 30.0
-"""A new end of an episode counts like this number of steps.
-
-With a higher value, episodes end early instead of going far. With 0, they avoid their end.
-"""
-
-FIRST_END_STEPS = 100.0
-"""The value of an end, in steps, until an episode has ended."""
-
-RANDOM_WALKS = 3
-"""Random walks from the start of an episode, to measure the range of each number."""
-
-DEVIATION_COST = 0.02
-"""Cost of a step if the other numbers deviate from their start by their range in random walks.
-
-The unit is the reward for moving the driven number by its range. With a higher cost, no number
-moves.
-"""
-
-END_COST_STEPS = 20.0
-"""An end of an episode costs as much as this number of steps, for the steps that it prevents."""
-
-MIN_RELATIVE_CHANGE = 1e-9
-"""A number with a smaller relative change counts as constant: only rounding errors change it."""
-
 
 @dataclass(frozen=True)
 class NumberSpan:
@@ -163,7 +138,11 @@ class NoveltyModel(Model):
     ) -> None:
         self._simulator = simulator
         self._seen = seen
-        self._end = END_STEPS if ended else FIRST_END_STEPS
+        # A new end of an episode counts like this number of steps. With a higher value, episodes
+        # end early instead of going far. With 0, they avoid their end.
+        end_steps = 30.0
+        first_end_steps = 100.0  # the value of an end, in steps, until an episode has ended
+        self._end = end_steps if ended else first_end_steps
         self.action_space = simulator.action_space
         self.deterministic = simulator.deterministic
         self.counter: Counter = simulator.counter
@@ -220,7 +199,9 @@ class ExtremesModel(Model):
     ) -> None:
         """Measure the start of an episode, and the range of each number in random walks."""
         found = [np.array(told(observation).numbers)]
-        for _ in range(RANDOM_WALKS):
+        # random walks from the start of an episode, to measure the range of each number
+        random_walks = 3
+        for _ in range(random_walks):
             self._simulator.stand(state)
             allowed = valid
             for _ in range(steps):
@@ -233,14 +214,20 @@ class ExtremesModel(Model):
         numbers = np.arange(len(span)) & self._corner // 2
         signs = [(-1) ** (int(number).bit_count() + self._corner) for number in numbers]
         self._start = found[0]
+        # a number with a smaller relative change counts as constant: only rounding errors change it
+        min_relative_change = 1e-9
         self._scale = np.array(signs) / np.where(
-            span > MIN_RELATIVE_CHANGE * (1 + size), span, 1 + size
+            span > min_relative_change * (1 + size), span, 1 + size
         )
         self._costs = np.zeros(len(span))
         if self._bounds is not None:
             unit, order = np.abs(self._scale), np.argsort(span / self._bounds, kind="stable")
             alone = order[self._corner // 2 % len(span)]
-            self._costs = DEVIATION_COST * unit / len(span)
+            # Cost of a step if the other numbers deviate from their start by their range in random
+            # walks. The unit is the reward for moving the driven number by its range. With a higher
+            # cost, no number moves.
+            deviation_cost = 0.02
+            self._costs = deviation_cost * unit / len(span)
             self._costs[alone] = 0.0
             self._scale = np.zeros(len(span))
             self._scale[alone] = -unit[alone] if self._corner % 2 else unit[alone]
@@ -270,5 +257,8 @@ class ExtremesModel(Model):
         reward = float((self._extremes - before).sum())
         if self._bounds is not None:
             cost = float(self._costs @ np.abs(numbers - self._start))
-            reward -= cost * (END_COST_STEPS if terminated else 1.0)
+            # an end of an episode costs as much as this number of steps, for the steps that it
+            # prevents
+            end_cost_steps = 20.0
+            reward -= cost * (end_cost_steps if terminated else 1.0)
         return Step(observation, reward, terminated, valid)

@@ -50,35 +50,11 @@ if TYPE_CHECKING:
 
 Aim = Literal["reward", "extremes"]
 
-DISCRETE_BUDGET = 1000
-"""Model steps per decision for discrete actions."""
-
 CONTINUOUS_BUDGET: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
 """Model steps per decision for actions of real numbers; more steps reach no farther extremes."""
 
-MIN_CONTINUOUS_BUDGET = 12
-"""Minimum number of model steps per decision for actions of real numbers."""
-
 MAX_STATES = 10_000
 """Maximum number of states that a search for untried actions, or value iteration, visits."""
-
-MAX_END_SEARCH = 1_000
-"""Maximum number of states that a search visits for an end after it found an untried action.
-
-With 10,000, a decision took 0.3 to 3 s in spaces of more states, and most of a recording's time.
-"""
-
-MIN_ROLLOUTS = 5
-"""Minimum number of rollouts per decision."""
-
-NEW_END_FRACTION = 0.1
-"""An end beyond earlier ends by less than this fraction of their range may have the same cause."""
-
-SPARE_STEPS = 2
-"""An episode goes to an end when fewer steps are left than its distance plus this number."""
-
-MEAN_LENGTHS = 6
-"""Number of mean lengths of repeated actions (1, 2, 4, ...): no length suits every task."""
 
 
 class EpisodePlan(NamedTuple):
@@ -236,14 +212,18 @@ def _end_value(rows: Sequence[Transition], earlier: Sequence[Transition]) -> flo
     new_ranges.add(rows)
     going = ranges.going.union(new_ranges.going)
     last = np.array(told(rows[-1].next_observation).numbers)
-    causes, new = going.beyond(last), ranges.after.beyond(last, NEW_END_FRACTION)
+    # an end beyond earlier ends by less than this fraction of their range may have the same cause
+    new_end_fraction = 0.1
+    causes, new = going.beyond(last), ranges.after.beyond(last, new_end_fraction)
     return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
 
 
 def repeating_acts(stage: Stage, seed: int) -> Act:
     """Return random actions that are repeated; the mean length depends on the episode's seed."""
     draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
-    mean, last = 2 ** rng.integers(MEAN_LENGTHS), list[Any]()
+    # number of mean lengths of repeated actions (1, 2, 4, ...): no length suits every task
+    mean_lengths = 6
+    mean, last = 2 ** rng.integers(mean_lengths), list[Any]()
 
     def act(observation: Any, before: int) -> Any:
         allowed = stage.task.allowed(stage.env)
@@ -338,7 +318,11 @@ def _find_untried(
     end: int | None = None
     rank, depth_of_end = (inf, True), 0  # lower is better: episodes with this end, whether tried
     queue, visited = deque([(state, valid or every, 1, None)]), {state}
-    while queue and len(visited) < (MAX_STATES if nearest is None else MAX_END_SEARCH):
+    # Maximum number of states that a search visits for an end after it found an untried action.
+    # With 10,000, a decision took 0.3 to 3 s in spaces of more states, and most of a recording's
+    # time.
+    max_end_search = 1_000
+    while queue and len(visited) < (MAX_STATES if nearest is None else max_end_search):
         if nearest is not None and rank == (0, False):
             break  # no other action or end is better
         state, valid, depth, first = queue.popleft()
@@ -358,7 +342,9 @@ def _find_untried(
             if (here := copy.here()) not in visited:
                 visited.add(here)
                 queue.append((here, step.valid or every, depth + 1, start))
-    if end is not None and (nearest is None or depth_of_end + SPARE_STEPS > left):
+    # an episode goes to an end when fewer steps are left than its distance plus this number
+    spare_steps = 2
+    if end is not None and (nearest is None or depth_of_end + spare_steps > left):
         return end
     return nearest
 
@@ -407,8 +393,11 @@ def _cast(action: Any, space: gym.Space[Any]) -> Any:
 def _budget(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> int:
     """Return the number of model steps per decision."""
     if copy.action_space.kind == "discrete":
-        return round(plan.effort * DISCRETE_BUDGET)
-    return max(MIN_CONTINUOUS_BUDGET, round(plan.effort * CONTINUOUS_BUDGET[plan.aim]))
+        discrete_budget = 1000  # model steps per decision for discrete actions
+        return round(plan.effort * discrete_budget)
+    # minimum number of model steps per decision for actions of real numbers
+    min_continuous_budget = 12
+    return max(min_continuous_budget, round(plan.effort * CONTINUOUS_BUDGET[plan.aim]))
 
 
 def _planners(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> Sequence[planning.Planner]:
@@ -419,7 +408,8 @@ def _planners(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> Sequence
     budget = _budget(copy, plan)
     if copy.action_space.kind != "discrete":
         return [Icem(budget=budget)]
-    search = Mcts(budget=budget, rollout=max(1, budget // MIN_ROLLOUTS))
+    min_rollouts = 5  # minimum number of rollouts per decision
+    search = Mcts(budget=budget, rollout=max(1, budget // min_rollouts))
     known = isinstance(copy, CachingSimulator) and plan == EpisodePlan("reward")
     return [Tabular(states=MAX_STATES), search] if known else [search]
 

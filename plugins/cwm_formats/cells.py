@@ -23,17 +23,8 @@ MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "?"})
 USUAL_SHARE = 0.8
 """A column has the type of at least this share of its cells; other cells are bad cells."""
 
-MAX_LABELS = 30
-"""A column with more different texts is free text, such as remarks."""
-
 MAX_LABEL_LENGTH = 60
 """Longer cells are no labels."""
-
-MAX_NUMBER = 1e30
-"""Larger numbers, and those closer to 0 than its inverse, are read as damaged cells."""
-
-MAX_DECIMALS = 9
-"""Numbers with more decimals are read as unrounded."""
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.A | re.I)
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
@@ -78,7 +69,8 @@ class TypedColumn:
 def rounding_unit(values: np.ndarray) -> float:
     """Return the rounding unit of numbers, a power of ten of at most 1, or 0 for unrounded ones."""
     known = values[np.isfinite(values)]
-    for decimals in range(MAX_DECIMALS + 1):
+    max_decimals = 9  # numbers with more decimals are read as unrounded
+    for decimals in range(max_decimals + 1):
         # the spacing of floats limits how exactly a decimal fraction is stored
         tolerance = 1e-12 + 4 * np.spacing(np.abs(known))
         if (np.abs(known - np.round(known, decimals)) <= tolerance).all():
@@ -145,7 +137,9 @@ def _are_usual(values: np.ndarray) -> np.ndarray:
     """Return which numbers are finite and neither huge nor tiny, as in damaged cells."""
     with np.errstate(invalid="ignore"):
         size = np.abs(values)
-        usual: np.ndarray = (size <= MAX_NUMBER) & ((size >= 1 / MAX_NUMBER) | (size == 0))
+        # larger numbers, and those closer to 0 than its inverse, are read as damaged cells
+        max_number = 1e30
+        usual: np.ndarray = (size <= max_number) & ((size >= 1 / max_number) | (size == 0))
     return usual
 
 
@@ -236,7 +230,8 @@ def _labels(name: str, texts: Sequence[str], present: Sequence[str]) -> TypedCol
     """Return a column of few texts as numbers by their order, or one of free text."""
     usual = [text for text in present if _is_label(text)]
     labels = tuple(sorted(set(usual)))
-    few = len(labels) <= min(MAX_LABELS, max(2, len(present) // 2))
+    max_labels = 30  # a column with more different texts is free text, such as remarks
+    few = len(labels) <= min(max_labels, max(2, len(present) // 2))
     if not few or len(usual) < USUAL_SHARE * len(present):
         return TypedColumn(name, "text", np.full(len(texts), np.nan))
     numbers = {label: float(number) for number, label in enumerate(labels)}

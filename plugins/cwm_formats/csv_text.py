@@ -20,17 +20,7 @@ from cwm_formats.tables import Cells, ReadTable
 MAX_CSV_BYTES = 1 << 28
 """Maximum size of an uncompressed CSV in bytes. As lists of texts it needs ten times the memory."""
 
-SAMPLE_LINES = 200
-"""Number of lines to guess the cell separator from."""
-
-MAX_LINES_OF_ROW = 100
-"""A row with more lines has a quote without an end."""
-
 MARKS = ",;\t|"
-
-MIN_SPACED_FRACTION = 0.95
-"""Spaces separate cells only if at least this share of the lines has as many words as the header,
-and no other separator fits more lines."""
 
 
 @dataclass
@@ -90,9 +80,10 @@ def _read_rows(text: str, mark: str, file: Path) -> _Rows:
     width, before, repeated = 0, 0, 0
     try:
         with _long_cells():
+            max_lines_of_row = 100  # a row with more lines has a quote without an end
             for row in reader:
                 first_line, before = before + 1, reader.line_num
-                if before - first_line >= MAX_LINES_OF_ROW:
+                if before - first_line >= max_lines_of_row:
                     raise CwmError(
                         f"{file}: a quote opens in line {first_line} and does not close: "
                         "correct that line"
@@ -223,8 +214,9 @@ def _unpacked(data: bytes, file: Path) -> bytes:
 
 def _mark(text: str) -> str:
     """Return the cell separator: it gives most lines the same number of cells as the header."""
-    lines = [line for line in text.splitlines()[: SAMPLE_LINES + 20] if line.strip()]
-    sample = [line for line in lines if not _is_preamble([line])][:SAMPLE_LINES]
+    sample_lines = 200  # number of lines to guess the cell separator from
+    lines = [line for line in text.splitlines()[: sample_lines + 20] if line.strip()]
+    sample = [line for line in lines if not _is_preamble([line])][:sample_lines]
     if not sample:
         return ","
 
@@ -243,5 +235,8 @@ def _mark(text: str) -> str:
     best = max(MARKS, key=fits.__getitem__)
     header, *rows = (len(line.split()) for line in sample)
     same = sum(width == header for width in rows) / max(len(rows), 1)
-    is_spaced = fits[best][0] < MIN_SPACED_FRACTION <= same and header > 1
+    # spaces separate cells only if at least this share of the lines has as many words as the
+    # header, and no other separator fits more lines
+    min_spaced_fraction = 0.95
+    is_spaced = fits[best][0] < min_spaced_fraction <= same and header > 1
     return " " if is_spaced and '"' not in text else best

@@ -24,18 +24,6 @@ from cwm_formats.roles import Roles, choose_roles
 from cwm_formats.table_rows import TableRows, TypedParts, ordered_rows
 from cwm_formats.tables import SPLITS, Cells, ReadTable, normal
 
-MAX_DISCRETE = 1000
-"""Whole actions over a wider range are real numbers."""
-
-BLOCK_ROWS = 100
-"""Rows of the blocks of a long recording: long enough for programs with a memory."""
-
-MIN_EPISODES = 10
-"""With fewer episodes, long ones are cut into blocks, so that some can be held out."""
-
-TEST_SHARE = 0.2
-"""Share of the held-out rows."""
-
 
 def infer_dataset(
     table: ReadTable, asked: TableColumns, name: str, source: str, observer: Observer
@@ -260,8 +248,10 @@ def _episodes(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     parts = np.diff(np.append(np.flatnonzero(breaks), len(breaks)))
     lengths: list[int] = []
     size = block_rows(len(breaks))
+    # with fewer episodes, long ones are cut into blocks, so that some can be held out
+    min_episodes = 10
     for part in parts.tolist():
-        pieces = max(1, round(part / size)) if len(parts) < MIN_EPISODES else 1
+        pieces = max(1, round(part / size)) if len(parts) < min_episodes else 1
         lengths += [len(piece) for piece in np.array_split(np.arange(part), pieces)]
     episodes = np.repeat(np.arange(len(lengths)), lengths)
     last = np.zeros(len(breaks), bool)
@@ -277,7 +267,9 @@ def _marked_split(table: ReadTable, roles: Roles, rows: TableRows, kept: np.ndar
 
 def block_rows(rows: int) -> int:
     """Return the number of rows of the blocks into which a recording is cut."""
-    return max(10, min(max(BLOCK_ROWS, rows // 50), rows // 10))
+    # rows of the blocks of a long recording: long enough for programs with a memory
+    block_rows = 100
+    return max(10, min(max(block_rows, rows // 50), rows // 10))
 
 
 def held_out(episodes: np.ndarray, observer: Observer) -> np.ndarray:
@@ -285,8 +277,9 @@ def held_out(episodes: np.ndarray, observer: Observer) -> np.ndarray:
     _, lengths = np.unique(episodes, return_counts=True)
     split = np.zeros(len(lengths), np.int8)
     due = 0.0
+    test_share = 0.2  # share of the held-out rows
     for number, length in enumerate(lengths.tolist()):
-        due += TEST_SHARE * length
+        due += test_share * length
         if due >= length / 2 and number > 0:
             split[number] = 1
             due -= length
@@ -328,7 +321,8 @@ def _values(
 
 def _is_discrete(column: TypedColumn, values: np.ndarray) -> bool:
     known = values[~np.isnan(values)]
-    return bool(column.kind != "real" and known.size and np.ptp(known) < MAX_DISCRETE)
+    max_discrete = 1000  # whole actions over a wider range are real numbers
+    return bool(column.kind != "real" and known.size and np.ptp(known) < max_discrete)
 
 
 def _observation_space(observed: Sequence[TypedColumn], rows: TableRows) -> Space:

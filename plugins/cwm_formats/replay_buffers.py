@@ -36,9 +36,6 @@ from cwm_formats.pickles import Inert, load, plain
 LIBRARY = b"stable_baselines3"
 """The name of the library near the start of the pickle of a buffer."""
 
-HEAD = 1000
-"""Number of bytes to search for the name of the library."""
-
 
 class ReplayBuffer(NamedTuple):
     """The arrays of a buffer, of shape (rows, environments, ...).
@@ -80,7 +77,8 @@ class StableBaselines3Buffer(Importer):
             return False
         try:
             with open_for_reading(file) as stream:
-                return LIBRARY in stream.read(HEAD)
+                head = 1000  # number of bytes to search for the name of the library
+                return LIBRARY in stream.read(head)
         except UnreadableError:
             return False
 

@@ -33,9 +33,6 @@ from cwm_formats.csv_text import read_csv, refuse_twice
 from cwm_formats.inferred import infer_dataset
 from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
 
-MAX_CELLS = 100_000_000
-"""Maximum number of cells of a table."""
-
 KEY = b"cwm"
 """The key in a Parquet file's metadata for the metadata of the dataset."""
 
@@ -152,7 +149,8 @@ class ParquetImporter(TableImporter):
         """Read all columns."""
         with _opened(file) as source:
             rows = source.metadata.num_rows
-            if rows * max(1, source.metadata.num_columns) > MAX_CELLS:
+            max_cells = 100_000_000  # maximum number of cells of a table
+            if rows * max(1, source.metadata.num_columns) > max_cells:
                 raise CwmError(f"{file} has too many rows ({rows:,}): import a part of it")
             names = list(source.schema_arrow.names)
             refuse_twice(names, file)

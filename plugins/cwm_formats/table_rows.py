@@ -17,9 +17,6 @@ from cwm_formats.clock import TableClock, are_gaps, is_regular, out_of_order, us
 from cwm_formats.roles import Roles, episode_numbers, restarts
 from cwm_formats.tables import ReadTable
 
-MAX_BAD_CELLS = 10
-"""Bad cells that an error lists."""
-
 
 @dataclass(frozen=True)
 class TypedParts:
@@ -298,7 +295,8 @@ def _without_bad(
     if not bad:
         return rows
     bad = sorted(bad, key=lambda cell: cell.row)
-    words = first_few([_cell_words(table, cell) for cell in bad], MAX_BAD_CELLS)
+    max_bad_cells = 10  # bad cells that an error lists
+    words = first_few([_cell_words(table, cell) for cell in bad], max_bad_cells)
     count = len({cell.row for cell in bad})
     damaged = f"{count} {'row' if count == 1 else 'rows'} with missing or bad cells"
     if not asked.drop_missing:

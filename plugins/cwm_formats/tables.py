@@ -24,9 +24,6 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean, first_few
 from cwm_formats.columns import Ends, RecordedRows, ends_of, fitted, split_of
 
-MAX_COLUMNS = 10_000
-"""Maximum number of columns of a table. Pictures need other formats."""
-
 Cells = Sequence[str] | np.ndarray
 """Texts as in the file, or numbers if the format has types."""
 
@@ -584,7 +581,8 @@ def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
         for leaf in space.leaves(role)
     ]
     width = sum(leaf.space.size for leaf, _ in leaves)
-    if width > MAX_COLUMNS or any(leaf.space.is_picture for leaf, _ in leaves):
+    max_columns = 10_000  # Maximum number of columns of a table. Pictures need other formats.
+    if width > max_columns or any(leaf.space.is_picture for leaf, _ in leaves):
         raise CwmError("observations are pictures, which do not fit into a table: use --to minari")
     for leaf, column in leaves:
         parts = column.reshape(len(dataset), -1)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
-MAX_LINES = 40
-"""The bounds of an array are listed in at most this many lines."""
-
 
 def describe_space(space: Space, indent: str = "") -> str:
     """Return a description of a space; a nested space has a line for every part."""
@@ -57,8 +54,9 @@ def _array(space: Space, indent: str) -> str:
         first = _range(space, 0)
         return f"{shape}, {first if first == 'unbounded' else f'each {first}'}"
     order = "" if len(space.shape) == 1 else " (numbered in C order)"
-    lines = [f"\n{indent}  - {place}: {bounds}" for place, bounds in islice(runs, MAX_LINES)]
-    more = f"\n{indent}  - and so on" if len(runs) > MAX_LINES else ""
+    max_lines = 40  # the bounds of an array are listed in at most this many lines
+    lines = [f"\n{indent}  - {place}: {bounds}" for place, bounds in islice(runs, max_lines)]
+    more = f"\n{indent}  - and so on" if len(runs) > max_lines else ""
     return f"{shape}, by component{order}:{''.join(lines)}{more}"
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
-NO_MESSAGES = 100
-"""A level above all levels of Gymnasium's logger."""
-
 
 def load() -> ModuleType:
     """Import Gymnasium without its announcements and warnings.
@@ -34,7 +31,8 @@ def load() -> ModuleType:
     """
     with redirect_stderr(io.StringIO()):
         import gymnasium
-    gymnasium.logger.min_level = NO_MESSAGES
+    no_messages = 100  # a level above all levels of Gymnasium's logger
+    gymnasium.logger.min_level = no_messages
     warnings.filterwarnings("ignore", module=r"(gymnasium|pygame)(\.|$)")
     return gymnasium
 

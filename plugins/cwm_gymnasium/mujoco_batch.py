@@ -123,12 +123,6 @@ class ThreadedSimulations:
 MAX_SIMULATIONS = 4096
 """Simulations in one batch; more plans are played in several batches."""
 
-RETURN_TOLERANCE = 1e-6
-"""Relative tolerance of returns when a batch is compared with the environment."""
-
-STEPS_TO_START = (0, 2, 10)
-"""Random steps before each start state of this comparison."""
-
 PLANS, STEPS = 4, 30
 """Plans from each start state of this comparison, and their length."""
 
@@ -241,7 +235,8 @@ def batch_difference(rewinder: SimulationRewinder, env: Any, player: BatchPlayer
     space = deepcopy(env.action_space)
     space.seed(0)
     saved = rewinder.save()
-    starts = [_random_state(rewinder, env, space, length) for length in STEPS_TO_START]
+    steps_to_start = (0, 2, 10)  # random steps before each start state of this comparison
+    starts = [_random_state(rewinder, env, space, length) for length in steps_to_start]
     shape = (len(starts), PLANS, STEPS)
     plans = np.array([space.sample() for _ in range(prod(shape))], float).reshape(*shape, -1)
     played = player([start.data for start in starts], plans)
@@ -254,7 +249,9 @@ def batch_difference(rewinder: SimulationRewinder, env: Any, player: BatchPlayer
     returns, steps = zip(*expected, strict=True)
     if played.steps.ravel().tolist() != list(steps):
         return "a batch terminates at different steps than the environment"
-    if not np.allclose(played.returns.ravel(), returns, rtol=RETURN_TOLERANCE, atol=0):
+    # relative tolerance of returns when a batch is compared with the environment
+    return_tolerance = 1e-6
+    if not np.allclose(played.returns.ravel(), returns, rtol=return_tolerance, atol=0):
         return "a batch has different returns than the environment"
     return ""
 

@@ -34,12 +34,6 @@ READERS = ("_get_obs", "_get_ob")
 COPY_TOLERANCE = 1e-6
 """Maximum relative difference of equal numbers; large enough for float32 observations."""
 
-LINEAR_TOLERANCE = 1e-8
-"""Relative error of a linear fit; small, because it needs observations of float64."""
-
-DIGITS = 11
-"""Decimals of fitted weights, so that numbers that are copied to observations are read exactly."""
-
 
 @dataclass(frozen=True)
 class ObservationLayout:
@@ -75,14 +69,19 @@ class ObservationLayout:
     def linear(cls, base: np.ndarray, states: np.ndarray, seen: np.ndarray) -> Self:
         """Learn which observed numbers are linear in the state, and invert this map."""
         design = np.hstack([states - base, np.ones((len(states), 1))])
-        slopes = np.linalg.lstsq(design, seen)[0].round(DIGITS)
-        right = np.abs(design @ slopes - seen).max(axis=0) < LINEAR_TOLERANCE * (
+        # decimals of fitted weights, so that numbers that are copied to observations are read
+        # exactly
+        digits = 11
+        slopes = np.linalg.lstsq(design, seen)[0].round(digits)
+        # relative error of a linear fit; small, because it needs observations of float64
+        linear_tolerance = 1e-8
+        right = np.abs(design @ slopes - seen).max(axis=0) < linear_tolerance * (
             1 + np.abs(seen).max(axis=0)
         )
         jacobian, shown = slopes[:-1].T, slopes[-1]
         read = right & (np.abs(jacobian).max(axis=1) > COPY_TOLERANCE)
         weights = np.zeros((len(base), seen.shape[1]))
-        weights[:, read] = np.linalg.pinv(jacobian[read], rcond=COPY_TOLERANCE).round(DIGITS)
+        weights[:, read] = np.linalg.pinv(jacobian[read], rcond=COPY_TOLERANCE).round(digits)
         told = np.abs(np.diag(weights @ jacobian) - 1) < COPY_TOLERANCE
         return cls._with_angles(states, seen, cls(base, shown, weights, (), read, told))
 
@@ -160,18 +159,6 @@ def _equal_columns(states: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return pairs
 
 
-SPREAD = 0.1
-"""Maximum random change of positions, velocities and controls in samples."""
-
-SAMPLES_PER_NUMBER = 3
-"""Samples per number of a state."""
-
-MAX_ROUNDS = 150
-"""Rounds of the search for the previous step; longer searches do not succeed."""
-
-ROUNDS_BEFORE_HALVING = 30
-"""The search halves its corrections after this number of rounds, because contacts overshoot."""
-
 EXACT = 1e-9
 """Maximum error of the state after the previous step."""
 
@@ -219,8 +206,10 @@ class Simulation:
         mujoco.mj_resetData(self._model, self._data)
         base = self._state()
         states, seen = [], []
-        for _ in range(SAMPLES_PER_NUMBER * (len(base) + 1)):
-            self._set(base + rng.uniform(-SPREAD, SPREAD, len(base)))
+        spread = 0.1  # maximum random change of positions, velocities and controls in samples
+        samples_per_number = 3  # samples per number of a state
+        for _ in range(samples_per_number * (len(base) + 1)):
+            self._set(base + rng.uniform(-spread, spread, len(base)))
             states.append(self._state())
             seen.append(_observe(env))
         return ObservationLayout.linear(base, np.array(states), np.array(seen))
@@ -243,7 +232,11 @@ class Simulation:
         start, speed, apart = qpos.copy(), qvel.copy(), np.zeros(model.nv)
         warm = data.qacc_warmstart.copy()
         mujoco.mj_integratePos(model, start, -speed, model.opt.timestep)
-        for number in range(MAX_ROUNDS):
+        # rounds of the search for the previous step; longer searches do not succeed
+        max_rounds = 150
+        # the search halves its corrections after this number of rounds, because contacts overshoot
+        rounds_before_halving = 30
+        for number in range(max_rounds):
             data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = start, speed, warm
             mujoco.mj_step(model, data)
             mujoco.mj_differentiatePos(model, apart, 1.0, data.qpos, qpos)
@@ -251,7 +244,7 @@ class Simulation:
             if max(np.abs(apart).max(), model.opt.timestep * np.abs(faster).max()) < EXACT:
                 data.qpos[:], data.qvel[:] = qpos, qvel
                 return
-            share = 0.5 ** (number // ROUNDS_BEFORE_HALVING)
+            share = 0.5 ** (number // rounds_before_halving)
             mujoco.mj_integratePos(model, start, apart, share)
             speed = speed + share * faster
         self._set(state)
@@ -264,15 +257,8 @@ def _observe(env: Any) -> np.ndarray:
     return flat(read()) if read else np.empty(0)
 
 
-EPISODES = 8
-STEPS = 12
-"""Random episodes, and steps of each, to compare attributes with observations."""
-
 SEED = "_np_random_seed"
 """The attribute of Gymnasium with the seed of the generator, which is no part of the state."""
-
-MAX_NUMBERS = 2_000
-"""Attributes with more numbers than this are no part of the state."""
 
 HANDS = ("player", "dealer")
 """Attributes of a card game: lists of card values; the dealer's first card is visible."""
@@ -281,10 +267,6 @@ Hand = tuple[int, ...]
 
 BLACKJACK, HIT = 21, 0.5
 """Maximum sum of a hand that may draw a card, and the probability of a draw in random play."""
-
-RANDOM_STEPS = 50_000
-"""Random steps to find states with equal observations: a state that occurs once in 1,000 steps
-then occurs often enough to estimate its frequency."""
 
 TOLERANCE = 1e-5
 
@@ -449,7 +431,10 @@ class StateAttributes:
         space.seed(0)
         left = limit
         observation, _ = env.reset(seed=0)
-        for _ in range(RANDOM_STEPS):
+        # random steps to find states with equal observations: a state that occurs once in 1,000
+        # steps then occurs often enough to estimate its frequency
+        random_steps = 50_000
+        for _ in range(random_steps):
             state = self._to_vector({name: np.ravel(getattr(inner, name)) for name in self._names})
             found[flat(observation).tobytes()].append(state)
             observation, _, terminated, truncated, _ = env.step(space.sample())
@@ -467,9 +452,10 @@ def _play_randomly(env: gym.Env[Any, Any]) -> Iterator[tuple[dict[str, np.ndarra
     """Play randomly, and yield the numeric attributes and the observation of each step."""
     space = deepcopy(env.action_space)
     space.seed(0)
-    for episode in range(EPISODES):
+    episodes, steps = 8, 12  # random episodes, and steps of each
+    for episode in range(episodes):
         observation, over = env.reset(seed=episode)[0], False
-        for _ in range(STEPS):
+        for _ in range(steps):
             yield _numeric_attributes(env.unwrapped), flat(observation)
             if over:
                 break
@@ -490,7 +476,8 @@ def _numbers(value: Any) -> np.ndarray | None:
     if not isinstance(value, Real | np.ndarray | np.generic | list | tuple):
         return None
     array = np.asarray(value).ravel()
-    if array.dtype.kind not in "biuf" or not 0 < array.size <= MAX_NUMBERS:
+    max_numbers = 2_000  # attributes with more numbers than this are no part of the state
+    if array.dtype.kind not in "biuf" or not 0 < array.size <= max_numbers:
         return None
     return array.astype(np.float64)
 

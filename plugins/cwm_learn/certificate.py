@@ -38,9 +38,6 @@ MAX_SHORT_BOUND = 0.02
 """Largest bound on steps with a mismatch that is certified from less play, at the end of learning.
 At the first attempt, at most 2 % of steps takes four episodes of 100 steps, or two of 1,000."""
 
-RETURN_TOLERANCE = 0.05
-"""Allowed shortfall of a return, as a fraction of the promise: rounding errors add up."""
-
 
 MIN_CLEAN_EPISODES = 3
 """Episodes of play without a mismatch before the learner probes the program."""
@@ -156,7 +153,9 @@ class EpisodeRecord(BaseModel):
         """Whether the episode returned the promise; single stochastic returns always pass."""
         if self.promised is None or self.chance:
             return self.promised is not None
-        return self.returned >= self.promised - RETURN_TOLERANCE * abs(self.promised) - 1e-6
+        # allowed shortfall of a return, as a fraction of the promise: rounding errors add up
+        return_tolerance = 0.05
+        return self.returned >= self.promised - return_tolerance * abs(self.promised) - 1e-6
 
 
 @dataclass

@@ -29,12 +29,6 @@ DOUBT_INTERVAL = 3
 MAX_QUESTIONS, MAX_OPEN = 5, 10
 """Maximum number of questions per answer, and number of open questions that stops requests."""
 
-WEIGHT = 0.5
-"""Weight of a question; a question about a disagreement of programs has weight 1."""
-
-MAX_TEXT = 200
-"""Maximum length of each text of a question, in characters."""
-
 SYSTEM = (
     "You look for mistakes in a program that predicts an environment. You name, briefly and as "
     "JSON, unrecorded situations that the program may predict wrongly, and an action that would "
@@ -119,6 +113,8 @@ class DoubtingModel:
             except (ValueError, RecursionError):
                 continue
             break
+        # weight of a question; a question about a disagreement of programs has weight 1
+        weight = 0.5
         for each in found[:MAX_QUESTIONS] if isinstance(found, list) else []:
             if not isinstance(each, dict) or not each.get("text"):
                 continue
@@ -128,7 +124,7 @@ class DoubtingModel:
                 action = self._parse_action(given)
                 if action is None:  # an unknown action stays readable in the region
                     texts["region"] = _clean(f"{texts['region']}, by {given}")
-            yield OpenQuestion(action=action, weight=WEIGHT, **texts)
+            yield OpenQuestion(action=action, weight=weight, **texts)
 
     def _parse_action(self, given: Any) -> Any:
         """Return an action from its number, name or list of numbers, None if it is invalid."""
@@ -209,4 +205,5 @@ def _component(node: ast.expr, names: Mapping[str, int], size: int) -> int | Non
 
 
 def _clean(text: Any) -> str:
-    return printable(" ".join(str(text or "").split()), MAX_TEXT)
+    max_text = 200  # maximum length of each text of a question, in characters
+    return printable(" ".join(str(text or "").split()), max_text)

@@ -13,10 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-MARGIN = 0.05
-"""Distance of a decisive box from the limits, in spreads of the data: larger than the distance at
-which a plan counts as arrived."""
-
 
 class EndRule(NamedTuple):
     """A rule: the episode ends if `sign` times a component exceeds a limit.
@@ -90,9 +86,12 @@ def decisive_boxes(
     """
     inside = after[~ends]
     boxes = []
+    # distance of a decisive box from the limits, in spreads of the data: larger than the distance
+    # at which a plan counts as arrived
+    margin = 0.05
     for rule in rules:
-        box = np.stack([inside.min(0) + MARGIN * spread, inside.max(0) - MARGIN * spread])
-        limit = rule.first + MARGIN * spread[rule.component]
+        box = np.stack([inside.min(0) + margin * spread, inside.max(0) - margin * spread])
+        limit = rule.first + margin * spread[rule.component]
         box[:, rule.component] = sorted((rule.sign * limit, rule.sign * np.inf))
         boxes.append(box)
     return np.array(boxes)

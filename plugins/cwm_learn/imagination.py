@@ -10,9 +10,6 @@ from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.messages import ImaginingJob
 from cwm_learn.search import cells, missions, policies, reachable, rollouts
 
-TIME_FACTOR = 3
-"""Time limits of a process that searches, as a multiple of the limits for a program alone."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImaginedSearchJob(ImaginingJob):
@@ -41,4 +38,6 @@ class SearchImagination(Imagination):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limits = self.limits.scaled(TIME_FACTOR)
+        # time limits of a process that searches, as a multiple of the limits for a program alone
+        time_factor = 3
+        self.limits = self.limits.scaled(time_factor)

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
     from cwm_learn.runs import LearnRun
 
-MAX_UNSAVED_STEPS = 10
-"""Steps that a crash can lose; to save each step would take longer than to take it."""
-
 R = TypeVar("R", bound=LearnRecord)
 
 
@@ -71,7 +68,9 @@ class LearnerJournal:
     def add_step(self, row: Transition) -> None:
         """Add a new step, one that is not repeated."""
         self._unsaved.append(row)
-        if len(self._unsaved) >= MAX_UNSAVED_STEPS:
+        # steps that a crash can lose; to save each step would take longer than to take it
+        max_unsaved_steps = 10
+        if len(self._unsaved) >= max_unsaved_steps:
             self.save_steps()
 
     def save_steps(self) -> None:

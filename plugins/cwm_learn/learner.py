@@ -49,12 +49,6 @@ if TYPE_CHECKING:
     from cwm_learn.optimism import RuleInventor
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
-MAX_IDLE_EPISODES = 50
-"""Stop after this many consecutive episodes without a target and without a mismatch."""
-
-MAX_EMPTY_EPISODES = 2
-"""Consecutive episodes that may end without a target; later ones continue with random actions."""
-
 Stop = Literal["certified", "return", "steps", "seconds", "idle"]
 """Reason to stop: certified, target return reached, a budget spent, or no reachable target left."""
 
@@ -211,7 +205,10 @@ class Learner:
         it. Any other episode ends if the actor has no target.
         """
         environment = self.environment
-        may_end = episode.had_target or self._idle_episodes < MAX_EMPTY_EPISODES
+        # consecutive episodes that may end without a target; later ones continue with random
+        # actions
+        max_empty_episodes = 2
+        may_end = episode.had_target or self._idle_episodes < max_empty_episodes
         ends_here = environment.has_diverged or (intent is None and may_end)
         return environment.is_left or (ends_here and not environment.is_recorded)
 
@@ -333,7 +330,9 @@ class Learner:
             return "certified"
         if self._is_budget_spent:
             return "steps" if self.steps >= self.budget.steps else "seconds"
-        return "idle" if self._idle_episodes >= MAX_IDLE_EPISODES else None
+        # stop after this many consecutive episodes without a target and without a mismatch
+        max_idle_episodes = 50
+        return "idle" if self._idle_episodes >= max_idle_episodes else None
 
     # --- the program
 

@@ -32,9 +32,6 @@ from cwm_learn.writing import MAX_PROGRAM_CHARACTERS, BudgetedModel, WrittenProg
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
 
-MAX_INVENTIONS = 20
-"""Maximum number of inventions; each costs an attempt in the environment."""
-
 MAX_NODES, MAX_DEPTH = 4000, 50
 """Maximum number of nodes of a search for a plan, and maximum length of a plan: some seconds for
 small environments."""
@@ -65,7 +62,9 @@ class RuleInventor:
         reward, and a search finds no plan for the mission in the program.
         """
         rewarded = rows.columns["terminations"] & (rows.columns["rewards"] > 0)
-        if rewarded.any() or not self.view.mission(start) or len(self.refuted) >= MAX_INVENTIONS:
+        # maximum number of inventions; each costs an attempt in the environment
+        max_inventions = 20
+        if rewarded.any() or not self.view.mission(start) or len(self.refuted) >= max_inventions:
             return None
         if self._finds_plan(program, rows, start):
             return None

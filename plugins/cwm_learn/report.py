@@ -21,9 +21,6 @@ from cwm_learn.certificate import MEAN_EPISODES, Certificate, EpisodeRecord
 from cwm_learn.questions import RecordedQuestion
 from cwm_learn.records import LearnRecord, ProgramRecord
 
-MAX_GRID_ROWS = 12
-"""Rows of a table in a report; the last rows are shown."""
-
 
 class LearnReport:
     """The report and the page of a run, from its records and its result.
@@ -90,17 +87,18 @@ class LearnReport:
         """Yield the tables of a report: the last episodes, programs and questions."""
         heads = ["episode", "aim", "steps", "return", "promised", "mismatches"]
         cells = []
-        for e in self.episodes[-MAX_GRID_ROWS:]:
+        max_grid_rows = 12  # rows of a table in a report; the last rows are shown
+        for e in self.episodes[-max_grid_rows:]:
             promised = "" if e.promised is None else f"{e.promised:.5g}"
             numbers = f"{e.steps:,}", f"{e.returned:.5g}", promised, str(e.mismatched)
             cells.append([str(e.number), e.aim, *numbers])
         yield Grid("last episodes", heads, cells, 2)
         heads, cells = ["program", "by", "steps", "rows", "lines", "unexplained"], []
-        for p in self.programs[-MAX_GRID_ROWS:]:
+        for p in self.programs[-max_grid_rows:]:
             numbers = f"{p.steps:,}", f"{p.rows:,}", str(p.lines), str(p.unexplained)
             cells.append([str(p.number), p.origin, *numbers])
         yield Grid("last programs", heads, cells, 2)
-        cells = [[q.text, q.answer or "open"] for q in self.questions[-MAX_GRID_ROWS:]]
+        cells = [[q.text, q.answer or "open"] for q in self.questions[-max_grid_rows:]]
         yield Grid("questions", ["question", "answer"], cells, 2)
 
 

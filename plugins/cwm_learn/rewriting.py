@@ -18,21 +18,6 @@ if TYPE_CHECKING:
     from cwm_learn.journal_replay import LearnerJournal
     from cwm_learn.writing import ProgramWriter, WrittenProgram
 
-NEW_ROWS_FRACTION = 0.1
-"""Rewrite the program in mid-episode after this fraction of new rows, so that the total writing
-time grows linearly with the number of rows. Between episodes, rewrite after any mismatch."""
-
-OVERRIDING_NEW_ROWS_FRACTION = 0.25
-"""The fraction, also between episodes, for actors that override the program with observed rows:
-rules from few more rows mislead them more often than they help."""
-
-WRONG_NEW_ROWS_FRACTION = 0.3
-"""The minimum fraction for a program that mispredicts all rows, and proportionally less for others:
-such a program lacks rows, and takes longest to write. With 1, a two-link arm took 27 more steps."""
-
-STOCHASTIC_NEW_ROWS_FRACTION = 0.5
-"""The fraction in stochastic environments: only many rows show that probabilities are wrong."""
-
 
 class ProgramRewriter:
     """Decides when to rewrite the program of a learner, and writes it.
@@ -63,11 +48,23 @@ class ProgramRewriter:
         """
         new_rows = len(self._known.rows) - self._rows_at_writing
         if self._known.random_rows and self._can_be_stochastic:
-            return new_rows >= STOCHASTIC_NEW_ROWS_FRACTION * self._rows_at_writing
-        fraction = NEW_ROWS_FRACTION if is_mid_episode else 0.0
+            # the fraction in stochastic environments: only many rows show that probabilities are
+            # wrong
+            stochastic_new_rows_fraction = 0.5
+            return new_rows >= stochastic_new_rows_fraction * self._rows_at_writing
+        # Rewrite the program in mid-episode after this fraction of new rows, so that the total
+        # writing time grows linearly with the number of rows. Between episodes, rewrite after any
+        # mismatch.
+        fraction = 0.1 if is_mid_episode else 0.0
         if actor.OVERRIDES_PROGRAM:
-            fraction = OVERRIDING_NEW_ROWS_FRACTION
-        fraction = max(fraction, WRONG_NEW_ROWS_FRACTION * self._wrong_fraction)
+            # also between episodes: rules from few more rows mislead actors that override the
+            # program with observed rows more often than they help
+            fraction = 0.25
+        # The minimum fraction for a program that mispredicts all rows, and proportionally less for
+        # others: such a program lacks rows, and takes longest to write. With 1, a two-link arm took
+        # 27 more steps.
+        wrong_new_rows_fraction = 0.3
+        fraction = max(fraction, wrong_new_rows_fraction * self._wrong_fraction)
         return self.new_mismatches > 0 and new_rows >= fraction * self._rows_at_writing
 
     def restart(self, written: WrittenProgram) -> bool:

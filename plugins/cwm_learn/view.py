@@ -26,9 +26,6 @@ from cwm_learn.questions import RecordedQuestion, open_questions
 from cwm_learn.records import ProgramRecord
 from cwm_learn.runs import LearningResult
 
-MAX_PLOT_LINES = 12
-"""Maximum height of the plot in lines."""
-
 STOPPED = {
     "certified": "the program is certified",
     "return": "the required return is reached",
@@ -195,7 +192,8 @@ class LearningPicture(DrawnProgress, LearningView):
     def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines; a low terminal has no plot."""
         facts = list(self._facts())
-        room = min(MAX_PLOT_LINES, height - 2 - len(facts))
+        max_plot_lines = 12  # maximum height of the plot in lines
+        room = min(max_plot_lines, height - 2 - len(facts))
         plot: list[Text] = []
         if self.returns and room >= 3 and width >= 20:
             plot = learning_chart("", self.returns).dots(width, room)

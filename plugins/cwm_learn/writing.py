@@ -56,12 +56,6 @@ KEPT, MODEL = "kept", "model"
 """Origins: a program that existed before, and one by a language model. Other origins are names of
 backends or refiners."""
 
-MIN_REPAIR_ROWS = 3
-"""Minimum number of mispredicted rows for a repair; fewer rows have no visible pattern."""
-
-MAX_REPAIR_FRACTION = 0.5
-"""Do not repair a program that mispredicts this fraction of the rows: few rules are right."""
-
 CALIBRATION = "calibrate"
 """The refiner that fits constants; it skips programs of induction, which are already fitted."""
 
@@ -369,9 +363,13 @@ class ProgramWriter:
     def _refine(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
         """Repair a program with one refiner after the other, within the time limit."""
         waiting, start = names("refiner"), time.monotonic()
+        # minimum number of mispredicted rows for a repair; fewer rows have no visible pattern
+        min_repair_rows = 3
+        # do not repair a program that mispredicts this fraction of the rows: few rules are right
+        max_repair_fraction = 0.5
         while waiting:
             count, total_rows = int(best.unexplained.sum()), len(best.unexplained)
-            if not MIN_REPAIR_ROWS <= count < MAX_REPAIR_FRACTION * total_rows:
+            if not min_repair_rows <= count < max_repair_fraction * total_rows:
                 break
             name, *waiting = waiting
             left = min(self.seconds - (time.monotonic() - start), self.seconds_left())

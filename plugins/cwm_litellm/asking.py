@@ -62,37 +62,15 @@ litellm = load()
 
 log = logging.getLogger("cwm.litellm")
 
-MAX_TRIES = 3
-"""Maximum number of answers to a request, if they are empty or cut: each answer costs money."""
-
 USUAL_TOKENS = 16_384
 """Assumed maximum length of an answer if its cost is limited. A program needs a tenth, and written
 reasoning needs most of the rest."""
 
-THINKING_TOKENS = 32_768
-"""The same for models that reason before they answer, at any length: an answer that ends within its
-reasoning costs money and contains no program."""
-
-USUAL_ANSWER = 1000
-"""Tokens of an answer that count towards the rate limit until their number is known."""
-
 MIN_TOKENS = 256
 """Fewer tokens are not enough for a program."""
 
-TOKEN_GROWTH = 4
-"""Factor of the token limit after a cut answer if the maximum output of the model is unknown."""
-
-SHORTENING = 0.7
-"""Share of a prompt that remains if the server does not report the size of the excess."""
-
 MAX_PROMPT_SHARE = 0.75
 """Maximum share of the context for the prompt, so that the answer fits too."""
-
-MIN_PROMPT_CHARACTERS = 500
-"""A shorter prompt does not contain a usable task."""
-
-MAX_TEXT_CHARACTERS = 1 << 20
-"""Maximum characters of an answer: more than any model writes, and four large programs."""
 
 ROLES = "Conversation roles must alternate"
 """The likely message of a server whose error LiteLLM swallows."""
@@ -165,7 +143,9 @@ class Question:
     def answer(self) -> Completion:
         """Send requests until an answer is complete or no attempts are left."""
         start, best, tries = time.perf_counter(), Answer(), 0
-        while tries < MAX_TRIES:
+        # maximum number of answers to a request, if they are empty or cut: each answer costs money
+        max_tries = 3
+        while tries < max_tries:
             try:
                 answer = self._request_answer(self.request.seed + tries)
             except (OpenAIError, TimeoutError, UnpayableError) as error:
@@ -183,7 +163,7 @@ class Question:
             best = answer if answer.text or not best.lacking else best
             if not answer.lacking or (answer.cut and not self._raise_limit()):
                 break
-            if not answer.cut and tries < MAX_TRIES:
+            if not answer.cut and tries < max_tries:
                 self._log(f"is asked again: {answer.lacking}")
         used = total(self._usages)
         usage = replace(
@@ -249,7 +229,9 @@ class Question:
     def _expected(self) -> int:
         """Estimate the tokens of the prompt and its answer."""
         messages = [message.model_dump() for message in self.messages]
-        return int(litellm.token_counter(self.model, messages=messages)) + USUAL_ANSWER
+        # tokens of an answer that count towards the rate limit until their number is known
+        usual_answer = 1000
+        return int(litellm.token_counter(self.model, messages=messages)) + usual_answer
 
     def _arguments(self, seed: int) -> dict[str, Any]:
         """Return the arguments of LiteLLM that the model accepts."""
@@ -381,7 +363,9 @@ class Question:
         if self.most_tokens is not None:
             return False
         used = max(self._usages[-1].completion_tokens, self._limit or MIN_TOKENS)
-        more = most_output(self.model) or TOKEN_GROWTH * used
+        # factor of the token limit after a cut answer if the maximum output of the model is unknown
+        token_growth = 4
+        more = most_output(self.model) or token_growth * used
         self._tokens = min(more, self.fit.tokens or more)
         grows = self._limit_to_allowance() and (self._limit or more) > used
         if grows:
@@ -399,7 +383,9 @@ class Question:
             self._tokens = self.fit.tokens = room
             self._log(f"has too little context for prompt and answer: requested {room:,} tokens")
             return True
-        share = min(MAX_PROMPT_SHARE * context / prompt, SHORTENING) if known else SHORTENING
+        # share of a prompt that remains if the server does not report the size of the excess
+        shortening = 0.7
+        share = min(MAX_PROMPT_SHARE * context / prompt, shortening) if known else shortening
         return shorten and self._shorten(int(share * _size(self.messages)))
 
     def _shorten(self, room: int) -> bool:
@@ -407,7 +393,8 @@ class Question:
         before, shorter = _size(self.messages), self.request.shorter
         if before <= room:
             return True
-        if shorter is None or room < MIN_PROMPT_CHARACTERS:
+        min_prompt_characters = 500  # a shorter prompt does not contain a usable task
+        if shorter is None or room < min_prompt_characters:
             return False
         prompt = shorter(room)
         if _size(prompt) >= before:
@@ -431,7 +418,9 @@ def read(response: Any) -> Answer:
     choice = response.choices[0]
     whole = choice.message.content or ""
     spoken = without_thinking(whole)
-    text = spoken.text[:MAX_TEXT_CHARACTERS]
+    # maximum characters of an answer: more than any model writes, and four large programs
+    max_text_characters = 1 << 20
+    text = spoken.text[:max_text_characters]
     fields = getattr(choice.message, "provider_specific_fields", None) or {}
     thought = getattr(choice.message, "reasoning_content", None) or fields.get("reasoning")
     if thought:  # LiteLLM keeps the line ends after the reasoning
@@ -505,7 +494,8 @@ def usual_tokens(model: str) -> int:
     thinks = False
     with suppress(Exception):  # as above
         thinks = provider_of(model) not in OLLAMA and litellm.supports_reasoning(model)
-    return THINKING_TOKENS if thinks else USUAL_TOKENS
+    # an answer that ends within its reasoning, of any length, costs money and contains no program
+    return 32_768 if thinks else USUAL_TOKENS
 
 
 def usage_of(model: str, response: Any) -> Usage:

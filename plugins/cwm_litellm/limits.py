@@ -21,10 +21,6 @@ OLLAMA = ("ollama", "ollama_chat")
 
 DEFAULT_OLLAMA_ADDRESS = "http://localhost:11434"
 
-MIN_CONTEXT = 16_384
-"""Minimum context in tokens to request from Ollama. A larger context needs more memory, and a
-changed context reloads the model, which takes seconds."""
-
 CHARACTERS_PER_TOKEN = 3
 """A low estimate, so that the tokens of a prompt are not underestimated."""
 
@@ -250,7 +246,10 @@ def context_for(limits: ModelLimits, characters: int, answer: int) -> int:
     The context never shrinks, because a change reloads the model.
     """
     wanted = characters // CHARACTERS_PER_TOKEN + answer
-    context = max(MIN_CONTEXT, limits.context or 0)
+    # Minimum context in tokens to request from Ollama. A larger context needs more memory, and a
+    # changed context reloads the model, which takes seconds.
+    min_context = 16_384
+    context = max(min_context, limits.context or 0)
     while context < wanted:
         context *= 2
     limits.context = min(context, limits.longest_context or context)

@@ -14,9 +14,6 @@ from typing import Any
 CHAT_PATH, COMPLETIONS_PATH = "/chat/completions", "/completions"
 """Ends of the addresses of OpenAI's protocol; other protocols have others."""
 
-MAX_COUNT = 10**9
-"""Higher token counts are errors of the server."""
-
 
 def readable_body(body: bytes, path: str) -> bytes:
     """Return the JSON of an answer in the form that LiteLLM reads.
@@ -49,7 +46,8 @@ def readable_events(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
 def read_count(value: object) -> int | None:
     """Return a number of tokens, rounded up; None if the value is not a plausible one."""
     number = _number(value)
-    return None if number is None or number > MAX_COUNT else math.ceil(number)
+    max_count = 10**9  # higher token counts are errors of the server
+    return None if number is None or number > max_count else math.ceil(number)
 
 
 def tokens_of(response: Any) -> tuple[int, int] | None:

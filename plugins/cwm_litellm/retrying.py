@@ -18,9 +18,6 @@ from cwm_cli.search.spending import RateLimit
 from cwm_litellm.failures import Kind, classify, is_transient, retry_after
 from cwm_litellm.responses import tokens_of
 
-MIN_LOGGED_SECONDS = 0.1
-"""Shorter waits for a turn are not logged."""
-
 MAX_RETRIES = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
 """Upper limits for failures that retries rarely cure: a server that does not run, and late
 answers, which cost money each time."""
@@ -73,7 +70,8 @@ class Patience:
         """
         tokens = expected() if rate.tokens_per_minute else 0
         seconds = rate.wait(tokens, tell)
-        if seconds >= MIN_LOGGED_SECONDS:
+        min_logged_seconds = 0.1  # shorter waits for a turn are not logged
+        if seconds >= min_logged_seconds:
             log(f"waited {seconds:.1f} s for the shared rate limit of {rate.provider}")
         try:
             response = ask()

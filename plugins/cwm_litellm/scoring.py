@@ -41,13 +41,6 @@ litellm = load()
 PLAIN = "plain"
 """The name of the format without special tokens."""
 
-MAX_CHARACTERS = 60_000
-"""Maximum length of the prompts in a request. Each token returns about 120 bytes, and responses
-may have 4 MB."""
-
-SHORT_TIMEOUT = 10.0
-"""Timeout in seconds of a server that formats messages, which needs no model."""
-
 ROUNDED = 1e-3
 """Higher values than 0 up to this are rounding errors of half precision."""
 
@@ -202,10 +195,13 @@ class TextScorer:
         """Split texts into requests that are small enough for the server and the limits."""
         batch: list[tuple[str, str]] = []
         size = 0
+        # Maximum length of the prompts in a request. Each token returns about 120 bytes, and
+        # responses may have 4 MB.
+        max_characters = 60_000
         for pair in pairs:
             length = sum(map(len, pair))
             most = 1 if self.known.forced else self.batch
-            if batch and (len(batch) >= most or size + length > MAX_CHARACTERS):
+            if batch and (len(batch) >= most or size + length > max_characters):
                 yield batch
                 batch, size = [], 0
             batch.append(pair)
@@ -377,8 +373,10 @@ def format_of(template: str, api_base: str | None, model: str, *, forced: bool =
 
 def _post(root: str, path: str, **body: Any) -> Any:
     """Send a request that needs no model."""
-    begin_attempt(time.monotonic() + SHORT_TIMEOUT)
-    response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
+    # timeout in seconds of a server that formats messages, which needs no model
+    short_timeout = 10.0
+    begin_attempt(time.monotonic() + short_timeout)
+    response = litellm.client_session.post(root + path, json=body, timeout=short_timeout)
     if response.status_code == httpx.codes.BAD_REQUEST:
         raise CwmError("the server cannot format this conversation")
     return response.raise_for_status().json()

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 METHOD = "submissions"
 """Name of the strategy and of the backend."""
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells define it."""
-
 PATH = "/mcp"
 """Path of the server in its URL."""
 
@@ -214,7 +211,7 @@ def serve_stdio(server: MCPServer[Any], place: str, observer: Observer) -> None:
 
     def leave(*_: object) -> None:
         observer.note("interrupted: the same command continues the run", "")
-        os._exit(INTERRUPTED)
+        os._exit(130)  # the exit code after Ctrl-C, as shells define it
 
     before = signal.signal(signal.SIGINT, leave)
     try:

@@ -51,9 +51,6 @@ from cwm_mcp.submissions import Inbox, Submission, SubmittedMoves, SubmittedProg
 MAX_PLAN_SECONDS = 600
 """Maximum time of one request to plan, in seconds."""
 
-MOST_NODES = 20
-"""Number of nodes that a description lists, the last ones."""
-
 ONLY_HIDDEN = (
     "Every shown row is predicted right, but some rows that are not shown are not. Look for rules "
     "that few shown rows test."
@@ -106,6 +103,7 @@ class AgentSession:
         """Return the task and the state of the run."""
         job, problem, shown = self.job, self.job.problem, ShownRows.of(self.job.problem)
         best = job.search.best
+        most_nodes = 20  # number of nodes that a description lists, the last ones
         return RunDescription(
             environment=job.run.config.env,
             environment_arguments=json_value(job.run.config.env_args),
@@ -119,7 +117,7 @@ class AgentSession:
             hidden_rows=len(problem.dataset) - len(shown.rows),
             submissions_left=self.submissions_left,
             planned_episodes_left=self.planned.left,
-            nodes=[NodeSummary.of(node) for node in job.search.nodes[-MOST_NODES:]],
+            nodes=[NodeSummary.of(node) for node in job.search.nodes[-most_nodes:]],
             best=NodeSummary.of(best) if best else None,
             finished=is_finished(job.run),
         )

@@ -30,9 +30,6 @@ EvidenceKind = Literal["steps", "ends", "rewards", "changes", "mistakes", "range
 MAX_CHARACTERS = 30_000
 """Maximum number of characters of the rows of a page, about 10,000 tokens."""
 
-MAX_COMPONENTS = 200
-"""Maximum number of components with a range."""
-
 MOST_VALUES = 20
 """Rewards with more distinct values are sorted by value, not by frequency."""
 
@@ -187,7 +184,8 @@ class ShownRows:
     def ranges(self) -> EvidencePage:
         """Return the range of each component, and the counts of rewards."""
         names = documented_names(self.problem.description, self.rows.observation_space)
-        shown = range(min(len(self.steps.names), MAX_COMPONENTS))
+        max_components = 200  # maximum number of components with a range
+        shown = range(min(len(self.steps.names), max_components))
         values, counts = by_frequency(self.steps.rewards)
         pairs = zip(values[:MOST_VALUES], counts, strict=False)
         more = len(self.steps.names) - len(shown)

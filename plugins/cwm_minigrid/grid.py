@@ -49,13 +49,7 @@ SCHEMA = ObjectSchema(
 
 AGENT, HIDDEN = CLASSES.index("agent"), STATES.index("hidden")
 
-MAX_MISSION_LENGTH = 120
-"""Characters of a mission; the longest mission of the package has about 100."""
-
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ,.'-"
-
-NO_STEP_LIMIT = 10**9
-"""Step limit of the inner environment: the wrapper `TimeLimit` ends episodes instead."""
 
 VIEWS = ("objects", "partial", "pixels")
 """Observations: a table of all objects, the view of the package, or an image of the whole grid."""
@@ -89,7 +83,9 @@ class ObjectGrid(gym.Env[Any, Any]):
         self.view = view
         self.render_mode = render_mode
         self.limit = grid.max_steps
-        self.grid.max_steps = NO_STEP_LIMIT
+        # step limit of the inner environment: the wrapper `TimeLimit` ends episodes instead
+        no_step_limit = 10**9
+        self.grid.max_steps = no_step_limit
         self._package_observation = grid.gen_obs
         self.grid.gen_obs = lambda: {}  # computing it takes most of the time of a step
         slots = 1 + grid.width * grid.height
@@ -102,7 +98,9 @@ class ObjectGrid(gym.Env[Any, Any]):
         )
         self._empty = np.zeros((slots, len(highest)), np.int64)
         high = np.tile(np.array(highest) - 1, (slots, 1))
-        mission = spaces.Text(MAX_MISSION_LENGTH, min_length=0, charset=LETTERS)
+        # characters of a mission; the longest mission of the package has about 100
+        max_mission_length = 120
+        mission = spaces.Text(max_mission_length, min_length=0, charset=LETTERS)
         objects = spaces.Box(self._empty, high, dtype=np.int64)
         self.observation_space = spaces.Dict({MISSION: mission, OBJECTS: objects})
         if view == "partial":

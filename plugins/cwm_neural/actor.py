@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 
     from cwm_neural.actor_networks import ActorCriticNetwork
 
-RETURN_PERCENTILES = (5, 95)
-"""The unit of values is the distance between these percentiles of the returns, which a few
-outliers do not change (Hafner et al., 2023)."""
-
-UNIT_DECAY = 0.99
-"""Weight of the previous unit in the moving average of units."""
-
 SHAPE_OPTIONS = ("memory", "width", "layers", "channels")
 """Options that must be equal in a saved state."""
 
@@ -259,9 +252,11 @@ class ActorCritic(Agent):
 
     def _update_unit(self, returns: np.ndarray) -> None:
         """Update the unit of values with a moving average of the spread of returns."""
-        low, high = np.percentile(returns, RETURN_PERCENTILES)
+        # a few outliers do not change the distance of these percentiles (Hafner et al., 2023)
+        low, high = np.percentile(returns, (5, 95))
         if high > low:
-            kept = UNIT_DECAY if self._spread else 0.0
+            unit_decay = 0.99  # weight of the previous unit in the moving average of units
+            kept = unit_decay if self._spread else 0.0
             self._spread = kept * self._spread + (1 - kept) * float(high - low)
             self.network.set_unit(self._spread)
 

@@ -15,20 +15,11 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.errors import CwmError
 
-MAX_SYMBOL_VALUES = 64
-"""Whole numbers with at most this many values are symbols; with more they are quantities."""
-
 WORD_BUCKETS = 256
 """Number of hash buckets for the words of texts; missions have a few dozen words."""
 
-MAX_DEVIATION = 10.0
-"""Normalised numbers are clipped here, because a model may imagine values of any size."""
-
 LOG_STD = (-4.0, 1.0)
 """Bounds of a Gaussian's log standard deviation, before samples are squashed."""
-
-LEVELS = 4
-"""Number of convolutions for images; each is followed by a pooling to half the size."""
 
 
 class ObservationEncoder(nn.Module):
@@ -73,7 +64,9 @@ def _part(leaf: Leaf, width: int, channels: int) -> nn.Module:
     if space.kind == "text":
         return _Words(width)
     ranges = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
-    if space.is_float or max(ranges, default=inf) > MAX_SYMBOL_VALUES:
+    # whole numbers with at most this many values are symbols; with more they are quantities
+    max_symbol_values = 64
+    if space.is_float or max(ranges, default=inf) > max_symbol_values:
         return _Numbers(space.size, width)
     return _Symbols(space, [int(each) for each in ranges], width)
 
@@ -85,12 +78,14 @@ class _Picture(nn.Module):
         super().__init__()
         height, width, depth = space.shape
         layers: list[nn.Module] = []
-        for level in range(LEVELS):
+        # number of convolutions for images; each is followed by a pooling to half the size
+        levels = 4
+        for level in range(levels):
             after = channels * (1 + level // 2)
             layers += [nn.Conv2d(depth, after, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
             depth = after
         self.layers = nn.Sequential(*layers, nn.Flatten())
-        self.size = depth * (height >> LEVELS) * (width >> LEVELS)
+        self.size = depth * (height >> levels) * (width >> levels)
 
     def forward(self, column: np.ndarray) -> Tensor:
         device = next(self.parameters()).device
@@ -117,7 +112,9 @@ class _Numbers(nn.Module):
     def forward(self, column: np.ndarray) -> Tensor:
         numbers = torch.as_tensor(column.reshape(len(column), -1), device=self.mean.device)
         scaled = (numbers - self.mean) / self.std
-        return self.layers(scaled.clamp(-MAX_DEVIATION, MAX_DEVIATION).float())
+        # normalised numbers are clipped here, because a model may imagine values of any size
+        max_deviation = 10.0
+        return self.layers(scaled.clamp(-max_deviation, max_deviation).float())
 
 
 class _Symbols(nn.Module):

@@ -63,9 +63,6 @@ values; as published."""
 LAMBDA, TARGET_RATE = 0.95, 0.02
 """Lambda of the returns, and update rate of the target critic; as published."""
 
-MIN_MAP_SIDE = 4
-"""Side of a feature map at which convolutions stop halving it; as published."""
-
 GREY = 0.5
 """Pixel value that torchrl adds to decoded images."""
 
@@ -468,7 +465,8 @@ def _encoder_and_decoder(
         return _Symlog(encoder, decodes=False), _Symlog(decoder, decodes=True), units
     height, width, channels = coding.picture
     stages = 1
-    while stages < len(options.MULTIPLIERS) and min(height, width) >> (stages + 1) >= MIN_MAP_SIDE:
+    min_map_side = 4  # side of a feature map at which convolutions stop halving it; as published
+    while stages < len(options.MULTIPLIERS) and min(height, width) >> (stages + 1) >= min_map_side:
         stages += 1
     margin = -height % 2**stages, -width % 2**stages
     shape = channels, height + margin[0], width + margin[1]

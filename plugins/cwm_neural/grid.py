@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 UNKNOWN = 0
 """The token of all unknown contents."""
 
-MAX_TOKENS = 512
-"""Maximum number of tokens per observation; attention takes quadratic time."""
-
-MAX_VALUES = 4096
-"""A vector of whole numbers with at most this many values in total has a token for each value."""
-
-MAX_TEXTS = 64
-"""Tokens for texts, such as missions; an environment has few texts."""
-
 DEPTH = 4
 """Objects per cell: e.g. the agent, the object under it, and the object inside that one."""
 
@@ -64,8 +55,9 @@ class GridTokenizer(Tokenizer):
             kinds = int(made.kinds.max()) + 1
             self._leaves.append(made)
         self.count = sum(len(leaf.kinds) for leaf in self._leaves)
-        if self.count > MAX_TOKENS:
-            words = f"an observation would be {self.count:,} tokens (more than {MAX_TOKENS})"
+        max_tokens = 512  # maximum number of tokens per observation; attention takes quadratic time
+        if self.count > max_tokens:
+            words = f"an observation would be {self.count:,} tokens (more than {max_tokens})"
             raise CwmError(f"{words}: choose --model ensemble, or pictures and --tokenizer vq")
         self.vocabulary = 1 + sum(leaf.most or contents for leaf in self._leaves)
         self._known: dict[tuple[int, Any], int] = {}
@@ -183,7 +175,10 @@ class _Leaf:
         if len(space.shape) < 2:
             self.kinds = np.arange(prod(space.shape))
             values = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
-            self.most = int(sum(values)) if sum(values) <= MAX_VALUES else 0
+            # a vector of whole numbers with at most this many values in total has a token for each
+            # value
+            max_values = 4096
+            self.most = int(sum(values)) if sum(values) <= max_values else 0
         else:  # the content of a board's cell is the vector along the third axis
             self.kinds = np.zeros(prod(space.shape[:2]), np.int64)
             self.grid = space.shape[0], space.shape[1]
@@ -274,7 +269,8 @@ class _Text(_Leaf):
     def __init__(self, name: str, space: Space) -> None:
         self.name, self.space = name, space
         self.kinds = np.zeros(1, np.int64)
-        self.most = MAX_TEXTS
+        max_texts = 64  # tokens for texts, such as missions; an environment has few texts
+        self.most = max_texts
 
     def contents_of(self, column: np.ndarray) -> Any:
         """Yield the only kind, its indices and its texts."""

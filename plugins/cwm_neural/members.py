@@ -33,24 +33,8 @@ from cwm_neural.training.trainer import Training, TrainingTask
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
-MAX_ROWS = 100_000
-"""Rows per prediction call, which limits the memory."""
-
 END_PROBABILITY = 0.5
 """A step is predicted as terminal above this probability."""
-
-VAGUE_WEIGHT = 0.05
-"""Weight in a plan's value of the return under softened end probabilities.
-
-If all plans, or no plans, end the episode within the horizon, this distinguishes plans that come
-closer to an end."""
-
-END_FRACTION = 0.125
-"""Fraction of terminal rows in each batch, if there are any. They are rare, and a
-plan must predict each end."""
-
-ACTIONS_PER_STATE = 4
-"""Actions that the value target of a state maximises over: its own, and actions of other rows."""
 
 MIN_PROBABILITY, MAX_OUTCOMES = 1e-3, 8
 """Limits of the outcomes that are listed, because untrained members give every outcome some
@@ -127,16 +111,20 @@ class EnsembleTraining(Training):
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
         updates, values_ends = 0, self.model.values_ends
+        # Fraction of terminal rows in each batch, if there are any. They are rare, and a plan must
+        # predict each end.
+        end_fraction = 0.125
+        actions_per_state = 4  # for the value target: the own action, and actions of other rows
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
             chosen = np.take_along_axis(own, within, axis=1)
             if len(ending):
-                some = chosen[:, : max(int(END_FRACTION * self._options.batch), 1)]
+                some = chosen[:, : max(int(end_fraction * self._options.batch), 1)]
                 some[:] = ending[self._rng.integers(len(ending), size=some.shape)]
             places = torch.as_tensor(chosen)
             batch, others = RowBatch(*(each[places] for each in data)), None
             if values_ends:
-                drawn = self._rng.integers(count, size=(*within.shape, ACTIONS_PER_STATE - 1))
+                drawn = self._rng.integers(count, size=(*within.shape, actions_per_state - 1))
                 others = data.actions[torch.as_tensor(drawn)]
             for name, loss in self._update(batch, others).items():
                 sums[name] = sums.get(name, 0.0) + loss
@@ -270,9 +258,10 @@ class EnsembleModel(WorldModel):
     def predict_all(self, states: Tensor, actions: Tensor) -> Forecast:
         """Return the most likely step of each member, (members, rows, ...)."""
         members = self.networks.members
+        max_rows = 100_000  # rows per prediction call, which limits the memory
         parts = [
             self.networks.step(here.expand(members, -1, -1), done.expand(members, -1, -1))
-            for here, done in zip(states.split(MAX_ROWS), actions.split(MAX_ROWS), strict=True)
+            for here, done in zip(states.split(max_rows), actions.split(max_rows), strict=True)
         ]
         return Forecast(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
 
@@ -452,11 +441,15 @@ class EnsemblePlanning(Model):
         done = done.reshape(count * each, length, -1).transpose(0, 1)
         members, total = self._nets.members, torch.zeros(count * each, device=before.device)
         wide = before.repeat_interleave(each, 0).expand(members, -1, -1)
+        # Weight in a plan's value of the return under softened end probabilities. If all plans, or
+        # no plans, end the episode within the horizon, this distinguishes plans that come closer to
+        # an end.
+        vague_weight = 0.05
         for draw in range(max(draws, 1)):
             noise = noise_of(*self.drawn_from, draw, common=True) if self._noisy else None
             here = wide
             lasting = torch.ones(2, *wide.shape[:2], device=before.device)
-            shares = lasting.new_tensor([1 - VAGUE_WEIGHT, VAGUE_WEIGHT])[:, None]
+            shares = lasting.new_tensor([1 - vague_weight, vague_weight])[:, None]
             for actions in done:
                 found = self._nets.step(here, actions.expand(members, -1, -1), noise)
                 total += (shares * (lasting * found.rewards).mean(1)).sum(0)

@@ -24,22 +24,6 @@ from cwm_neural.features import RowFeatures
 MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0
 """Initial bounds of the log variance of standardised changes, as published."""
 
-BOUNDS_WEIGHT = 0.01
-"""Weight of the distance between the bounds in the loss, as published."""
-
-MIN_SCALE = 1e-6
-"""Smaller deviations are rounding errors: then the scale is 1, and the mean is predicted."""
-
-MAX_RANGES = 10.0
-"""Predicted numbers are clipped to the recorded range, extended on both sides by this multiple of
-it, so that they stay finite."""
-
-TARGET_RATE = 0.02
-"""Rate at which the target values follow the learned values in each update."""
-
-MEAN_END_LOGIT = 2.5
-"""Mean absolute logit of softened ends. At minus this logit the end probability is 8 %."""
-
 
 class Layers(nn.Module):
     """Fully connected layers of all members: (members, rows, inputs) to (..., outputs)."""
@@ -148,12 +132,14 @@ class MemberNetworks(nn.Module):
             "change": (changes, numbers),
             "reward": (rows.rewards[:, None], 1),
         }
+        # smaller deviations are rounding errors: then the scale is 1, and the mean is predicted
+        min_scale = 1e-6
         for name, (values, count) in measured.items():
             if not count:
                 continue
             scale = values[:, :count].std(0, unbiased=False)
             getattr(self, f"{name}_mean")[:count] = values[:, :count].mean(0)
-            getattr(self, f"{name}_scale")[:count] = torch.where(scale > MIN_SCALE, scale, 1.0)
+            getattr(self, f"{name}_scale")[:count] = torch.where(scale > min_scale, scale, 1.0)
 
     def bound(self, rows: RowBatch) -> None:
         """Set the bounds of numbers and rewards, and whether rows have no end of an episode."""
@@ -163,7 +149,10 @@ class MemberNetworks(nn.Module):
         if numbers := self.seen.numbers:
             both = torch.cat([rows.states, rows.following])[:, :numbers]
             low, high = both.amin(0), both.amax(0)
-            room = MAX_RANGES * (high - low)
+            # predicted numbers are clipped to the recorded range, extended on both sides by this
+            # multiple of it, so that they stay finite
+            max_ranges = 10.0
+            room = max_ranges * (high - low)
             self.bounds[0], self.bounds[1] = low - room, high + room
 
     @torch.no_grad()
@@ -171,7 +160,9 @@ class MemberNetworks(nn.Module):
         """Measure the mean distance of rows from an end; it grows as members become certain."""
         wide = (each.expand(self.members, -1, -1) for each in rows[:3])
         distance = self._reward_end_outputs(*wide)[..., 1].abs().mean()
-        self.vagueness.fill_(distance / MEAN_END_LOGIT).clamp_(min=1)
+        # Mean absolute logit of softened ends. At minus this logit the end probability is 8 %.
+        mean_end_logit = 2.5
+        self.vagueness.fill_(distance / mean_end_logit).clamp_(min=1)
 
     def soften_ends(self, ends: Tensor) -> Tensor:
         """Return end probabilities, softened as if members were less certain."""
@@ -224,7 +215,7 @@ class MemberNetworks(nn.Module):
     def update_targets(self) -> None:
         """Move the target values towards the learned values."""
         for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
-            slow.lerp_(quick, TARGET_RATE)
+            slow.lerp_(quick, 0.02)
 
     def values(self, states: Tensor) -> Tensor:
         """Return discounted values of features (members, rows, ...).
@@ -239,7 +230,7 @@ class MemberNetworks(nn.Module):
 
     def bounds_loss(self) -> Tensor:
         """Return the loss that keeps the bounds of variances close together."""
-        return BOUNDS_WEIGHT * (self.highest - self.lowest).sum()
+        return 0.01 * (self.highest - self.lowest).sum()  # the published weight
 
     def step(self, states: Tensor, actions: Tensor, noise: NoiseSource | None = None) -> Forecast:
         """Predict a step from features and actions (members, rows, ...); sample it with `noise`."""

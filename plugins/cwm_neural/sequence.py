@@ -17,15 +17,6 @@ from torch.nn import functional
 
 from cwm_neural.backbones import Backbone, Circuit
 
-DEVIATION = 0.02
-"""Standard deviation of initial weights, as published."""
-
-NEARBY = 16
-"""Size of the embedding of a neighbouring token; a grid has few kinds of cells."""
-
-STAYS = 4.0
-"""Initial bonus on the logit of the token before, which makes it e^4 (about 50) times as likely."""
-
 
 @dataclass(frozen=True)
 class TokenSizes:
@@ -408,10 +399,11 @@ class _Earlier(nn.Module):
     def __init__(self, sizes: TokenSizes, near: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("near", near)
-        self.tokens = nn.Embedding(sizes.vocabulary, NEARBY)
-        self.joined = nn.Linear(near.shape[1] * NEARBY, width)
+        nearby = 16  # size of the embedding of a neighbouring token; a grid has few kinds of cells
+        self.tokens = nn.Embedding(sizes.vocabulary, nearby)
+        self.joined = nn.Linear(near.shape[1] * nearby, width)
         self.stays = nn.Linear(width, 1)
-        nn.init.constant_(self.stays.bias, STAYS)
+        nn.init.constant_(self.stays.bias, 4.0)  # the token before is e^4 (about 50) times likelier
 
     def forward(self, frames: Tensor, actions: Tensor) -> Tensor:
         """Return codes (..., count, width) of frames (..., count) and embedded actions."""
@@ -444,7 +436,7 @@ def initialise(model: nn.Module) -> None:
     """Draw initial weights of layers and embeddings, as published."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=DEVIATION)
+            nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 MIN_FRAMES = 2
 """Minimum frames of a context: one that the model sees, and the predicted one."""
 
-MAX_SEGMENTS = 256
-"""Maximum segments per update, even if segments are short."""
-
-MEASURED_TOKENS = 1 << 13
-"""Number of tokens that `measure` evaluates, which takes about as long as ten updates."""
-
 OPEN_LOOP = 5
 """Steps of the open-loop measure: the model continues from its own predictions."""
 
@@ -151,7 +145,9 @@ class TokenTraining(Training):
         world = self.model
         data = world.tensors(rows)
         places, skipped = world.contexts(data.follows)
-        count = max(MEASURED_TOKENS // (self._sizes.count * places.shape[1]), 64)
+        # number of tokens that `measure` evaluates, which takes about as long as ten updates
+        measured_tokens = 1 << 13
+        count = max(measured_tokens // (self._sizes.count * places.shape[1]), 64)
         chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
         after, before = data.after[chosen], data.before[chosen]
         changed = after != before
@@ -274,7 +270,8 @@ class TokenTraining(Training):
         options, network, sizes = self._options, self.model.network, self._sizes
         sampler = EpisodeSampler(rows, recent=options.recent)
         length = sizes.context * (sizes.count + 1)
-        count = min(max(options.batch_tokens // length, 1), MAX_SEGMENTS)
+        max_segments = 256  # maximum segments per update, even if segments are short
+        count = min(max(options.batch_tokens // length, 1), max_segments)
         sums: dict[str, float] = defaultdict(float)
         device = self.model.device
         network.train()

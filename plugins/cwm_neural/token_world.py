@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Columns, Space
     from cwm_cli.envs.tasks import Task
 
-MAX_ACTIONS = 1024
-"""Actions have one embedding each; most of a larger number would occur in no row."""
-
 MAX_BATCH_TOKENS = 1 << 15
 """Tokens per call of the network; their logits take some megabytes."""
 
@@ -63,7 +60,9 @@ class ActionCodes:
         if space.kind not in ("discrete", "multidiscrete", "multibinary"):
             words = "this kind of model takes actions that can be counted, not real numbers"
             raise CwmError(f"{words}: choose --model ensemble")
-        if space.cardinality > MAX_ACTIONS:
+        # actions have one embedding each; most of a larger number would occur in no row
+        max_actions = 1024
+        if space.cardinality > max_actions:
             raise CwmError(f"{space.cardinality:,} actions are too many for this kind of model")
         self.space, self.count = space, int(space.cardinality)
 

@@ -17,9 +17,6 @@ from cwm_neural.training.job import TrainingJob
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
-MAX_PLOT_HEIGHT = 10
-"""Maximum height of the plot in lines."""
-
 MAX_NUMBERS = 8
 """Maximum number of losses or measures in a line."""
 
@@ -111,7 +108,8 @@ class TrainingPicture(DrawnProgress, TrainingView):
         series = return_series(self.epochs, self.played)
         steps = self.epochs[-1].steps if self.epochs else 0
         plot: list[Text] = []
-        room = min(MAX_PLOT_HEIGHT, height - 2 - len(facts))
+        max_plot_height = 10  # maximum height of the plot in lines
+        room = min(max_plot_height, height - 2 - len(facts))
         if series and room >= 4 and width >= 20:
             plot = Chart.of("", "steps", "return", series).dots(width, room)
         title = Text(printable(work.title), "bold")

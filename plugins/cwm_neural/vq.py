@@ -31,21 +31,11 @@ if TYPE_CHECKING:
 NORM_GROUPS, CLIP = 32, 10.0
 """Groups of the group normalisation, and maximum norm of a gradient, as published."""
 
-ATTENTION_SIDES = (16, 8)
-"""Sides of feature maps with attention, as published."""
-
 SHAPE_OPTIONS = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
 """Options for the shape of the network, in addition to the number of codes."""
 
 CHUNK, MAX_MEASURED = 256, 1024
 """Images per call of the network, and images that are measured; they limit memory and time."""
-
-RESTARTS = 10
-"""Number of resets of unused codes; after each reset some of the new codes stay in use."""
-
-UNKNOWN_RETURNS = 200
-"""The returns of this many last images of an episode without an end are unknown, because too many
-of their rewards are missing."""
 
 CRITIC_WIDTH = 512
 
@@ -152,7 +142,9 @@ class VqTokenizer(Tokenizer):
         if self._updates > young:
             return
         self._used += torch.bincount(seen.tokens.flatten(), minlength=self.vocabulary)
-        if self._updates > 1 and self._updates % max(young // RESTARTS, 1):
+        # number of resets of unused codes; after each reset some of the new codes stay in use
+        restarts = 10
+        if self._updates > 1 and self._updates % max(young // restarts, 1):
             return
         unused = (self._used == 0).nonzero()[:, 0]
         latents = seen.latents.detach().movedim(1, -1).flatten(0, 2)
@@ -336,7 +328,7 @@ def _residual(options: VqOptions, channels: int, halvings: int) -> tuple[nn.Modu
 
 def _level(width: int, blocks: int, side: int) -> list[nn.Module]:
     """Return the blocks of one resolution, with attention at the published resolutions."""
-    attended = side in ATTENTION_SIDES
+    attended = side in (16, 8)
     found: list[nn.Module] = []
     for _ in range(blocks):
         found += [_Residual(width), *([_Attention(width)] if attended else [])]
@@ -413,9 +405,12 @@ def _returns(rows: Dataset, discount: float) -> np.ndarray:
     found = np.full((2, len(rows)), np.nan, np.float32)
     order = np.argsort(rows.columns["episodes"], kind="stable")
     cuts = np.flatnonzero(np.diff(rows.columns["episodes"][order])) + 1
+    # the returns of this many last images of an episode without an end are unknown, because too
+    # many of their rewards are missing
+    unknown_returns = 200
     for episode in np.split(order, cuts):
         total = 0.0
-        known = len(episode) if ends[episode[-1]] else len(episode) - UNKNOWN_RETURNS
+        known = len(episode) if ends[episode[-1]] else len(episode) - unknown_returns
         for step, row in reversed(list(enumerate(episode))):
             after, total = total, rewards[row] + discount * total
             if step < known:

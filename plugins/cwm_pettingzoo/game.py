@@ -15,9 +15,6 @@ from cwm_cli.errors import CwmError
 BOARD, TURN = "board", "player"
 """The entries of an observation: what the first player observes, and the player to move."""
 
-ILLEGAL = -1.0
-"""The reward of an illegal move, which loses the game, as in PettingZoo's classic games."""
-
 
 class TwoPlayerGame(gym.Env[Any, Any]):
     """A game of two players with perfect information, one move per step.
@@ -87,7 +84,9 @@ class TwoPlayerGame(gym.Env[Any, Any]):
         mover = self.agents[self.player]
         if int(action) not in self.legal_actions():
             self.over = True
-            return self.observation(), ILLEGAL, True, False, {}
+            # the reward of an illegal move, which loses the game, as in PettingZoo's classic games
+            illegal = -1.0
+            return self.observation(), illegal, True, False, {}
         self.aec.step(action)
         reward = float(self.aec.rewards.get(mover, 0.0))
         total = sum(map(float, self.aec.rewards.values()))

@@ -26,9 +26,6 @@ PAPER, INK, FAINT, RED = (255, 255, 255), (30, 30, 36), (120, 120, 130), (200, 4
 MAX_VALUES, MAX_VALUE_LENGTH = 12, 11
 """Components that a frame without pictures lists, and characters of each of their values."""
 
-LAST_FRAME_REPEATS = 10
-"""The last frame is repeated, so that viewers see how the game ended."""
-
 
 class FilmRecorder:
     """A recorder that keeps frames and transitions while it is on, and writes them to two files.
@@ -74,7 +71,9 @@ class FilmRecorder:
         if not self._frames:
             return []
         height, width = (max(shape[axis] for shape, _ in self._frames) for axis in (0, 1))
-        frames = [*self._frames, *[self._frames[-1]] * (LAST_FRAME_REPEATS - 1)]
+        # the last frame is repeated, so that viewers see how the game ended
+        last_frame_repeats = 10
+        frames = [*self._frames, *[self._frames[-1]] * (last_frame_repeats - 1)]
         pictures = (_decode(shape, data, height, width) for shape, data in frames)
         write_film(self.file, pictures, len(frames), self.fps)
         if not self._rows:

@@ -29,9 +29,6 @@ SEQUENCES = {
 RESIZED = "resized"
 """The pseudo-key that reports a new terminal size, so that the screen is drawn again."""
 
-ESCAPE_SECONDS = 0.05
-"""Time to wait for the rest of an escape sequence."""
-
 
 class Keyboard:
     """The keys of the terminal at standard input, as a context manager that restores it.
@@ -100,8 +97,9 @@ class Keyboard:
 
     def _complete_keys(self, data: bytes) -> Iterator[str]:
         """Yield the keys in `data`; wait for the rest of an incomplete escape sequence."""
+        escape_seconds = 0.05  # time to wait for the rest of an escape sequence
         while data.endswith(b"\x1b") or data[-2:] in (b"\x1b[", b"\x1bO"):
-            if not select.select([self._descriptor], [], [], ESCAPE_SECONDS)[0]:
+            if not select.select([self._descriptor], [], [], escape_seconds)[0]:
                 break
             more = os.read(self._descriptor, 1024)
             if not more:

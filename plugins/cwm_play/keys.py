@@ -48,12 +48,6 @@ SPACE_BAR_WORDS = ("fire", "toggle", "activate", "use", "jump")
 IDLE_WORDS = ("noop", "nop", "nothing", "stay", "wait", "stand", "idle")
 """Words in the name of the action to take when time passes without a key."""
 
-PRESSES_TO_BOUND = 4
-"""Key presses from the middle of a bounded range of floats to its end."""
-
-UNBOUNDED_STEP = 1.0
-"""The change of an unbounded component per key press."""
-
 DIALS = (("left", "right"), ("down", "up"), ("a", "d"), ("s", "w"), ("f", "h"), ("g", "y"))
 """Keys that decrease and increase each component of an action; further ones have no keys."""
 
@@ -206,7 +200,9 @@ class DialKeys(Keys):
         middle = np.where(bounded, (np.where(bounded, low + high, 0)) / 2, 0.0)
         self._middle = np.where(whole, np.floor(middle), middle)
         width = np.where(bounded, high - low, 0)
-        step = np.where(bounded, width / 2 / PRESSES_TO_BOUND, UNBOUNDED_STEP)
+        presses_to_bound = 4  # key presses from the middle of a bounded range of floats to its end
+        unbounded_step = 1.0  # the change of an unbounded component per key press
+        step = np.where(bounded, width / 2 / presses_to_bound, unbounded_step)
         self._step = np.where(whole, 1.0, step)
         self._values = self._middle.copy()
         labels = names if len(names) == len(low) else [f"[{n}]" for n in range(len(low))]

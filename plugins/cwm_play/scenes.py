@@ -16,9 +16,6 @@ from cwm_cli.text import percent
 from cwm_cli.worlds.model import Predictions, Shape, WorldModel
 from cwm_play.painting import Appearance, Components, NamedComponent
 
-DRAWS_PER_STEP = 256
-"""Draws per step of a random model; they miss an outcome of probability 0.02 with chance 0.006."""
-
 VISIBLE_DIFFERENCE = 32
 """The largest difference of a pixel value (of 255) that does not count as a mismatch."""
 
@@ -166,7 +163,9 @@ def matching_shape(model: WorldModel, row: Transition, like: Dataset) -> Shape |
     if model.remembers:
         return None
     rows = _one_row(row, like)
-    predictions = model.predict(rows, draws=DRAWS_PER_STEP)
+    # draws per step of a random model; they miss an outcome of probability 0.02 with chance 0.006
+    draws_per_step = 256
+    predictions = model.predict(rows, draws=draws_per_step)
     if predictions.failure is not None:
         return None
     if any(part[0] for part in visible_errors(predictions, rows).values()):

@@ -29,9 +29,6 @@ MIN_SIZE = (30, 8)
 GAUGE_WIDTH, NUMBER_WIDTH = 16, 12
 """Width of a gauge and of a number, in columns."""
 
-MIN_PICTURE_LINES = 6
-"""Lines reserved for pictures; the table of components gets the rest."""
-
 TO_ASCII = {ord(sign): key for key, sign in NAMED.items() if len(sign) == 1} | dict(
     zip(map(ord, "·█●"), ".#*", strict=True)
 )
@@ -121,7 +118,8 @@ def scene_lines(event: GameProgress, width: int, height: int, *, in_colour: bool
     room = height - len(head) - len(messages) - len(keys)
     rows = _row_lines(scene, width)
     has_pictures = any(not panel.appearance.is_empty for panel in scene.panels)
-    row_count = min(len(rows), max(room - MIN_PICTURE_LINES, 0)) if has_pictures else len(rows)
+    min_picture_lines = 6  # lines reserved for pictures; the table of components gets the rest
+    row_count = min(len(rows), max(room - min_picture_lines, 0)) if has_pictures else len(rows)
     panel_height = room - row_count if has_pictures else 1
     panels = _panel_lines(scene, width, panel_height, in_colour=in_colour)
     body = [*panels, *rows[: max(room - len(panels), 0)]][:room]

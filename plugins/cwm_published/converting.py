@@ -120,14 +120,6 @@ _FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
 }
 
 
-SLACK = 0.1
-"""Share of first rows that may be wrong for other reasons, such as hidden parts of observations."""
-
-TOLERANCES = (1e-4, 1e-2, 1e-1)
-"""Errors below these shares of the mean change in a step count as zero. Another version of the
-physics exceeds the first, and a rebuilt environment may be below the last."""
-
-
 def corrupt_first_rows(spec: EnvironmentSpec, dataset: Dataset) -> int:
     """Estimate how many first rows of episodes are corrupt.
 
@@ -164,7 +156,10 @@ def _mispredicted(spec: EnvironmentSpec, dataset: Dataset, rows: np.ndarray) -> 
     if any(predictions.failure for predictions in found):
         return 0
     first, second = found
-    return max(_worse(first, second, dataset, rows, tolerance) for tolerance in TOLERANCES)
+    # Errors below these shares of the mean change in a step count as zero. Another version of the
+    # physics exceeds the first, and a rebuilt environment may be below the last.
+    tolerances = (1e-4, 1e-2, 1e-1)
+    return max(_worse(first, second, dataset, rows, tolerance) for tolerance in tolerances)
 
 
 def _worse(
@@ -175,7 +170,9 @@ def _worse(
         _share(first, dataset, rows, tolerance),
         _share(second, dataset, rows + 1, tolerance),
     )
-    usual = there.mean() - SLACK
+    # share of first rows that may be wrong for other reasons, such as hidden parts of observations
+    slack = 0.1
+    usual = there.mean() - slack
     return int((here < usual).sum()) if here.mean() < usual else 0
 
 
@@ -192,10 +189,6 @@ def _share(
         )
     share: np.ndarray = np.concatenate(shares, axis=1).mean(axis=1)
     return share if predictions.answered is None else share * predictions.answered
-
-
-CAP = 100
-"""The step at which the published collector ended unfinished episodes."""
 
 
 class MisfitError(CwmError):
@@ -277,7 +270,8 @@ def _truncated(buffer: Buffer, limit: int | None) -> np.ndarray:
     unless other episodes ended there without the flag. An episode that ends without the flag was
     cut.
     """
-    capped = buffer.lasts & (buffer.steps == CAP)
+    cap = 100  # the step at which the published collector ended unfinished episodes
+    capped = buffer.lasts & (buffer.steps == cap)
     marks_time = not (capped & ~buffer.dones).any()
     timed = (buffer.steps == limit) | (capped & marks_time)
     cut: np.ndarray = (buffer.dones & timed) | (buffer.lasts & ~buffer.dones)

@@ -16,12 +16,6 @@ from cwm_cli.runs.observer import Observer
 from cwm_published.buffer import Buffer, read_buffer
 from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
 
-HEAD = 1000
-"""The first bytes of a pickle, which name the library of its class."""
-
-MAX_VERSIONS = 10
-"""Number of versions of an environment, from 0, to try if a file does not fit the named one."""
-
 
 @dataclass
 class PublishedBuffer(Importer):
@@ -36,7 +30,8 @@ class PublishedBuffer(Importer):
             return False
         try:
             with open_for_reading(file) as stream:
-                return b"stable_baselines3" not in stream.read(HEAD)
+                head = 1000  # the first bytes of a pickle, which name the library of its class
+                return b"stable_baselines3" not in stream.read(head)
         except UnreadableError:
             return True  # so that reading reports the reason
 
@@ -71,7 +66,9 @@ class PublishedBuffer(Importer):
 def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
     """Return a hint on the version of the environment that a buffer fits."""
     name = re.sub(r"-v\d+$", "", spec.id)
-    for other in (f"{name}-v{number}" for number in range(MAX_VERSIONS)):
+    # number of versions of an environment, from 0, to try if a file does not fit the named one
+    max_versions = 10
+    for other in (f"{name}-v{number}" for number in range(max_versions)):
         try:
             found = find_environment(other)
         except CwmError:

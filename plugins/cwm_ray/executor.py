@@ -66,18 +66,6 @@ OF_OWN_CLUSTER = {
 """End all processes that a worker leaves behind within ten seconds, in any session. Ray's default,
 process groups, does not include processes with their own session, such as sandboxes."""
 
-OBJECT_STORE_BYTES = 128 << 20
-"""Memory for results on the executor's own cluster: each result is the end of a job's output."""
-
-COUNTED_SECONDS = 5.0
-"""Seconds to cache the size of the cluster. Machines may join it."""
-
-KNOCKING_SECONDS = 5.0
-"""Timeout in seconds for a connection to the head of a named cluster."""
-
-CLOSING_SECONDS = 10.0
-"""Timeout in seconds for the end of cancelled tasks."""
-
 
 @dataclass
 class RayExecutor(Executor):
@@ -235,7 +223,8 @@ class RayCluster:
         """Return the number of cores of all nodes, cached for a few seconds."""
         import ray
 
-        if time.monotonic() > self._counted + COUNTED_SECONDS:
+        counted_seconds = 5.0  # Seconds to cache the size of the cluster. Machines may join it.
+        if time.monotonic() > self._counted + counted_seconds:
             nodes = [node for node in ray.nodes() if node["Alive"]]
             self._nodes = [node["Resources"].get("CPU", 0.0) for node in nodes]
             self._counted = time.monotonic()
@@ -272,7 +261,8 @@ class RayCluster:
             for reference in references:
                 ray.cancel(reference, force=True)
             if references:
-                ray.wait(references, num_returns=len(references), timeout=CLOSING_SECONDS)
+                closing_seconds = 10.0  # timeout in seconds for the end of cancelled tasks
+                ray.wait(references, num_returns=len(references), timeout=closing_seconds)
             if self._answers is not None:
                 ray.kill(self._answers)
         if self.is_ours:
@@ -318,11 +308,13 @@ def _connect(address: str, workers: int) -> None:
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(address, error) from error
     os.environ.update(OF_OWN_CLUSTER)
+    # memory for results on the executor's own cluster: each result is the end of a job's output
+    object_store_bytes = 128 << 20
     ray.init(
         address="local",
         num_cpus=max(workers, os.cpu_count() or 1),
         include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
+        object_store_memory=object_store_bytes,
         **how,
     )
 
@@ -332,7 +324,8 @@ def _check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("it is not HOST:PORT")
-    socket.create_connection((host, int(port)), timeout=KNOCKING_SECONDS).close()
+    knocking_seconds = 5.0  # timeout in seconds for a connection to the head of a named cluster
+    socket.create_connection((host, int(port)), timeout=knocking_seconds).close()
 
 
 def _unreachable(address: str, error: Exception) -> CwmError:

@@ -18,9 +18,6 @@ from typing import IO, Any, NamedTuple
 from cwm_cli.bench.executor import JobProcess, ProcessEnd
 from cwm_cli.search.spending import SPENDING, answer_request
 
-LONGEST_PRINTED = 256 << 10
-"""Maximum number of last bytes of a job's output to keep. They pass through Ray's memory."""
-
 OF_RAY = "RAY_"
 """Prefix of the variables that Ray sets for its workers, including its keys."""
 
@@ -73,7 +70,9 @@ def carry_out(job: RemoteJob, answers: Any = None) -> RemoteOutcome:
     with tempfile.TemporaryFile() as output, _asking(ask if job.spending else None) as spending:
         end = _run(job, output, spending)
         size = output.seek(0, os.SEEK_END)
-        output.seek(max(0, size - LONGEST_PRINTED))
+        # Maximum number of last bytes of a job's output to keep. They pass through Ray's memory.
+        longest_printed = 256 << 10
+        output.seek(max(0, size - longest_printed))
         return RemoteOutcome(end, output.read(), _place())
 
 

@@ -28,16 +28,6 @@ from cwm_remote.objects import ObjectInfo, Objects, modified
 LEASE = "CWM_LEASE"
 """The environment variable with the duration of a lease in seconds."""
 
-LEASE_SECONDS = 90.0
-"""Default duration of a lease: longer than usual network failures, and short enough to wait for
-after a machine was lost."""
-
-RENEWALS = 4
-"""Renewals per lease, so that some may fail."""
-
-POLL_SECONDS = 2.0
-"""Seconds between two checks of a claim by a waiting process."""
-
 CLAIMS = "lock.claims"
 """The folder of the claims of a run."""
 
@@ -116,9 +106,10 @@ class RunClaim:
                 offset = self._clock_offset() if offset is None else offset
                 left = held.until - (time.time() + offset)
                 if left > 0:
-                    if time.monotonic() + min(POLL_SECONDS, left) >= deadline:
+                    poll_seconds = 2.0  # seconds between two checks of a claim by a waiting process
+                    if time.monotonic() + min(poll_seconds, left) >= deadline:
                         raise BusyError(self._busy_message(held, offset))
-                    time.sleep(min(POLL_SECONDS, left))
+                    time.sleep(min(poll_seconds, left))
                     continue
             number = max(claims, default=0) + 1
             if self._create(number, mine):
@@ -241,7 +232,8 @@ class _Holding:
 
     def _renew(self) -> None:
         """Renew the claim periodically. Errors are left to the next renewal or the next write."""
-        while not self._over.wait(self.claim.lease / RENEWALS) and not self._is_lost:
+        renewals = 4  # renewals per lease, so that some may fail
+        while not self._over.wait(self.claim.lease / renewals) and not self._is_lost:
             with suppress(CwmError, OSError):
                 self._renew_once()
 
@@ -295,7 +287,10 @@ def _lease() -> float:
     """Return the duration of leases in seconds."""
     text = os.environ.get(LEASE, "")
     try:
-        seconds = float(text) if text else LEASE_SECONDS
+        # default duration of a lease: longer than usual network failures, and short enough to wait
+        # for after a machine was lost
+        lease_seconds = 90.0
+        seconds = float(text) if text else lease_seconds
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):

@@ -16,9 +16,6 @@ from typing import Any
 from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.storage import StorageError
 
-BATCH = 400
-"""Number of objects to read at a time."""
-
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """The extra for each scheme, if it is not `storage`."""
 
@@ -83,8 +80,9 @@ class Objects:
     def read(self, names: Sequence[str], *, missing: bool = False) -> dict[str, bytes]:
         """Read objects. With `missing`, objects that do not exist are left out."""
         found: dict[str, bytes] = {}
-        for start in range(0, len(names), BATCH):
-            some = {self._path(name): name for name in names[start : start + BATCH]}
+        batch = 400  # number of objects to read at a time
+        for start in range(0, len(names), batch):
+            some = {self._path(name): name for name in names[start : start + batch]}
             with self._storage_errors():
                 read = self._place[0].cat([*some], on_error="return")
             for path, name in some.items():

@@ -25,17 +25,11 @@ from cwm_cli.runs.storage import HEADER, LOCK, BusyError, Storage, StorageError,
 from cwm_remote.claims import RunClaim, claims_by_run, is_claim
 from cwm_remote.objects import ObjectInfo, Objects, token
 
-LAZY_SECONDS = 5.0
-"""Seconds between uploads of the files in `LAZY`."""
-
 LAZY = ("log.txt", "clock.json", "logs")
 """Files and a folder that may be lost in a crash: no journal line depends on them."""
 
 LARGE = 1 << 23
 """Bytes above which a file is streamed, and not transferred with others through memory."""
-
-MAX_PARTS = 8
-"""Maximum parts of a file after a run is released. More are merged: reading each is a request."""
 
 PARTS, WHOLE = ".parts", "-whole"
 
@@ -157,8 +151,11 @@ class ObjectStorage(Storage):
         """Send all changed files, and merge the parts of files that have many."""
         self._send(last, lazily=False)
         with self._lock:
+            # Maximum parts of a file after a run is released. More are merged: reading each is a
+            # request.
+            max_parts = 8
             for name, kept in list(self._known.items()):
-                if len(kept.parts) > MAX_PARTS and (self.folder / name).exists():
+                if len(kept.parts) > max_parts and (self.folder / name).exists():
                     self._send_part(name, _Stat.of(self.folder / name), whole=True)
 
     def _send(self, last: Sequence[str], *, lazily: bool) -> None:
@@ -168,7 +165,8 @@ class ObjectStorage(Storage):
             changed = {
                 n: s for n, s in here.items() if n not in self._known or s != self._known[n][0]
             }
-            is_time = not lazily or time.monotonic() - self._sent_lazily >= LAZY_SECONDS
+            lazy_seconds = 5.0  # seconds between uploads of the files in `LAZY`
+            is_time = not lazily or time.monotonic() - self._sent_lazily >= lazy_seconds
             if is_time:
                 self._sent_lazily = time.monotonic()
             else:

@@ -13,9 +13,6 @@ from cwm_cli.errors import describe_exception
 from cwm_cli.planning import stepping
 from cwm_cli.planning.model import EpisodeHistory, Model, Step
 
-MAX_PLACES = 256
-"""Number of sessions whose latest state a process keeps, so that it need not replay them."""
-
 REASON_CHARACTERS = 200
 """Maximum length of the reason why a row failed."""
 
@@ -136,7 +133,9 @@ def _step_row(model: Model, row: _Row) -> Step:
     assert found is not None
     if row.session and model.remembers:
         _places[row.session] = len(row.actions), model.here()
-        if len(_places) > MAX_PLACES:
+        # number of sessions whose latest state a process keeps, so that it need not replay them
+        max_places = 256
+        if len(_places) > max_places:
             _places.popitem(last=False)
     return found
 

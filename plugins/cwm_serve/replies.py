@@ -17,12 +17,6 @@ from cwm_serve.schemas import ApiModel, ErrorDetail, ErrorInfo, ErrorReply
 
 M = TypeVar("M", bound=ApiModel)
 
-MAX_DETAILS = 10
-"""Maximum number of mistakes that an error lists."""
-
-CAUSE_CHARACTERS = 1000
-"""Maximum length of a cause; it may contain text of a program."""
-
 
 class ApiError(Exception):
     """An error with its HTTP status, cause and remedy.
@@ -48,7 +42,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(cause)
         self.status, self.retry_seconds = status, retry_seconds
-        shown = printable(cause, CAUSE_CHARACTERS)
+        cause_characters = 1000  # maximum length of a cause; it may contain text of a program
+        shown = printable(cause, cause_characters)
         self.info = ErrorInfo(code=code, cause=shown, remedy=remedy, details=list(details))
 
     def response(self) -> Response:
@@ -125,12 +120,13 @@ def _invalid_body(error: ValidationError) -> ApiError:
         return ApiError(
             HTTPStatus.BAD_REQUEST, "invalid_json", mistakes[0]["msg"], "send a JSON object"
         )
+    max_details = 10  # maximum number of mistakes that an error lists
     details = [
         ErrorDetail(
             at=printable(".".join(map(str, each["loc"])) or "body", 200),
             problem=each["msg"].removeprefix("Value error, "),
         )
-        for each in mistakes[:MAX_DETAILS]
+        for each in mistakes[:max_details]
     ]
     return invalid_values(f"{details[0].at}: {details[0].problem}", details)
 

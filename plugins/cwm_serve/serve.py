@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 GENERATED = "generated"
 """The value of `token` for a new random token."""
 
-MIN_TOKEN_CHARACTERS = 16
-"""Minimum length of a token, so that it cannot be guessed."""
-
-GRACE_SECONDS = 2
-"""Time that running requests have to finish when the server stops."""
-
 
 @dataclass(frozen=True)
 class ServeResult(Result):
@@ -154,9 +148,10 @@ def _choose_token(token: str | None, *, required: bool) -> str:
     """Return the token of the server, "" for none."""
     if token == GENERATED or (required and not token):
         return secrets.token_urlsafe(24)
-    if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or " " in token):
+    min_token_characters = 16  # minimum length of a token, so that it cannot be guessed
+    if token and (len(token) < min_token_characters or not token.isascii() or " " in token):
         raise CwmError(
-            f"the token needs {MIN_TOKEN_CHARACTERS} or more ASCII characters without spaces: "
+            f"the token needs {min_token_characters} or more ASCII characters without spaces: "
             "choose another one, or --token generated"
         )
     return token or ""
@@ -220,6 +215,7 @@ def _run(app: ASGIApp, listener: socket.socket, started: Callable[[], None]) -> 
                 for each, handler in before.items():
                     signal.signal(each, handler)
 
+    grace_seconds = 2  # time that running requests have to finish when the server stops
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -231,6 +227,6 @@ def _run(app: ASGIApp, listener: socket.socket, started: Callable[[], None]) -> 
         http="h11",
         loop="asyncio",
         lifespan="off",
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=grace_seconds,
     )
     asyncio.run(Server(config).serve(sockets=[listener]))

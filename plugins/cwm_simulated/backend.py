@@ -26,9 +26,6 @@ from cwm_cli.search.reading import extract_program
 from cwm_simulated.measured import BELOW_ONE, BLIND, IMPROVED, WITH_DATA, Graded, draw_grade, grade
 from cwm_simulated.original import CRASHES, Edit, Errors, Original
 
-CHARACTERS_PER_TOKEN = 4
-"""For estimates of tokens: English and Python have about four characters per token."""
-
 Chance = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -243,4 +240,6 @@ def _fenced(program: str) -> str:
 
 def _tokens(characters: int) -> int:
     """Estimate the number of tokens in a text."""
-    return -(-characters // CHARACTERS_PER_TOKEN)
+    # for estimates of tokens: English and Python have about four characters per token
+    characters_per_token = 4
+    return -(-characters // characters_per_token)

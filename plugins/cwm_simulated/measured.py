@@ -45,9 +45,6 @@ IMPROVED: Mapping[Grade, Mapping[Grade, int]] = {
 }
 """Grades after improvements of programs of each grade: 23 completions."""
 
-PROGRAMS = 150
-"""Number of programs with errors that are judged for each problem, to draw by score."""
-
 MAX_ERRORS = 12
 
 NEAREST = 5
@@ -78,7 +75,9 @@ class Graded(NamedTuple):
     def of(cls, original: Original, problem: Problem) -> "Graded":
         """Judge programs with few and with many errors."""
         rng, found = np.random.default_rng(0), dict[Errors, float]()
-        for number in range(PROGRAMS):
+        # number of programs with errors that are judged for each problem, to draw by score
+        programs = 150
+        for number in range(programs):
             errors: Errors = frozenset()
             for index in rng.permutation(len(original.edits))[: 1 + number % MAX_ERRORS]:
                 edit = original.edits[index]

@@ -23,20 +23,8 @@ from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
 from cwm_slurm.job import JobOutcome, carry_out
 
-LONGEST_WAIT = 1.0
-"""Maximum seconds that `wait` blocks if no job ends, so that Ctrl-C takes effect."""
-
-LONGEST_REMOVAL = 3.0
-"""Seconds to retry the removal of files: cancelled jobs write until they end."""
-
 LOCAL_TICK, SLURM_TICK = 0.05, 1.0
 """Seconds between checks for results; less often on Slurm, to spare the shared file system."""
-
-LONGEST_ARRAY = 1000
-"""Maximum number of jobs per array: Slurm's default limit is 1001 (`MaxArraySize`)."""
-
-SIGNAL_SECONDS = 30
-"""Seconds between the signal to a job and its time limit. The signal ends the command."""
 
 LOST = {
     "BOOT_FAIL": "its node did not start",
@@ -138,7 +126,9 @@ class SlurmExecutor(Executor):
 
     def wait(self) -> list[Ended]:
         """Submit the collected commands, and wait for jobs to end, for a second at most."""
-        deadline = time.monotonic() + LONGEST_WAIT
+        # maximum seconds that `wait` blocks if no job ends, so that Ctrl-C takes effect
+        longest_wait = 1.0
+        deadline = time.monotonic() + longest_wait
         while True:
             if self._collected and (not self._submitted or time.monotonic() >= self._due):
                 self._submit()
@@ -156,7 +146,9 @@ class SlurmExecutor(Executor):
             _end_local(jobs)
         self._collected, self._submitted, self._finished = [], {}, {}
         if self._files and not self._keeps_files:
-            deadline = time.monotonic() + LONGEST_REMOVAL
+            # seconds to retry the removal of files: cancelled jobs write until they end
+            longest_removal = 3.0
+            deadline = time.monotonic() + longest_removal
             shutil.rmtree(self._files, ignore_errors=True)
             while self._files.exists() and time.monotonic() < deadline:  # jobs write until they end
                 time.sleep(LOCAL_TICK)
@@ -179,9 +171,11 @@ class SlurmExecutor(Executor):
             cores = self.cores or max(1, math.ceil(command.cores))
             private = frozenset(_with_credentials(command).items())
             alike.setdefault((cores, private), []).append(command)
+        # maximum number of jobs per array: Slurm's default limit is 1001 (`MaxArraySize`)
+        longest_array = 1000
         for (cores, private), commands in alike.items():
-            for first in range(0, len(commands), LONGEST_ARRAY):
-                array = commands[first : first + LONGEST_ARRAY]
+            for first in range(0, len(commands), longest_array):
+                array = commands[first : first + longest_array]
                 try:
                     with _environment_set(dict(private)):
                         jobs = self._jobs(array, cores)
@@ -205,6 +199,7 @@ class SlurmExecutor(Executor):
             parent.mkdir(parents=True, exist_ok=True)
             self._files = Path(mkdtemp(prefix="slurm-", dir=parent))
         executor = submitit.AutoExecutor(self._files, cluster=self.cluster)
+
         executor.update_parameters(
             name="cwm",
             timeout_min=self.minutes,
@@ -214,7 +209,7 @@ class SlurmExecutor(Executor):
             slurm_account=self.account,
             slurm_setup=[self.setup] if self.setup else None,
             slurm_array_parallelism=self.workers,
-            slurm_signal_delay_s=SIGNAL_SECONDS,
+            slurm_signal_delay_s=30,  # from the signal that ends the command to the time limit
             slurm_additional_parameters={"no-requeue": True, **self.flags},
         )
         columns = (

@@ -29,9 +29,6 @@ OUTER = frozenset((x, y) for x in range(SIZE) for y in range(SIZE)) - frozenset(
 MAX_INNER_WALLS = 7
 """Maximum number of inner walls: with more walls, few boards can be solved."""
 
-MIN_SOLUTION_STEPS = 5
-"""Minimum length of the shortest solution of a board."""
-
 
 class Positions(NamedTuple):
     """The cells of the player and the boxes."""
@@ -115,6 +112,7 @@ def draw(
         parted: Draw a board with a wall between the player and the boxes, which can be solved
             only with teleporters. All other boards can be solved without teleporters.
     """
+    min_solution_steps = 5  # minimum length of the shortest solution of a board
     while True:
         walls = {
             INNER[place] for place in rng.permutation(len(INNER))[: rng.integers(MAX_INNER_WALLS)]
@@ -135,7 +133,7 @@ def draw(
         board = Warehouse(OUTER | walls, targets, ends if teleporters else ())
         alone = board._replace(teleporters=()).solution(start)
         found = board.solution(start) if parted else alone
-        if found and len(found) >= MIN_SOLUTION_STEPS and (alone is None) == parted:
+        if found and len(found) >= min_solution_steps and (alone is None) == parted:
             return board, start
 
 

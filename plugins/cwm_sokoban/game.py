@@ -41,9 +41,6 @@ REWARDS = {"step": -0.1, "on": 1.0, "off": -1.0, "finish": 10.0}
 VIEWS = ("objects", "pixels")
 """Observations: a table of all objects, or an image of the board."""
 
-DIGITS = 9
-"""Decimals of a reward, which remove rounding errors of sums."""
-
 
 class Sokoban(gym.Env[Any, Any]):
     """Sokoban on a new random board in every episode.
@@ -115,7 +112,8 @@ class Sokoban(gym.Env[Any, Any]):
         over = after == self.boxes
         reward = self.rewards["step"] + self.rewards["finish"] * over
         reward += self.rewards["on"] * (after > before) + self.rewards["off"] * (after < before)
-        return self.observation(), round(reward, DIGITS), over, False, {}
+        digits = 9  # decimals of a reward, which remove rounding errors of sums
+        return self.observation(), round(reward, digits), over, False, {}
 
     def observation(self) -> Any:
         """Return the mission and the table of objects, or the image of the board."""

@@ -29,9 +29,6 @@ from cwm_theorize.experimenters import collect_phase, view_of
 from cwm_theorize.problem import TheoryProblem
 from cwm_theorize.statistician import Statistician
 
-HELD_OUT_EPISODES = 9
-"""Number of held-out episodes, the size of the published test set (Levy et al., 2025)."""
-
 
 def text_stage(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], *, seed: int, max_steps: int
@@ -233,12 +230,14 @@ def collect_held_out(
     stage, view = text_stage(spec, env_args, seed=seed, max_steps=max_steps)
     with closing(stage.env):
         legal = view.legal(stage.env.reset(seed=seed)[0])
+        # number of held-out episodes, the size of the published test set (Levy et al., 2025)
+        held_out_episodes = 9
         if stage.max_steps == 1:
             policy, episodes = find("policy", "enumerate")(), len(legal)
         elif view.goals:
-            policy, episodes = find("policy", "oracle")(plan="ideal"), HELD_OUT_EPISODES
+            policy, episodes = find("policy", "oracle")(plan="ideal"), held_out_episodes
         else:
-            policy, episodes = find("policy", "random")(), HELD_OUT_EPISODES
+            policy, episodes = find("policy", "random")(), held_out_episodes
         policy.prepare(stage)
         return dataset_of(stage, collect_phase(stage, policy, episodes, seed=seed, split=1))
 

@@ -49,24 +49,6 @@ PLAIN_FORM = (
 )
 """Form of the rules for a statistician without a language of its own, such as a language model."""
 
-MAX_NAMED_CHANGES = 3
-"""Maximum number of predicted changes to name in a prompt; with more, the prompt gives their
-number."""
-
-MAX_CACHED_RULES = 2000
-"""Rule sets whose scores are cached, least recently used first out; a published run proposes as
-many."""
-
-TIE_TOLERANCE = 1e-9
-"""Candidates are equally likely if their log-probabilities differ by at most this."""
-
-EQUAL_TOLERANCE = 1e-12
-"""Relative difference below which two log-likelihoods count as equal."""
-
-MIN_EQUAL_RULES = 5
-"""Number of different rules with equal scores before the problem compares them with no rules; a
-few rules may not apply to any recorded transition."""
-
 
 SIMPLICITY = 0.1
 """Default penalty per word. Ten words fewer make equally good rules 2.7 times as likely, so that
@@ -266,7 +248,10 @@ class TheoryProblem(Problem):
             self.weighed += len(missing)
             self._weights[rules] = weights
             self._weights.move_to_end(rules)
-            if len(self._weights) > MAX_CACHED_RULES:
+            # rule sets whose scores are cached, least recently used first out; a published run
+            # proposes as many
+            max_cached_rules = 2000
+            if len(self._weights) > max_cached_rules:
                 self._weights.popitem(last=False)
         return weights
 
@@ -279,7 +264,10 @@ class TheoryProblem(Problem):
             self._equal_rules = None
             return
         self._equal_rules.add(rules)
-        if len(self._equal_rules) < MIN_EQUAL_RULES:
+        # number of different rules with equal scores before the problem compares them with no
+        # rules; a few rules may not apply to any recorded transition
+        min_equal_rules = 5
+        if len(self._equal_rules) < min_equal_rules:
             return
         without_rules = float(self._scores("")[self._seen.places].sum())
         if _equal(without_rules, log_likelihood):
@@ -394,16 +382,21 @@ def _mistake(transition: TextTransition, log_probabilities: np.ndarray) -> str:
     if not transition.candidates:
         return ""
     recorded, highest = transition.change.text, float(log_probabilities.max())
+    # candidates are equally likely if their log-probabilities differ by at most this
+    tie_tolerance = 1e-9
     likeliest = [
         change.text
         for change, found in zip(transition.candidates, log_probabilities.tolist(), strict=True)
-        if found >= highest - TIE_TOLERANCE
+        if found >= highest - tie_tolerance
     ]
     if likeliest == [recorded]:
         return ""
     place = [change.text for change in transition.candidates].index(recorded)
     predicted = " or ".join(likeliest)
-    if len(likeliest) > MAX_NAMED_CHANGES:
+    # maximum number of predicted changes to name in a prompt; with more, the prompt gives their
+    # number
+    max_named_changes = 3
+    if len(likeliest) > max_named_changes:
         predicted = f"nothing definite: {len(likeliest)} changes are equally likely"
     return (
         f"State: {transition.state}\nAction: {transition.action}\nRecorded: {recorded} "
@@ -441,4 +434,5 @@ def read_rules(text: str) -> str:
 
 
 def _equal(one: float, other: float) -> bool:
-    return one == other or abs(one - other) <= EQUAL_TOLERANCE * max(abs(one), abs(other))
+    equal_tolerance = 1e-12  # relative difference below which two log-likelihoods count as equal
+    return one == other or abs(one - other) <= equal_tolerance * max(abs(one), abs(other))

@@ -23,12 +23,6 @@ from cwm_cli.text import percent
 MAP = "Map of the rules"
 """Title of the section."""
 
-MAX_COLOURS = 6
-"""Number of colours of the page. More phases share a colour with their neighbours."""
-
-MAX_TIP_LENGTH = 400
-"""Maximum number of characters of the rules in a label."""
-
 
 class AcceptedRules(NamedTuple):
     """Rules that the strategy accepted, and the phase of their first acceptance."""
@@ -123,10 +117,13 @@ def _places(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def _groups(last: int) -> list[tuple[int, int]]:
     """Divide the phases from 1 to `last` into groups of equal length, first and last of each."""
-    ends = np.unique(np.linspace(0, last, min(last, MAX_COLOURS) + 1).round().astype(int)).tolist()
+    # Number of colours of the page. More phases share a colour with their neighbours.
+    max_colours = 6
+    ends = np.unique(np.linspace(0, last, min(last, max_colours) + 1).round().astype(int)).tolist()
     return [(before + 1, end) for before, end in pairwise(ends)]
 
 
 def _tip(phase: int, rules: str) -> str:
     words = f"phase {phase}: {rules}"
-    return words if len(words) <= MAX_TIP_LENGTH else f"{words[: MAX_TIP_LENGTH - 1]}…"
+    max_tip_length = 400  # maximum number of characters of the rules in a label
+    return words if len(words) <= max_tip_length else f"{words[: max_tip_length - 1]}…"

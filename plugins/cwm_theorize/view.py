@@ -25,12 +25,6 @@ from cwm_theorize.runs import (
 )
 from cwm_theorize.theorize import CollectedPhase, Theorizing
 
-TALLEST = 10
-"""Maximum height of the plot in lines."""
-
-LEAST_RULES = 8
-"""Lines reserved for the rules before a plot is drawn."""
-
 STYLES = {"+": "green", "-": "red", "": ""}
 """Styles of rules: new, removed, unchanged."""
 
@@ -127,7 +121,9 @@ class TheorizingPicture(DrawnProgress, TheorizingView):
         free = height - 2 - len(facts)
         rules = self._rules(width, free)
         plot: list[Text] = []
-        room = min(TALLEST, free - min(len(rules), LEAST_RULES))
+        tallest = 10  # maximum height of the plot in lines
+        least_rules = 8  # lines reserved for the rules before a plot is drawn
+        room = min(tallest, free - min(len(rules), least_rules))
         if self.phases and room >= 4 and width >= 20:
             plot = likelihood_chart("", self.phases, work.kinds).dots(width, room)
             rules = self._rules(width, free - len(plot))

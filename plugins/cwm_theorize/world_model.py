@@ -39,9 +39,6 @@ UNDETERMINED = "the environment's description in words does not determine the ne
 MAX_CACHED_SITUATIONS = 20_000
 """Maximum number of cached situations; the cache is cleared when it is full."""
 
-GUESS_TOLERANCE = 1 - 1e-9
-"""Factor on the probability of guessing, to allow for rounding."""
-
 _Situation = tuple[Any, Any]
 """An observation and an action."""
 
@@ -211,7 +208,8 @@ class Theory(WorldModel):
         candidates, weights = weighed
         shares = np.exp(weights - weights.max())
         chances = (shares / shares.sum()).tolist()
-        least = GUESS_TOLERANCE / len(candidates) if plausible else 0.0
+        guess_tolerance = 1 - 1e-9  # factor on the probability of guessing, to allow for rounding
+        least = guess_tolerance / len(candidates) if plausible else 0.0
         places = [place for place, chance in enumerate(chances) if chance >= least]
         found = [
             PossibleChange(chances[place], candidates[place], meaning)

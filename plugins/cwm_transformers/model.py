@@ -25,12 +25,6 @@ Asked = tuple[Sequence[Message], str, bool]
 
 Shorter = Callable[[int], tuple[Message, ...]]
 
-MIN_ANSWER_TOKENS = 256
-"""Tokens that a prompt leaves for an answer: fewer are not enough for a program."""
-
-SHORTENING = 0.95
-"""Share of the estimated characters to keep, because the tokens per character vary."""
-
 MAX_SHORTENINGS = 5
 
 
@@ -156,7 +150,9 @@ class LanguageModel:
         the answer is removed.
         """
         start, device = time.perf_counter(), self.model.device
-        tokens, note = self._fitting(messages, shorter, min(most, MIN_ANSWER_TOKENS))
+        # tokens that a prompt leaves for an answer: fewer are not enough for a program
+        min_answer_tokens = 256
+        tokens, note = self._fitting(messages, shorter, min(most, min_answer_tokens))
         if self._context:
             most = min(most, self._context - tokens["input_ids"].shape[1])
         ends = {*_numbers(self.model.generation_config.eos_token_id), self.tokenizer.eos_token_id}
@@ -204,6 +200,8 @@ class LanguageModel:
     ) -> tuple[Any, str]:
         """Return the tokens of a prompt with room for an answer, and a note on shortening."""
         size, prompt = _size(messages), messages
+        # share of the estimated characters to keep, because the tokens per character vary
+        shortening = 0.95
         for _ in range(MAX_SHORTENINGS):
             asked = self._prompt(prompt)
             tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
@@ -214,7 +212,7 @@ class LanguageModel:
                 return tokens, "" if prompt is messages else f"the prompt was too long: {words}"
             if shorter is None or room <= 0:
                 break
-            prompt = shorter(int(SHORTENING * _size(prompt) * room / count))
+            prompt = shorter(int(shortening * _size(prompt) * room / count))
         raise CwmError(
             f"the prompt is too long for a context of {self._context:,} tokens, even when it is "
             "shortened: choose a model with a longer one"

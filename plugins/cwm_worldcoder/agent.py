@@ -34,9 +34,6 @@ from cwm_worldcoder.evaluating import WorldEvaluator
 from cwm_worldcoder.proposer import RuleProposer
 from cwm_worldcoder.world_program import WorldProgram, nearest_missions
 
-MAX_WARM_STEPS = 2
-"""Maximum steps per episode without requests for programs, as a multiple of `warm`."""
-
 
 @dataclass
 class WorldCoderAgent(LearningStrategy):
@@ -175,11 +172,13 @@ class TaskLearner:
             searched = False  # after the first search of an episode, plans are not checked any more
             if len(self.rows) >= self.agent.warm:
                 searched = self._fix_world(mission, plans=True)
+            # maximum steps per episode without requests for programs, as a multiple of `warm`
+            max_warm_steps = 2
             for step in range(min(self.agent.length, self.task.task.limit)):
                 action, aim = self.choose(observation, mission)
                 row = self._step(observation, action, number, aim)
                 total, observation = total + row.reward, row.next_observation
-                is_warm = step >= MAX_WARM_STEPS * self.agent.warm
+                is_warm = step >= max_warm_steps * self.agent.warm
                 if (is_warm or len(self.rows) >= self.agent.warm) and not self.session.over:
                     searched |= self._fix_world(mission, plans=not searched)
                 if row.terminated or row.truncated or self.session.over:

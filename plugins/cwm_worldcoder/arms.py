@@ -35,13 +35,6 @@ functions do not need them."""
 BANDIT = re.compile(r"thompson|greedy|(bfs|grid)([1-9]\d*)")
 """Values of the option `bandit`."""
 
-MAX_REPEATED_PULLS = 10
-"""Consecutive pulls without a new world model that end a search: offline rules and models at
-temperature 0 repeat themselves."""
-
-TIE_NOISE = 1e-5
-"""Standard deviation of the noise that decides between equal scores in a greedy choice."""
-
 
 @dataclass
 class Arm:
@@ -97,6 +90,9 @@ class WorldSearch:
             if given is not None and (solution := self._add(self._evaluate(given))):
                 return solution
             repeated = 0
+            # consecutive pulls without a new world model that end a search: offline rules and
+            # models at temperature 0 repeat themselves
+            max_repeated_pulls = 10
             for _ in range(pulls):
                 arm = self._choose()
                 if arm is None or self.evaluator.seconds_left() <= 0:
@@ -109,7 +105,7 @@ class WorldSearch:
                 if solution:
                     return solution
                 arm.beta += 1
-                if repeated == MAX_REPEATED_PULLS:
+                if repeated == max_repeated_pulls:
                     break
         return self._best[self.rng.integers(len(self._best))] if self._best else None
 
@@ -174,7 +170,9 @@ class WorldSearch:
             return self.arms[int(np.argmax(draws))]
         if self.bandit == "greedy":
             scores = [arm.base.score if arm.base else 0.0 for arm in self.arms]
-            noise = [self.rng.normal(0, TIE_NOISE) for _ in self.arms]
+            # standard deviation of the noise that decides between equal scores in a greedy choice
+            tie_noise = 1e-5
+            noise = [self.rng.normal(0, tie_noise) for _ in self.arms]
             return self.arms[int(np.argmax(np.add(scores, noise)))]
         pulls = int(option[2])
         later = 1 if option[1] == "grid" else pulls

@@ -24,9 +24,6 @@ QuestionKind = Literal[
 MAX_TOKENS, MAX_TOKENS_FIX = 5120, 6500
 """Maximum tokens of the examples in a prompt for a first program and for a fix."""
 
-CHARACTERS_PER_TOKEN = 4
-"""An approximation, so that no tokenizer has to be downloaded."""
-
 SYSTEM = (
     "You model an environment of objects in Python. You see actions and their effects, and write "
     "short, general functions that explain them: rules about classes of objects and their "
@@ -63,8 +60,9 @@ class ProgramQuestion:
         """Return the prompt, with as many examples as the token limit allows."""
         shown = list(self.right)
         limit = MAX_TOKENS_FIX if self.wrong else MAX_TOKENS
+        characters_per_token = 4  # an approximation, so that no tokenizer has to be downloaded
         while len(shown) > (0 if self.wrong else 1):
-            if len(self._examples(shown)) // CHARACTERS_PER_TOKEN <= limit:
+            if len(self._examples(shown)) // characters_per_token <= limit:
                 break
             shown.pop()
         if self.kind == "reach":

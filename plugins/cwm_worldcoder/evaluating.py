@@ -22,9 +22,6 @@ from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import StateView, content_words
 from cwm_worldcoder.world_program import WorldProgram
 
-REWARD_TOLERANCE = 1e-6
-"""Rewards with a smaller difference are equal."""
-
 
 class Prediction(NamedTuple):
     """The prediction of a program for a row: a state, or a reward and an end; or an error."""
@@ -36,7 +33,8 @@ class Prediction(NamedTuple):
 
     def has_reward_of(self, row: Transition) -> bool:
         """Return whether the reward is equal to the reward of a row."""
-        return not self.error and abs(self.reward - row.reward) < REWARD_TOLERANCE
+        reward_tolerance = 1e-6  # rewards with a smaller difference are equal
+        return not self.error and abs(self.reward - row.reward) < reward_tolerance
 
     def has_end_of(self, row: Transition) -> bool:
         """Return whether `done` is equal to `terminated` of a row."""

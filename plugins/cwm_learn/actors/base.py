@@ -22,14 +22,8 @@ if TYPE_CHECKING:
 Aim = Literal["exploit", "explore", "probe", "verify"]
 """The purpose of a step: the return, new states, an open question, or a check of the program."""
 
-MAX_UNEXPLAINED_FRACTION = 0.5
-"""A program that mispredicts more than this fraction of the rows is not planned with."""
-
 PLAY_AIMS: frozenset[Aim] = frozenset({"exploit", "verify"})
 """Aims of steps that maximise the return."""
-
-MIN_RECURRING_FRACTION = 0.1
-"""A reward is recurring if at least this fraction of the rows has it."""
 
 
 class OpenQuestion(NamedTuple):
@@ -137,13 +131,17 @@ class Knowledge:
         if self.is_misleading:
             return sum(row.reward for row in self.rows) / len(self.rows)
         counts = Counter(row.reward for row in self.rows if not row.terminated)
-        min_count = max(2.0, MIN_RECURRING_FRACTION * len(self.rows))
+        # a reward is recurring if at least this fraction of the rows has it
+        min_recurring_fraction = 0.1
+        min_count = max(2.0, min_recurring_fraction * len(self.rows))
         return max((reward for reward, count in counts.items() if count >= min_count), default=None)
 
     @property
     def is_misleading(self) -> bool:
         """Whether the program mispredicts most rows."""
-        return self.unexplained_fraction > MAX_UNEXPLAINED_FRACTION
+        # a program that mispredicts more than this fraction of the rows is not planned with
+        max_unexplained_fraction = 0.5
+        return self.unexplained_fraction > max_unexplained_fraction
 
     def is_promising(
         self, value: float, late_value: float, left: int, usual: float, tolerance: float

@@ -37,12 +37,6 @@ GRID_VALUES, MAX_GRID_COMPONENTS = 3, 3
 """Values per component of the actions that a search tries, and the maximum number of components.
 A coarse grid leaves time for more cells (7 values were worse than 3), and plans are polished."""
 
-RANDOM_ACTIONS = 32
-"""Random actions that a search tries if actions have more components."""
-
-CELLS = 20_000
-"""Approximate number of cells of the visited range; each component has at least 10."""
-
 PLAN_WORK, POLICY_WORK, EXPLORING_WORK = 2_000_000, 4_000_000, 500_000
 """Maximum simulated steps for a plan, for a policy and for a way out of the visited range: about
 two, four and half a second of one core. The first programs are often wrong, and exploration in a
@@ -53,23 +47,8 @@ STEP_WORK, SAVED_WORK, MIN_SEARCH_WORK = 10_000, PLAN_WORK, 100_000
 budget that a search needs. Without that budget, the agent continues a plan although the state
 deviates from it. With a new plan at each step, play in a wrong program took 1.3 s per step."""
 
-PLAN_TOLERANCE = 0.01
-"""Replan when a component deviates from the plan by this share of its spread."""
-
-PREDICTION_TOLERANCE = 1e-4
-"""Maximum error of a correct prediction, in units of the data; float32 causes about 1e-7."""
-
-EXPLORE_INTERVAL = 10
-"""Steps until the next search for unvisited observations, if the last search found none."""
-
-MIN_NOVELTY = 0.01
-"""Minimum distance of a new observation from the visited range, in spreads of the data."""
-
 FINAL_STEPS = 8
 """Policies do not start from the last steps before an end, since no action may prevent that end."""
-
-RIVAL_WORK = 200_000
-"""Maximum simulated steps for a plan to a place that decides between causes."""
 
 MAX_END_TRIPS = 5
 """Ways out of the visited range to try while play costs and no end was seen. An end saves the cost
@@ -176,12 +155,14 @@ class ContinuousActor(Actor):
         """Return whether a prediction was correct; terminal observations are not compared."""
         if bool(predicted.terminated) != row.terminated:
             return False
-        if abs(predicted.reward - row.reward) > PREDICTION_TOLERANCE * (1 + abs(row.reward)):
+        # maximum error of a correct prediction, in units of the data; float32 causes about 1e-7
+        prediction_tolerance = 1e-4
+        if abs(predicted.reward - row.reward) > prediction_tolerance * (1 + abs(row.reward)):
             return False
         after = np.asarray(row.next_observation, float)
         error = np.abs(np.asarray(predicted.observation, float) - after).ravel()
         scale = self._visited.spread + np.abs(after.ravel())
-        return row.terminated or bool((error <= PREDICTION_TOLERANCE * scale).all())
+        return row.terminated or bool((error <= prediction_tolerance * scale).all())
 
     # --- decisions
 
@@ -248,12 +229,14 @@ class ContinuousActor(Actor):
         if not self._rivals_are_due or plan is None or plan.found["ended"]:
             return False
         self._rivals_are_due = False
+        # maximum simulated steps for a plan to a place that decides between causes
+        rival_work = 200_000
         for question, boxes in self._range_questions.rivals():
             if self._tries[question.text] >= MAX_TRIES:
                 continue
             self._tries[question.text] += 1
             arrays = self._arrays | {"start": here, "boxes": boxes}
-            found = self._search("cells:reach", arrays, RIVAL_WORK, horizon=left)
+            found = self._search("cells:reach", arrays, rival_work, horizon=left)
             if found and found["value"] >= -MIN_SCORE_GAIN:
                 found |= {"reason": np.array(question.text)}
                 self._plan = CurrentPlan("probe", left, found, here)
@@ -284,7 +267,9 @@ class ContinuousActor(Actor):
         follows = plan.is_policy or self._is_out_of_work
         if follows and plan.index(left) > 0:  # at index 0 a new episode may have begun
             return plan
-        close = np.abs(here - expected) <= PLAN_TOLERANCE * self._visited.spread
+        # replan when a component deviates from the plan by this share of its spread
+        plan_tolerance = 0.01
+        close = np.abs(here - expected) <= plan_tolerance * self._visited.spread
         return plan if close.all() else None
 
     def _plan_for(self, aim: Aim, observation: Any, left: int) -> CurrentPlan | None:
@@ -361,9 +346,11 @@ class ContinuousActor(Actor):
 
         Without work for a search, the plan has random actions.
         """
+        # steps until the next search for unvisited observations, if the last search found none
+        explore_interval = 10
         if self._is_out_of_work:
             rng = np.random.default_rng([self.known.seed, len(self.known.rows), left])
-            count = min(left, EXPLORE_INTERVAL)
+            count = min(left, explore_interval)
             return {
                 "actions": rng.choice(self._options, count),
                 "observations": np.full((count, len(here)), np.nan),
@@ -372,8 +359,10 @@ class ContinuousActor(Actor):
             }
         arrays = self._arrays | {"start": here}
         found = self._search("cells:reach", arrays, EXPLORING_WORK, horizon=left)
-        if not found or found["value"] <= MIN_NOVELTY:
-            self._next_exploration = len(self.known.rows) + EXPLORE_INTERVAL
+        # minimum distance of a new observation from the visited range, in spreads of the data
+        min_novelty = 0.01
+        if not found or found["value"] <= min_novelty:
+            self._next_exploration = len(self.known.rows) + explore_interval
             return None
         return found | {"reason": np.array("a way out of the visited region")}
 
@@ -445,7 +434,9 @@ class ContinuousActor(Actor):
         width = np.array(space.high) - np.array(space.low)
         usable = np.isfinite(width) & (width < MAX_BOUND)
         width = np.maximum(visited.spread, np.where(usable, width, visited.spread))
-        cell = width / max(10.0, CELLS ** (1 / len(width)))
+        # approximate number of cells of the visited range; each component has at least 10
+        cells = 20_000
+        cell = width / max(10.0, cells ** (1 / len(width)))
         arrays = {"options": self._options, "cell": cell}
         arrays |= {"low": visited.low, "high": visited.high, "spread": visited.spread}
         if self._policy_is_current:
@@ -474,7 +465,8 @@ def _action_options(space: Space, seed: int) -> np.ndarray:
     low, high = np.array(space.low, float), np.array(space.high, float)
     if len(low) <= MAX_GRID_COMPONENTS:
         return np.array(list(product(*np.linspace(low, high, GRID_VALUES).T)))
-    drawn = np.random.default_rng(seed).uniform(low, high, (RANDOM_ACTIONS, len(low)))
+    random_actions = 32  # random actions that a search tries if actions have more components
+    drawn = np.random.default_rng(seed).uniform(low, high, (random_actions, len(low)))
     return np.concatenate([(low + high)[None] / 2, drawn, low[None], high[None]])
 
 

@@ -13,9 +13,6 @@ DIGIT_BITS, INEXACT_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
 """Bits for a digit, for a radix that is no divisor, for the sign of a nonzero change of an action,
 and for a step that the change does not explain, in addition to the bits of the digit's value."""
 
-BLOCKED_FRACTION = 0.7
-"""Fraction of a step without effect that a change explains: an obstacle may be the reason."""
-
 
 def digits_of(
     before: np.ndarray, action: np.ndarray, after: np.ndarray, size: int
@@ -102,7 +99,8 @@ def _change_bits(old: np.ndarray, new: np.ndarray, stays: np.ndarray, radix: int
         unexplained: np.ndarray = rows.sum() - explained
         return unexplained
 
-    misses = missed(~stays) + (1 - BLOCKED_FRACTION) * missed(stays)
+    # A change explains 0.7 of a step without effect: an obstacle may be the reason.
+    misses = missed(~stays) + 0.3 * missed(stays)
     # An integer without an upper bound takes about 2 log2(n) bits (Elias, 1975).
     bits = np.where(deltas == 0, 0.0, 2 * np.log2(np.maximum(abs(deltas), 1)) + CHANGE_BITS)
     return float((bits + (log2(radix) + MISS_BITS) * misses).min())

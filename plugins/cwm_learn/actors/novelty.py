@@ -21,20 +21,6 @@ from cwm_learn.actors.numbered_states import NumberedStates, NumberedStep
 MAX_WIDTH = 3
 """Factors to combine: with four, almost every state is new."""
 
-MAX_TUPLES = 400
-"""Combinations of one width to examine."""
-
-MAX_WORK = 5_000_000
-"""States times actions times combinations of one width, which takes less than 0.1 seconds."""
-
-MIN_EFFECT_FRACTION = 0.5
-"""An action is idle (rarely has an effect) if it changed the state in fewer of its steps."""
-
-
-MIN_FAILED_TRIES = 8
-"""Tries without effect at a value of a factor, after which an action with effects at other values
-is tried later in combinations with this value. No other number was measured."""
-
 
 class NoveltyLevel(NamedTuple):
     """A mask (states, actions) of actions to try for the same reason."""
@@ -72,7 +58,9 @@ class Novelty:
         self._untaken[self._before, self._action] = False
         self._tries = np.bincount(self._action, minlength=self._shape[1])
         self._effects = np.bincount(self._action, self._moved, minlength=self._shape[1])
-        rare = self._effects < MIN_EFFECT_FRACTION * self._tries
+        # an action is idle (rarely has an effect) if it changed the state in fewer of its steps
+        min_effect_fraction = 0.5
+        rare = self._effects < min_effect_fraction * self._tries
         self._is_idle = rare | (self._tries == 0)
         regular = ~self._is_idle[self._action] & ~self._ended
         changed = factors[self._after[regular]] != factors[self._before[regular]]
@@ -168,11 +156,14 @@ class Novelty:
         A dropoff without a passenger fails everywhere, so it need not be tried in every place.
         """
         futile, moved = np.zeros(self._shape, bool), self._moved | self._ended
+        # Tries without effect at a value of a factor, after which an action with effects at other
+        # values is tried later in combinations with this value. No other number was measured.
+        min_failed_tries = 8
         for column in self._factors.T:
             tries, effects = np.zeros((2, column.max(initial=0) + 1, self._shape[1]), np.int64)
             np.add.at(tries, (column[self._before], self._action), 1)
             np.add.at(effects, (column[self._before], self._action), moved)
-            failed = (tries >= MIN_FAILED_TRIES) & (effects == 0) & (effects.sum(axis=0) > 0)
+            failed = (tries >= min_failed_tries) & (effects == 0) & (effects.sum(axis=0) > 0)
             futile |= failed[column]
         return futile
 
@@ -217,7 +208,10 @@ class Novelty:
     def _tuples(self, width: int) -> Iterator[tuple[int, ...]]:
         """Yield combinations of columns within the limits on number and work."""
         work = max(1, self._shape[0] * self._shape[1])
-        limit = max(1, min(MAX_TUPLES, MAX_WORK // work))
+        max_tuples = 400  # combinations of one width to examine
+        # states times actions times combinations of one width, which takes less than 0.1 seconds
+        max_work = 5_000_000
+        limit = max(1, min(max_tuples, max_work // work))
         return islice(combinations(range(self._columns.shape[1]), width), limit)
 
     def _code(self, columns: tuple[int, ...]) -> np.ndarray:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Space
     from cwm_learn.imagination import SearchImagination
 
-MAX_ACTIONS = 512
-"""Largest number of actions: with more, most actions would never be tried."""
-
 PARTIAL, COMPLETE = 1, 2
 """Extent of the search from a state: novel states only, or all reachable states."""
 
@@ -319,7 +316,8 @@ class DiscreteActor(Actor):
     def supports(cls, observation_space: Space, action_space: Space) -> bool:
         """Return True if observations have no real numbers, and there are few actions."""
         real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
-        return not real and action_space.cardinality <= MAX_ACTIONS
+        max_actions = 512  # largest number of actions: with more, most actions would never be tried
+        return not real and action_space.cardinality <= max_actions
 
 
 def _hashable(action: Any) -> Any:

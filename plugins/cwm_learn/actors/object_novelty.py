@@ -13,9 +13,6 @@ from cwm_learn.actors.numbered_states import NumberedStates, NumberedStep
 CONTACTS = ("front", "here", "right", "down", "left", "up")
 """Relations to objects in contact with the agent, see `cwm_cli.data.objects.relations`."""
 
-MIN_TRIES = 8
-"""Tries after which an action that always or never changed the state is assumed to continue so."""
-
 
 class ObjectNovelty(Novelty):
     """The untried actions on the kinds of objects that the agent carries or is in contact with.
@@ -82,7 +79,9 @@ class ObjectNovelty(Novelty):
         unknown = np.zeros(self._shape, bool)
         tries, effects = self._tries, self._effects
         uniform = effects == tries if only else (effects == 0) | (effects == tries)
-        uniform &= (tries >= MIN_TRIES) & (width > 1)
+        # after this many tries, an action that always or never changed the state will continue so
+        min_tries = 8
+        uniform &= (tries >= min_tries) & (width > 1)
         for action in np.flatnonzero(~uniform).tolist():
             side = self._sides.get(action)
             first = {"here", side} if side else {*CONTACTS}

@@ -16,14 +16,8 @@ from cwm_cli.text import percent
 from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.end_rules import EndRule, decisive_boxes, find_end_rules
 
-COVERED_SHARE = 0.9
-"""The data cover a bound if the component reached this share of the bound."""
-
 MAX_BOUND = 1e3
 """Bounds and ranges beyond this are ignored."""
-
-RIVAL_WEIGHT = 2.0
-"""Weight of the question which component ends the episode; it decides about all later play."""
 
 
 class VisitedRange:
@@ -74,6 +68,8 @@ class RangeQuestions:
     def rivals(self) -> list[tuple[OpenQuestion, np.ndarray]]:
         """Return the questions which of several components ends the episode, and decisive boxes."""
         found = []
+        # weight of the question which component ends the episode; it decides about all later play
+        rival_weight = 2.0
         for rule, rivals in self._end_rules:
             rules = [rule, *rivals]
             if len({each.component for each in rules}) == 1:
@@ -87,7 +83,7 @@ class RangeQuestions:
                 "beyond the limit of exactly one component",
                 None,
                 "an end there refutes every other cause, no end refutes this cause",
-                RIVAL_WEIGHT,
+                rival_weight,
             )
             boxes = decisive_boxes(rules, *self._ends, self._visited.spread)
             found.append((question, boxes))
@@ -107,15 +103,17 @@ class RangeQuestions:
     def _bounds(self) -> list[TargetedQuestion]:
         """Return a question for each bound that no observation came close to."""
         space, visited, found = self._known.observation_space, self._visited, []
+        # the data cover a bound if the component reached this share of the bound
+        covered_share = 0.9
         for place, sign in product(range(len(visited.low)), (1, -1)):
             bound = (space.high if sign > 0 else space.low)[place]
             extreme = (visited.high if sign > 0 else visited.low)[place]
             if not isfinite(bound) or abs(bound) > MAX_BOUND or sign * bound <= 0:
                 continue
             share, name = max(0.0, float(extreme / bound)), self._known.component_name(place)
-            if share >= COVERED_SHARE:
+            if share >= covered_share:
                 continue
-            covered = COVERED_SHARE * bound
+            covered = covered_share * bound
             low, high = (covered, np.inf) if sign > 0 else (-np.inf, covered)
             question = OpenQuestion(
                 f"{name} reached at most {percent(share)} of its bound {bound:.4g}",

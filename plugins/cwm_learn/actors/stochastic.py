@@ -19,21 +19,8 @@ from cwm_learn.actors.numbered_states import (
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
 
-PRIOR_COUNT = 30.0
-"""Weight of the program's probabilities, in rows of the same state and action. It is large because
-the program was fitted to all rows, which share its rules."""
-
-DISCOUNT = 0.97
-"""Discount per step of the value of unknown transitions, so that shorter paths win."""
-
-EXPLORE_EVERY = 4
-"""One episode in this many explores although a return is promised: a better one may be unknown."""
-
 TOLERANCE = 1e-4
 """Relative difference below which returns are equal."""
-
-STEP_COST = 1e-7
-"""Cost of a step as a fraction of the largest reward; of equal returns, the shortest path wins."""
 
 MIN_CURIOSITY = 0.02
 """The actor explores if its discounted chance of an unknown transition is at least this."""
@@ -120,7 +107,10 @@ class StochasticActor(DiscreteActor):
         values = self._action_values(state, left)
         if aim is not None and aim not in PLAY_AIMS:
             return self._explore(state, aim)
-        explores_first = len(self.known.starts) % EXPLORE_EVERY == 0
+        # one episode in this many explores although a return is promised: a better one may be
+        # unknown
+        explore_every = 4
+        explores_first = len(self.known.starts) % explore_every == 0
         if aim is None and (explores_first or not self._is_promising(state, left)):
             intent = self._explore(state, "explore")
             if intent is not None:
@@ -212,8 +202,11 @@ class StochasticActor(DiscreteActor):
         weights: defaultdict[tuple[int, int, float, bool], float] = defaultdict(float)
         if self._prior is not None:
             entries = zip(*(part.tolist() for part in self._prior), strict=True)
+            # Weight of the program's probabilities, in rows of the same state and action. It is
+            # large because the program was fitted to all rows, which share its rules.
+            prior_count = 30.0
             for pair, probability, *outcome in entries:
-                weights[pair, *outcome] += PRIOR_COUNT * probability
+                weights[pair, *outcome] += prior_count * probability
         for (state, action, *outcome), count in Counter(self._steps).items():
             weights[state * self._size + action, *outcome] += count
         columns = zip(*weights, strict=True) if weights else [()] * 4
@@ -249,7 +242,10 @@ class StochasticActor(DiscreteActor):
             entries = np.bincount(outcomes.pair, minlength=count * size)
             self._unknown_pairs = (entries == 0).reshape(-1, size)
             largest = max(1e-9, np.abs(outcomes.reward).max(initial=0.0))
-            self._net_rewards = outcomes.reward - STEP_COST * largest
+            # cost of a step as a fraction of the largest reward; of equal returns, the shortest
+            # path wins
+            step_cost = 1e-7
+            self._net_rewards = outcomes.reward - step_cost * largest
         while len(self._values) <= left:
             usual_return = usual * len(self._values)
             values = self._backup(outcomes, self._net_rewards, self._values[-1])
@@ -273,10 +269,12 @@ class StochasticActor(DiscreteActor):
         own = np.where(tried, 0.0, np.where(is_predicted, 0.5, 1.0)).reshape(count, size)
         outcomes = outcomes._replace(terminated=outcomes.terminated | is_new)
         values = np.zeros((count, size))
+        # discount per step of the value of unknown transitions, so that shorter paths win
+        discount = 0.97
         for _ in range(min(2 * self.known.limit, 200)):  # later transitions have almost no value
             # A new state has the value 1, also after the discount.
-            backup = self._backup(outcomes, is_new / DISCOUNT, values.max(axis=1))
-            improved = np.maximum(DISCOUNT * backup, own)
+            backup = self._backup(outcomes, is_new / discount, values.max(axis=1))
+            improved = np.maximum(discount * backup, own)
             if np.abs(improved - values).max(initial=0.0) < MIN_CURIOSITY / 100:
                 break
             values = improved

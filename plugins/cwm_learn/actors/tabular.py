@@ -34,9 +34,6 @@ MAX_WRONG, RECENT_STEPS = 3, 20
 """After `MAX_WRONG` wrong rewards or ends in `RECENT_STEPS` steps, the actor explores before it
 plays: the program probably promises more wrong returns, and it will be rewritten soon."""
 
-MAX_CYCLE = 10
-"""Maximum steps of a cycle that counts as waiting."""
-
 MAX_SHOWN = 3
 """Open questions of one kind to report, and recent starts to consider."""
 
@@ -259,7 +256,8 @@ class TabularActor(DiscreteActor):
         A plan may wait for as long as its reward can also be collected later.
         """
         table, place, gained = self.table, state, 0.0
-        for length in range(min(left, MAX_CYCLE)):
+        max_cycle = 10  # maximum steps of a cycle that counts as waiting
+        for length in range(min(left, max_cycle)):
             best = place, int(table.action_values(place, left - length).argmax())
             if table.terminated[best] or not table.recorded[best]:
                 return False

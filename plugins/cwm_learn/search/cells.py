@@ -31,30 +31,13 @@ cell can be best.
 MIN_BEAM, MAX_BEAM = 20, 1500
 """Bounds of the number of cells that a step of the search keeps."""
 
-BEST_SHARE = 0.25
-"""Share of the kept cells that have the highest returns; the rest are drawn at random.
-
-Without random cells, early rewards exclude late ones: swing-ups of a pendulum returned -340, but
--120 with random cells.
-"""
-
 MIN_SCORE_GAIN = 0.02
 """Minimum gain of a score, in spreads of the data, that justifies a longer plan."""
-
-MIN_LANES = 10_000
-"""`reach` tries finer cells if a search simulated at most this many steps: it did not leave its
-first cells, because it started slowly."""
-
-CHEAP_DIVISOR = 20
-"""`plan` also tries finer cells while the steps are at most the budget divided by this."""
 
 HANDOVER_DEPTHS, HANDOVER_LANES = (16, 32, 64, 128), 32
 """Steps after which a search tries to continue with the policy, and the number of lanes to try. A
 policy often fails only from a few observations, and a search over whole episodes is slow: from a
 falling pole it took 3 million simulated steps for 1,000 steps."""
-
-HALF_SCORE_STEPS = 200
-"""Steps after which a score counts half, since these steps are taken in the environment."""
 
 _PRIMES = np.array([2654435761, 2246822519, 3266489917, 668265263, 374761393], np.uint64)
 
@@ -127,6 +110,8 @@ class CellSearch:
         best_in_cell: dict[int, float] = {}
         self._layers = [layer]
         count = len(self._options)
+        # steps after which a score counts half, since these steps are taken in the environment
+        half_score_steps = 200
         for depth in range(self.horizon):
             lanes = np.repeat(np.arange(len(layer.returns)), count)
             choices = np.tile(np.arange(count), len(layer.returns))
@@ -138,7 +123,7 @@ class CellSearch:
             self.ended = self._better(self.ended, np.where(ends, total, -np.inf), depth)
             if score is not None:
                 values = score(after)
-                sooner = values * HALF_SCORE_STEPS / (HALF_SCORE_STEPS + depth)
+                sooner = values * half_score_steps / (half_score_steps + depth)
                 values = np.where(values > 0, sooner, values)
                 values = np.where(diverged, -np.inf, values)
                 self.reached = self._better(self.reached, values, depth, MIN_SCORE_GAIN)
@@ -230,7 +215,11 @@ class CellSearch:
         selected: np.ndarray = first[improved]
         if len(selected) > self.beam:
             ranked = np.lexsort((noise[selected], -total[selected].round(9)))
-            best = int(BEST_SHARE * self.beam)
+            # Share of the kept cells that have the highest returns; the rest are drawn at random.
+            # Without random cells, early rewards exclude late ones: swing-ups of a pendulum
+            # returned -340, but -120 with random cells.
+            best_share = 0.25
+            best = int(best_share * self.beam)
             drawn = self._rng.choice(ranked[best:], self.beam - best, replace=False)
             selected = selected[np.r_[ranked[:best], drawn]]
         return selected
@@ -283,6 +272,8 @@ def plan(
     if (kept := _keep_previous(simulator, arrays, start, budget)) is not None:
         return _pack(kept, simulator, flat=kept.value <= usual, source="search")
     beam = int(np.clip(budget / (2 * horizon * len(arrays["options"])), MIN_BEAM, MAX_BEAM))
+    # `plan` also tries finer cells while the steps are at most the budget divided by this
+    cheap_divisor = 20
     for resolution, revisit in (*SPARSE, DENSE) if usual_reward is not None else (DENSE, *SPARSE):
         search = CellSearch(simulator, arrays, horizon, beam, seed)
         search.run(resolution, max_reward, revisit=revisit)
@@ -290,7 +281,7 @@ def plan(
             flat &= not found.ended and found.value <= usual
             if found.cautious_value(arrays) > best.cautious_value(arrays):
                 best, source = found, "search"
-        thorough = simulator.lanes > budget / CHEAP_DIVISOR
+        thorough = simulator.lanes > budget / cheap_divisor
         is_done = is_best(best) or (best is not EMPTY and not flat and thorough)
         if is_done or simulator.is_exhausted(budget):
             break
@@ -360,6 +351,9 @@ def reach(
     beam = int(np.clip(budget / (horizon * len(arrays["options"])), MIN_BEAM, MAX_BEAM))
     enough = -MIN_SCORE_GAIN if "boxes" in arrays else np.inf  # inside a box, up to rounding
     best_score, best = -np.inf, EMPTY
+    # `reach` tries finer cells if a search simulated at most this many steps: it did not leave its
+    # first cells, because it started slowly
+    min_lanes = 10_000
     for resolution, revisit in (*SPARSE, DENSE):
         lanes_before = simulator.lanes
         search = CellSearch(simulator, arrays, horizon, beam, seed)
@@ -368,7 +362,7 @@ def reach(
             best_score = search.reached.value
             actions = search.actions_to(search.reached)
             best = simulate_plan(simulator, arrays["start"].ravel(), actions)
-        if best_score >= enough or simulator.lanes - lanes_before > MIN_LANES:
+        if best_score >= enough or simulator.lanes - lanes_before > min_lanes:
             break
     packed = _pack(best, simulator, flat=False, source="search")
     return packed | {"value": np.array(best_score)}

@@ -19,14 +19,8 @@ from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model, name
 
-MIN_REWARD = 1e-6
-"""Smaller rewards count as zero during the search."""
-
 K1, B = 1.5, 0.75
 """The usual constants of BM25."""
-
-MAX_ERROR_LENGTH = 300
-"""Maximum length of an error message, in characters."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -49,7 +43,8 @@ def predict_rows(
             rewards[row], ends[row] = step.reward, step.terminated
             after.append(step.observation)
         except Exception as error:  # noqa: BLE001  # a program may raise any exception
-            errors[row] = f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]
+            max_error_length = 300  # maximum length of an error message, in characters
+            errors[row] = f"{type(error).__name__}: {error}"[:max_error_length]
             after.append(observation)
     packed = observations.pack("next_observations", after)
     return {**packed, "rewards": rewards, "terminations": ends, "errors": np.array(errors, np.str_)}
@@ -253,7 +248,8 @@ class MissionSearch:
         if not (step.terminated or key in self._visited or child.depth >= self._depth):
             child.untried = self._actions[::-1]
         self._visited.add(key)
-        return reward, step.terminated and reward > MIN_REWARD
+        min_reward = 1e-6  # smaller rewards count as zero during the search
+        return reward, step.terminated and reward > min_reward
 
     def _shaping(self, node: _Node) -> float:
         """Return the BM25 score of the text of a plan for the mission, per word of the mission."""

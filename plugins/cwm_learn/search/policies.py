@@ -19,24 +19,9 @@ STARTS = 16
 """Number of starts for each policy: a quarter are starts of episodes, and the rest are visited
 observations. Policies that were perfect from a narrow range of starts failed from new starts."""
 
-WORST_WEIGHT = 0.5
-"""Weight of the worst return in a score, next to the mean; good policies differ in failures."""
-
-MIN_DEVIATION = 0.05
-"""Added to the deviation after each round, so that the method does not stop exploring."""
-
 CERTAIN_SHARE = 0.98
 """A plan or a policy with this share of the maximum return ends the search. Rewards outside the
 visited range are reduced first."""
-
-TOLERANCE = 1e-3
-"""Relative difference of returns that does not count."""
-
-SQUARE_DEVIATION = 0.2
-"""Initial deviation of the weights of squares, which dominate far from the centre."""
-
-PATIENCE = 8
-"""Rounds without a better policy after which the search stops."""
 
 
 class ScoredPolicy(NamedTuple):
@@ -107,7 +92,9 @@ def evaluate(
         alive[alive] = ~over
         if not alive.any():
             break
-    return returns, (1 - WORST_WEIGHT) * cautious.mean(1) + WORST_WEIGHT * cautious.min(1)
+    # weight of the worst return in a score, next to the mean; good policies differ in failures
+    worst_weight = 0.5
+    return returns, (1 - worst_weight) * cautious.mean(1) + worst_weight * cautious.min(1)
 
 
 def improve(
@@ -158,27 +145,33 @@ def improve(
     later = visited[rng.integers(len(visited), size=STARTS - len(first))]
     starts, size = np.concatenate([first, later]), visited.shape[1]
     shape = (len(options) if options.ndim == 1 else options.shape[1], 2 * size + 1)
-    widths = np.repeat([1.0, SQUARE_DEVIATION], [size + 1, size])
+    # initial deviation of the weights of squares, which dominate far from the centre
+    square_deviation = 0.2
+    widths = np.repeat([1.0, square_deviation], [size + 1, size])
     mean, deviation = np.zeros(shape), np.ones(shape) * widths
     best = ScoredPolicy(mean, -np.inf, np.zeros(1), np.zeros(1))
     if initial:
         best = best_of(initial, starts)
     rounds_without_gain = 0
+    # added to the deviation after each round, so that the method does not stop exploring
+    min_deviation = 0.05
+    tolerance = 1e-3  # relative difference of returns that does not count
+    patience = 8  # rounds without a better policy after which the search stops
     for _ in range(ROUNDS):
-        if bound is not None and best.score >= bound - TOLERANCE * abs(bound):
+        if bound is not None and best.score >= bound - tolerance * abs(bound):
             break
         policies = mean + deviation * rng.normal(size=(POPULATION, *shape))
         policies[0] = mean
         found = best_of(policies, starts)
-        gained = found.score > best.score + TOLERANCE * abs(best.score)
+        gained = found.score > best.score + tolerance * abs(best.score)
         rounds_without_gain = 0 if gained else rounds_without_gain + 1
         best = max(best, found, key=lambda policy: policy.score)
         elite = policies[np.argsort(-found.scores, kind="stable")[:ELITES]]
-        mean, deviation = elite.mean(0), elite.std(0) + MIN_DEVIATION
-        if rounds_without_gain >= PATIENCE or simulator.is_exhausted(budget):
+        mean, deviation = elite.mean(0), elite.std(0) + min_deviation
+        if rounds_without_gain >= patience or simulator.is_exhausted(budget):
             break
     # if several policies are equally good, their mean is farthest from ending episodes
     found = best_of([mean], starts)
-    if found.score >= best.score - TOLERANCE * abs(best.score):
+    if found.score >= best.score - tolerance * abs(best.score):
         best = found
     return best.pack(simulator)

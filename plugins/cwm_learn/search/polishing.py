@@ -15,20 +15,11 @@ import numpy as np
 from cwm_learn.search.rollouts import LaneSimulator
 from cwm_learn.search.trajectories import ImaginedTrajectory, simulate_plan
 
-ROUNDS = 30
-"""Maximum iterations; few plans improve after 20."""
-
 DIFFERENCE = 1e-3
 """Step of the finite differences, in spreads of the data: large enough to smooth out kinks."""
 
 STEP_SIZES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.01])
 """Shares of a change of the actions that the line search tries."""
-
-MAX_DAMPING = 1e4
-"""Damping, relative to the curvature, above which no change can improve the plan."""
-
-MIN_GAIN = 1e-5
-"""The iteration stops if the return improves by less than this share."""
 
 
 class Expansion(NamedTuple):
@@ -58,8 +49,12 @@ def polish(
     if options.ndim == 1 or plan.ended or not len(plan.actions):
         return plan
     damping, expansion = 1e-3, None
-    for _ in range(ROUNDS):
-        if simulator.is_exhausted(budget) or damping > MAX_DAMPING:
+    rounds = 30  # maximum iterations; few plans improve after 20
+    # damping, relative to the curvature, above which no change can improve the plan
+    max_damping = 1e4
+    min_gain = 1e-5  # the iteration stops if the return improves by less than this share
+    for _ in range(rounds):
+        if simulator.is_exhausted(budget) or damping > max_damping:
             break
         if expansion is None:
             scale = np.concatenate([arrays["spread"], np.ptp(options, 0)])
@@ -74,7 +69,7 @@ def polish(
                 return plan
             gain, plan = value - plan.value, improved
             expansion, damping = None, damping / 4
-            if gain < MIN_GAIN * abs(plan.value):
+            if gain < min_gain * abs(plan.value):
                 break
         else:
             damping *= 10

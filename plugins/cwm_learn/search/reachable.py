@@ -14,9 +14,6 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model, Step, Unbatched, name
 
-BATCH_STEPS = 4_000
-"""Steps of one batch: enough to amortise its overhead, few enough for the memory."""
-
 MAX_STEPS = 60_000
 """Steps of the program in one search, which take about a second."""
 
@@ -80,8 +77,10 @@ def enumerate_states(
     tables: list[Outcomes] = [(empty.astype(np.int64), empty, empty.astype(bool))]
     expanded: list[int] = []
     best_end = -np.inf
+    # steps of one batch: enough to amortise its overhead, few enough for the memory
+    batch_steps = 4_000
     while search.goes_on(max_states) and (target_reward is None or best_end < target_reward):
-        size = min(BATCH_STEPS // len(search.actions) + 1, max_states - len(search.states))
+        size = min(batch_steps // len(search.actions) + 1, max_states - len(search.states))
         states, table = search.expand(size, is_novel if width else None)
         expanded += states
         tables.append(table)

@@ -14,23 +14,6 @@ from cwm_learn.search.polishing import Expansion, compute_change, expand
 from cwm_learn.search.rollouts import LaneSimulator
 from cwm_learn.search.trajectories import ImaginedTrajectory
 
-NEWTON_STEPS = 20
-"""Maximum iterations of Newton's method for an equilibrium."""
-
-MAX_DRIFT = 1e-4
-"""Maximum change of an equilibrium in a step, in spreads of the data."""
-
-HORIZON = 300
-"""Steps of the backward pass, after which the gains are stationary."""
-
-STATE_COST = 1e-3
-"""Cost of a deviation of one spread of the data, relative to the rewards. It makes regulators
-stable if the reward does not depend on the observation."""
-
-ACTION_COSTS = (1e-4, 1e-2, 1.0)
-"""Costs of an action at its bound, relative to the rewards. Cheap actions correct deviations
-faster, and reach their bounds earlier."""
-
 
 def find_regulators(
     simulator: LaneSimulator, arrays: Mapping[str, np.ndarray], guess: np.ndarray
@@ -56,14 +39,21 @@ def find_regulators(
     unit = max(abs(reward), np.abs(expansion.curvature * np.outer(scale, scale)).max(), 1e-9)
     if not all(np.isfinite(part).all() for part in expansion):
         return
+    horizon = 300  # steps of the backward pass, after which the gains are stationary
     plan = here._replace(
-        actions=np.repeat(action[None], HORIZON, 0),
-        observations=np.repeat(observation[None], HORIZON, 0),
+        actions=np.repeat(action[None], horizon, 0),
+        observations=np.repeat(observation[None], horizon, 0),
     )
-    for cost in ACTION_COSTS:
-        costs = unit * np.concatenate([STATE_COST / spread**2, cost / half**2])
+    # Cost of a deviation of one spread of the data, relative to the rewards. It makes regulators
+    # stable if the reward does not depend on the observation.
+    state_cost = 1e-3
+    # Costs of an action at its bound, relative to the rewards. Cheap actions correct deviations
+    # faster, and reach their bounds earlier.
+    action_costs = (1e-4, 1e-2, 1.0)
+    for cost in action_costs:
+        costs = unit * np.concatenate([state_cost / spread**2, cost / half**2])
         repeated = expansion._replace(curvature=expansion.curvature - np.diag(costs))
-        repeated = Expansion(*(np.repeat(part, HORIZON, 0) for part in repeated))
+        repeated = Expansion(*(np.repeat(part, horizon, 0) for part in repeated))
         _, gains = compute_change(plan, repeated, options, damping=0.0)
         gain = gains[0]  # (action, components)
         middle = (options.max(0) + options.min(0)) / 2
@@ -79,13 +69,15 @@ def _find_equilibrium(
     low, high = options.min(0), options.max(0)
     scale = np.concatenate([spread, high - low])
     point = np.concatenate([guess, (low + high) / 2])
-    for _ in range(NEWTON_STEPS):
+    newton_steps = 20  # maximum iterations of Newton's method for an equilibrium
+    max_drift = 1e-4  # maximum change of an equilibrium in a step, in spreads of the data
+    for _ in range(newton_steps):
         observation, action = point[:size], point[size:]
         after = simulator.step(observation[:, None], action[:, None])[0][:, 0]
         drift = (after - observation) / spread
         if not np.isfinite(drift).all():
             return None
-        if np.abs(drift).max() < MAX_DRIFT:
+        if np.abs(drift).max() < max_drift:
             return observation, action
         here = ImaginedTrajectory(action[None], observation[None], np.zeros(1), ended=False)
         jacobian = expand(simulator, here, observation, scale).jacobian[0] - np.eye(

@@ -12,17 +12,6 @@ from cwm_cli.planning.model import Model, Unbatched
 DIVERGED = 1e6
 """A program has diverged if it predicts a number of at least this size."""
 
-REWARD_LOSS_OUTSIDE = 0.1
-"""Largest share of a reward that is lost outside the data, reached at one spread of the data.
-No row shows the outcomes there, for instance whether the episode ends."""
-
-MAX_SECONDS = 12.0
-"""Seconds of one core that a call may take; the sandbox ends a process after 30. The budget, which
-does not depend on the load of the machine, is spent in about four seconds."""
-
-UNBATCHED_COST = 30
-"""Cost of a step if the model has no form for many observations, relative to one lane."""
-
 
 MIN_BATCH_COST, MAX_SINGLE_LANES = 200, 8
 """Minimum cost of a batch of steps, relative to one lane, and the largest number of lanes that step
@@ -42,7 +31,10 @@ class LaneSimulator:
 
     def is_exhausted(self, budget: int) -> bool:
         """Return whether `work` exceeds the budget, or the time is over."""
-        return self.work > budget or process_time() - self._started > MAX_SECONDS
+        # Seconds of one core that a call may take; the sandbox ends a process after 30. The budget,
+        # which does not depend on the load of the machine, is spent in about four seconds.
+        max_seconds = 12.0
+        return self.work > budget or process_time() - self._started > max_seconds
 
     def step(
         self, observations: np.ndarray, actions: np.ndarray
@@ -74,7 +66,9 @@ class LaneSimulator:
         self, observations: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         lanes = observations.shape[-1]
-        self.work += UNBATCHED_COST * lanes
+        # cost of a step if the model has no form for many observations, relative to one lane
+        unbatched_cost = 30
+        self.work += unbatched_cost * lanes
         after, rewards = np.full(observations.shape, np.nan), np.zeros(lanes)
         ends = np.zeros(lanes, np.bool_)
         for lane in range(lanes):
@@ -102,7 +96,10 @@ def discount_outside_data(
 ) -> np.ndarray:
     """Return rewards, reduced outside the visited range."""
     distance = np.nan_to_num(np.clip(distance_to_data(observations, arrays), 0, 1), nan=1.0)
-    reduced: np.ndarray = rewards - REWARD_LOSS_OUTSIDE * np.abs(rewards) * distance
+    # Largest share of a reward that is lost outside the data, reached at one spread of the data. No
+    # row shows the outcomes there, for instance whether the episode ends.
+    reward_loss_outside = 0.1
+    reduced: np.ndarray = rewards - reward_loss_outside * np.abs(rewards) * distance
     return reduced
 
 

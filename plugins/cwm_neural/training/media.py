@@ -19,9 +19,6 @@ from cwm_neural.reconstructing import RECONSTRUCTIONS, enlarge
 MEDIA = Path("media")
 """The folder in the folder of a run."""
 
-FPS = 15.0
-"""Frames per second of a film."""
-
 
 def save_media(folder: Path, number: int, episodes: Mapping[str, Dataset], *, kept: int) -> None:
     """Write an episode of each kind, and keep a copy of the reconstructions.
@@ -36,6 +33,7 @@ def save_media(folder: Path, number: int, episodes: Mapping[str, Dataset], *, ke
         kept: Number of the newest epochs to keep.
     """
     name = f"epoch_{number:06}"
+
     for kind, rows in episodes.items():
         if not len(rows):
             continue
@@ -45,7 +43,7 @@ def save_media(folder: Path, number: int, episodes: Mapping[str, Dataset], *, ke
         if rows.observation_space.is_picture:
             last = rows.columns["next_observations"][-1:]
             pictures = enlarge([*rows.columns["observations"], *last])
-            write_film(file.with_suffix(".gif"), iter(pictures), len(pictures), FPS)
+            write_film(file.with_suffix(".gif"), iter(pictures), len(pictures), fps=15.0)
         _delete_old(file.parent, kept)
     if (folder / RECONSTRUCTIONS).exists():
         file = folder / MEDIA / "reconstructions" / f"{name}.png"

@@ -72,9 +72,6 @@ from cwm_neural.training.trainer import (
 
 DEFAULT_STEPS = 5000
 
-MIN_ROWS = 32
-"""Minimum train rows of a dataset: a batch of the smallest presets."""
-
 COLLECTING, TESTING, ACTING = 0, 1, 2
 """Purposes of seeds, so that no test episode equals a collected one."""
 
@@ -442,8 +439,9 @@ def _given_rows(
         rows = world.subject.transitions(observer=observer)
     else:
         rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
-    if len(rows.train) < MIN_ROWS:
-        words = f"{len(rows.train)} train rows; at least {MIN_ROWS} are needed"
+    min_rows = 32  # minimum train rows of a dataset: a batch of the smallest presets
+    if len(rows.train) < min_rows:
+        words = f"{len(rows.train)} train rows; at least {min_rows} are needed"
         raise CwmError(f"the dataset has {words}: record more with `cwm collect`")
     for name, column in rows.columns.items():
         if column.dtype.kind == "f" and not np.isfinite(column).all():

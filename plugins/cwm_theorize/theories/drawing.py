@@ -41,17 +41,6 @@ RARITY_POWER = 0.5
 """Power of the unexplained part of a kind of change, when an example is drawn. With 1, rare
 kinds would be drawn last; with 0, they would keep common kinds from being explained."""
 
-MIN_FACT_WEIGHT = 0.02
-"""Minimum weight of a fact that does not predict the kind of change; a line may need it together
-with other facts."""
-
-PSEUDO_COUNT_FRACTION = 0.05
-"""Pseudo-count of a fact's value, as a fraction of all evidence: a value that occurs once seems
-to predict everything."""
-
-MAX_CONDITION_PROBABILITY = 0.9
-"""Maximum probability of a condition on a fact, so that any line can omit it."""
-
 
 def draw(probabilities: Mapping[T, float], rng: np.random.Generator) -> T:
     """Draw an item by its probability; the probabilities add up to 1."""
@@ -188,14 +177,22 @@ class Examples:
         kinds, count = self._kinds, self._kinds.max() + 1
         weights = 1 / np.bincount(kinds)[kinds] / count
         gains = np.zeros(facts.shape)
+        # pseudo-count of a fact's value, as a fraction of all evidence: a value that occurs once
+        # seems to predict everything
+        pseudo_count_fraction = 0.05
         for place in range(facts.shape[1]):
             _, values = np.unique(facts[:, place], return_inverse=True)
-            masses = np.full((values.max() + 1, count), PSEUDO_COUNT_FRACTION / count)
+            masses = np.full((values.max() + 1, count), pseudo_count_fraction / count)
             np.add.at(masses, (values, kinds), weights)
             gains[:, place] = masses[values, kinds] / masses[values].sum(axis=1) - 1 / count
-        gains = np.maximum(gains, MIN_FACT_WEIGHT) * self._present
+        # minimum weight of a fact that does not predict the kind of change; a line may need it
+        # together with other facts
+        min_fact_weight = 0.02
+        gains = np.maximum(gains, min_fact_weight) * self._present
         shares = self.words.conditions * gains / gains.sum(axis=1, keepdims=True)
-        return np.asarray(np.minimum(shares, MAX_CONDITION_PROBABILITY))
+        # maximum probability of a condition on a fact, so that any line can omit it
+        max_condition_probability = 0.9
+        return np.asarray(np.minimum(shares, max_condition_probability))
 
     def _field_weights(self, facts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of each fact and of the word as the value of a field.

@@ -24,18 +24,6 @@ NO_DEFAULT_PROBABILITY = 0.25
 """Probability that an edit of the default conclusion removes it."""
 
 
-UNUSED_LINE_WEIGHT = 5.0
-"""Weight for removing a line that decides no example, relative to a line that decides some."""
-
-
-SELECTIVITY_POWER = 3
-"""Power of the selectivity of a condition: hundreds of conditions have a small selectivity."""
-
-SETTLED_GROWTH_FACTOR = 0.2
-"""Factor on the weight of edits that add text, if the rules predict all recorded transitions;
-then, only shorter rules are better."""
-
-
 @dataclass(frozen=True, eq=False)
 class Draft:
     """Rules to edit, and the distributions of edits.
@@ -137,13 +125,16 @@ class Draft:
             rows = examples.rows[self.deciding == place]
             right = examples.table.precision(self.rules, rows)
             weights = {}
+            # power of the selectivity of a condition: hundreds of conditions have a small
+            # selectivity
+            selectivity_power = 3
             for each, weight in _any_condition(self, place).items():
                 holds = examples.table.holding(each, rows)
                 kept = (right @ holds) / max(right.sum(), 1e-9)
                 excluded = ((1 - right) @ ~holds) / max((1 - right).sum(), 1e-9)
                 # Facts with many words have rare conditions; the selectivity must outweigh this.
                 weights[each] = (
-                    weight ** (1 / SELECTIVITY_POWER) * (kept * excluded) ** SELECTIVITY_POWER
+                    weight ** (1 / selectivity_power) * (kept * excluded) ** selectivity_power
                 )
             self._selective[place] = normalise(weights) if any(weights.values()) else {}
         return self._selective[place]
@@ -246,7 +237,9 @@ class DropLine(RuleEdit):
         """Return the probability of removing each line (lines,)."""
         count = len(draft.rules.lines)
         deciding = np.bincount(draft.deciding, minlength=count)[:count]
-        weights = np.where(deciding > 0, 1.0, UNUSED_LINE_WEIGHT)
+        # weight for removing a line that decides no example, relative to a line that decides some
+        unused_line_weight = 5.0
+        weights = np.where(deciding > 0, 1.0, unused_line_weight)
         return np.asarray(weights / weights.sum())
 
 
@@ -511,8 +504,11 @@ class EditedRules:
             ChangeCondition(),
             StartOver(self.first),
         )
+        # factor on the weight of edits that add text, if the rules predict all recorded
+        # transitions; then, only shorter rules are better
+        settled_growth_factor = 0.2
         weights = {
-            each: each.weight * (SETTLED_GROWTH_FACTOR if each.grows and self.draft.settled else 1)
+            each: each.weight * (settled_growth_factor if each.grows and self.draft.settled else 1)
             for each in edits
             if each.applies(self.draft)
         }

@@ -22,10 +22,6 @@ from cwm_theorize.theories.edits import Draft, EditedRules, FirstRules
 from cwm_theorize.theories.language import RuleLanguage, Ruleset, language_of
 from cwm_theorize.theories.symbolic import TransitionTable
 
-MAX_CACHED_EDITS = 100
-"""Maximum number of rule sets whose edits are cached; a chain returns to its rules after
-rejections."""
-
 
 @dataclass(frozen=True)
 class Grammar(Backend):
@@ -84,7 +80,10 @@ class Grammar(Backend):
         if request.move.action == GENERATE:
             return known.first
         if request.move.program not in known.edited:
-            if len(known.edited) > MAX_CACHED_EDITS:
+            # maximum number of rule sets whose edits are cached; a chain returns to its rules after
+            # rejections
+            max_cached_edits = 100
+            if len(known.edited) > max_cached_edits:
                 known.edited.clear()
             draft = replace(
                 known.first.draft, rules=known.language.read(request.move.program).rules

@@ -23,9 +23,6 @@ from cwm_cli.text import clean
 SAME_AS = "the same as "
 """Prefix of a fact's name that is used in place of a value."""
 
-MAX_LISTED_VALUES = 40
-"""Maximum number of values per fact in a prompt; positions, for example, can have many more."""
-
 _MARK = re.compile(r"^\s*(?:[-*\u2022]|\(?\d+[.)])\s+")
 _RULE = re.compile(r"^if\s+(?P<conditions>.+?),?\s+then\s+(?P<conclusion>.+?)\.?$", re.IGNORECASE)
 _LAST = re.compile(
@@ -143,9 +140,12 @@ class RuleLanguage:
             same: dict[tuple[str, ...], list[str]] = {}
             for name, words in known.items():
                 same.setdefault(tuple(words), []).append(name)
+            # maximum number of values per fact in a prompt; positions, for example, can have many
+            # more
+            max_listed_values = 40
             return [
-                f"- {'; '.join(alike)}: {', '.join(words[:MAX_LISTED_VALUES])}"
-                + ", ..." * (len(words) > MAX_LISTED_VALUES)
+                f"- {'; '.join(alike)}: {', '.join(words[:max_listed_values])}"
+                + ", ..." * (len(words) > max_listed_values)
                 for words, alike in same.items()
             ]
 

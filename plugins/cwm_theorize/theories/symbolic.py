@@ -40,9 +40,6 @@ ABSENT = -1
 NO_CHANGE = 0
 """Code that pads the candidates of a transition; it has no kind."""
 
-MAX_TRANSITIONS = 50_000
-"""Maximum number of transitions in a table: about 10 MB with forty candidates each."""
-
 
 class TransitionTable:
     """Transitions as integer codes, to evaluate rules on many transitions in one operation.
@@ -82,7 +79,9 @@ class TransitionTable:
     @property
     def is_full(self) -> bool:
         """Whether the table has reached its maximum size."""
-        return len(self._rows) > MAX_TRANSITIONS
+        # maximum number of transitions in a table: about 10 MB with forty candidates each
+        max_transitions = 50_000
+        return len(self._rows) > max_transitions
 
     def code(self, word: str) -> int:
         """Return the code of a word; safe for concurrent use."""

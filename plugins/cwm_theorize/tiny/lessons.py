@@ -39,50 +39,18 @@ from cwm_theorize.tiny.model import (
 )
 from cwm_theorize.tiny.training import Course, Lesson, train
 
-EPISODES = 400
-"""Episodes of random play: enough to meet states that one action in a thousand leads to."""
-
-MAX_EPISODE_STEPS = 100
-"""Maximum number of steps of random play per episode."""
-
 MAX_STATES, MAX_ACTIONS = 4000, 32
 """Maximum number of states, rare ones preferred, and of actions in each state: together about as
 many transitions as the exact reader caches."""
 
-PRESENT_WEIGHT = 10.0
-"""Weight of a generated change whose fields are all present in the facts, relative to other
-changes: most environments have such changes, and rules about them predict more."""
-
 RULES_PER_BATCH, QUESTIONS_PER_RULES = 8, 8
 """Rules per batch, each with one state, and questions about actions in this state."""
-
-POOL_SIZE = 256
-"""Size of the pool of rules that are edited further; with fewer, consecutive batches would have
-similar rules."""
 
 NEW_RULES_FRACTION, NO_RULES_FRACTION = 0.3, 0.03
 """Fraction of new rules, as opposed to edited ones; fraction of questions without rules."""
 
-MAX_TRIES = 20
-"""Maximum number of draws of rules and a state, until the rules distinguish actions in the
-state."""
-
-UNIFORM_RULES_FRACTION = 0.25
-"""Fraction of rules to use although they do not distinguish actions: some rules predict one
-change for all actions."""
-
 START_MAX_WORDS, FINAL_MAX_WORDS = 14, 60
 """Maximum number of words in rules at the start (one line with one condition) and at the end."""
-
-UNDERSTOOD_EXCESS = 0.2
-"""Excess loss of an answer, in nats, below which the maximum number of words grows by one."""
-
-SHOWN_TRANSITIONS = 12
-"""Number of transitions with generated changes that the theorist sees."""
-
-VOCABULARY_SAMPLES = 1000
-"""Number of rules that contribute words to the vocabulary, besides the words of states, actions
-and changes."""
 
 ROLES: tuple[Role, Role] = ("theorist", "statistician")
 """Roles whose default backends generate the rules and read them."""
@@ -120,9 +88,12 @@ def collect_states(
     rng = np.random.default_rng([seed, 1])
     met: dict[str, list[TextTransition]] = {}
     with closing(spec.make(**env_args)) as env:
-        for episode in range(EPISODES):
+        # episodes of random play: enough to meet states that one action in a thousand leads to
+        episodes = 400
+        max_episode_steps = 100  # maximum number of steps of random play per episode
+        for episode in range(episodes):
             observation, _ = env.reset(seed=int(rng.integers(2**31)) if episode else seed)
-            for _ in range(MAX_EPISODE_STEPS):
+            for _ in range(max_episode_steps):
                 legal, state = view.legal(observation), view.state(observation)
                 if state not in met:
                     changes = tuple(view.candidates(observation))
@@ -153,8 +124,11 @@ def _random_change(
 ) -> Change:
     """Draw a change; changes whose fields are present in the facts have more weight."""
     there = {*facts.values()}
+    # weight of a generated change whose fields are all present in the facts, relative to other
+    # changes: most environments have such changes, and rules about them predict more
+    present_weight = 10.0
     weights = np.array(
-        [PRESENT_WEIGHT if {*each.fields.values()} <= there else 1.0 for each in changes]
+        [present_weight if {*each.fields.values()} <= there else 1.0 for each in changes]
     )
     return changes[rng.choice(len(changes), p=weights / weights.sum())]
 
@@ -178,8 +152,14 @@ class Lessons:
         """Collect the vocabulary."""
         self._rng = np.random.default_rng([self.seed, 2])
         self._problem = GeneratedEvidence(Statistician(self.view, self.reader))
-        self._rules = [""] * POOL_SIZE
-        said = {word for _ in range(VOCABULARY_SAMPLES) for word in words_of(self._next_rules())}
+        # size of the pool of rules that are edited further; with fewer, consecutive batches would
+        # have similar rules
+        pool_size = 256
+        self._rules = [""] * pool_size
+        # number of rules that contribute words to the vocabulary, besides the words of states,
+        # actions and changes
+        vocabulary_samples = 1000
+        said = {word for _ in range(vocabulary_samples) for word in words_of(self._next_rules())}
         for each in [each for here in self.met for each in here]:
             said |= {*words_of(each.state), *words_of(each.action)}
         for change in {change.text for here in self.met for change in here[0].candidates}:
@@ -189,7 +169,9 @@ class Lessons:
 
     def __call__(self, excess: float) -> list[Lesson]:
         """Return a batch; if the excess loss is small, longer rules are allowed."""
-        if excess < UNDERSTOOD_EXCESS:
+        # excess loss of an answer, in nats, below which the maximum number of words grows by one
+        understood_excess = 0.2
+        if excess < understood_excess:
             self._max_words = min(FINAL_MAX_WORDS, self._max_words + 1)
         return [self._lesson() for _ in range(RULES_PER_BATCH)]
 
@@ -200,7 +182,9 @@ class Lessons:
         old = self._rules[place]
         new = not old or rng.random() < NEW_RULES_FRACTION
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
-        shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN_TRANSITIONS).tolist()]
+        # number of transitions with generated changes that the theorist sees
+        shown_transitions = 12
+        shown = [self.met[n] for n in rng.integers(len(self.met), size=shown_transitions).tolist()]
         self._problem.generated = [here[int(rng.integers(len(here)))] for here in shown]
         self._requests += 1
         request = Request((), int(rng.integers(2**31)), move, self._problem, step=self._requests)
@@ -216,13 +200,19 @@ class Lessons:
         complete rules would distinguish them, and the loss would not start to decrease.
         """
         rng, tokens = self._rng, self._model.tokens
-        tries = 0 if rng.random() < NO_RULES_FRACTION else MAX_TRIES
+        # maximum number of draws of rules and a state, until the rules distinguish actions in the
+        # state
+        max_tries = 20
+        tries = 0 if rng.random() < NO_RULES_FRACTION else max_tries
+        # fraction of rules to use although they do not distinguish actions: some rules predict one
+        # change for all actions
+        uniform_rules_fraction = 0.25
         for _ in range(tries):
             rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
             here = [here[n] for n in rng.permutation(len(here)).tolist()]
             if len(words_of(rules)) <= self._max_words:
                 allowed = self._allowed(rules, here)
-                if len({*allowed}) > 1 or rng.random() < UNIFORM_RULES_FRACTION:
+                if len({*allowed}) > 1 or rng.random() < uniform_rules_fraction:
                     break
         else:
             here = self.met[int(rng.integers(len(self.met)))]
