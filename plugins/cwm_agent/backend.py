@@ -82,7 +82,8 @@ class AgentBackend(Backend):
         folder = Path(tempfile.mkdtemp(prefix="cwm-agent-"))
         began = time.monotonic()
         try:
-            dollars = self._dollars(request)
+            limits = [limit for limit in (self.cost, request.allowance) if limit is not None]
+            dollars = min(limits, default=None)
             write_folder(
                 folder, request, seconds=self.seconds, dollars=dollars, python=sys.executable
             )
@@ -100,11 +101,6 @@ class AgentBackend(Backend):
         if not words:
             raise CwmError("the backend agent needs a command: add -o command='my-agent {folder}'")
         return find_command(words)
-
-    def _dollars(self, request: Request) -> float | None:
-        """Return the cost limit of a completion."""
-        limits = [limit for limit in (self.cost, request.allowance) if limit is not None]
-        return min(limits, default=None)
 
     def _task(self, command: list[str], folder: Path, dollars: float | None) -> AgentTask:
         """Return the task of the supervisor."""

@@ -255,7 +255,11 @@ def _lines(source: Path) -> Iterator[IndexEntry]:
     """Index a file of lines. A line without an id gets its position or the next free number."""
     file = _opened(source)
     test = source.name.startswith("test.")
-    lines = [(place, *_heading(line)) for place, line in _places(file)]
+    lines, offset = [], 0
+    for line in file:
+        if line.strip():
+            lines.append(((offset, len(line)), *_heading(line)))
+        offset += len(line)
     if all(record is None for _, _, record in lines):
         raise CwmError(f"{source} contains no problems: give {FORMS}")
     taken = {number for _, number, _ in lines}
@@ -281,15 +285,6 @@ def _opened(source: Path) -> BinaryIO:
             file.write(part)
     file.seek(0)
     return file
-
-
-def _places(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Yield the offset and length of each line of a file, and the line."""
-    offset = 0
-    for line in file:
-        if line.strip():
-            yield (offset, len(line)), line
-        offset += len(line)
 
 
 def _heading(line: bytes) -> tuple[int | None, Fields | None]:
@@ -361,16 +356,10 @@ def _download() -> Path:
             REPOSITORY, FILE, repo_type="dataset", revision=REVISION, force_download=True
         )
     except (httpx.HTTPError, OSError, ValueError) as error:
-        raise CwmError(
-            f"cannot download {REPOSITORY} ({_reason(error)}): {USE_LOCAL_DATA}"
-        ) from error
+        lines = str(error.__cause__ or error).strip().splitlines()
+        reason = lines[0].rstrip(".:") if lines else type(error).__name__
+        raise CwmError(f"cannot download {REPOSITORY} ({reason}): {USE_LOCAL_DATA}") from error
     return Path(path)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of the message of an error's cause, or of the error."""
-    lines = str(error.__cause__ or error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
 def _intact(path: Path) -> bool:

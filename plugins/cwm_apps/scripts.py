@@ -95,7 +95,8 @@ def _patch_modules() -> None:
     Integers may have any number of digits. No thread can be created: a started thread runs
     immediately, on the stack of its caller, so threads that wait for each other hang.
     """
-    for name, value in {"start": _start, "join": _ignore, "is_alive": _is_not_alive}.items():
+    methods = {"start": _start, "join": _ignore, "is_alive": lambda thread: False}
+    for name, value in methods.items():
         setattr(threading.Thread, name, value)
     vars(atexit).update(register=_register, unregister=_unregister)
     vars(resource)["setrlimit"] = _ignore
@@ -140,10 +141,6 @@ def _run_exits() -> None:
 
 def _ignore(*_: Any, **__: Any) -> None:
     """Do nothing."""
-
-
-def _is_not_alive(_: threading.Thread) -> bool:
-    return False
 
 
 def _fstat(descriptor: int) -> os.stat_result:

@@ -353,22 +353,19 @@ class BenchmarkWork:
                 Running(task.kind, now - started_at, self._left_of(task))
                 for task, started_at, _ in self._running.values()
             ]
+            # jobs that wait for a running task of their environment
+            collecting = sum(counts.states.get(WORKING[kind], 0) for kind in ("prepare", "write"))
             plays = counts.states.get(TO_PLAY, 0)
             if self.run.header.terms.plan:
                 plays += counts.states.get(WAITING, 0) + counts.states.get(WORKING["search"], 0)
             return left_seconds(
                 self._times,
                 running,
-                searches=counts.to_search + self._collecting(counts),
+                searches=counts.to_search + collecting,
                 plays=plays,
                 environment_tasks=self.environment_tasks_left,
                 workers=self.executor.workers or len(running),
             )
-
-    @staticmethod
-    def _collecting(counts: StandingCounts) -> int:
-        """Return the number of jobs that wait for a running task of their environment."""
-        return sum(counts.states.get(WORKING[kind], 0) for kind in ("prepare", "write"))
 
     def _left_of(self, task: BenchmarkTask) -> float | None:
         """Estimate the seconds left of a search from its rate."""

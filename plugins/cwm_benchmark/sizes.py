@@ -36,7 +36,12 @@ def size_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
             *(str(getattr(group, name)) for name in names),
             f"{group.train_rows:,}",
             group.seeds,
-            *(_mean_words(group, name) for name in measures),
+            *(
+                UNKNOWN
+                if (mean := group.means[name]) is None
+                else with_error(mean.mean, mean.stderr)
+                for name in measures
+            ),
         ]
         for group in groups
     ]
@@ -75,11 +80,6 @@ def _chart(groups: Sequence[TrialGroup], measure: str) -> dict[str, Any]:
             )
         )
     return LineChart("train rows", MEASURES[measure], lines, log_x=True).data()
-
-
-def _mean_words(group: TrialGroup, measure: str) -> str:
-    mean = group.means[measure]
-    return UNKNOWN if mean is None else with_error(mean.mean, mean.stderr)
 
 
 def with_error(value: float, stderr: float | None) -> str:

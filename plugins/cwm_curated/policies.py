@@ -275,7 +275,10 @@ def planned_acts(
         if rng.random() < plan.chance:
             return draw(observation, before)
         moment = Moment(0, before, state, max(1, limit - before), valid)
-        return _cast(decider.plan([moment])[0][0], stage.env.action_space)
+        action = decider.plan([moment])[0][0]
+        if isinstance(action, np.ndarray):  # in the precision that will be recorded
+            return action.astype(stage.env.action_space.dtype)
+        return action
 
     mixed = f", {plan.chance:.0%} random" if plan.chance else ""
     aim = "novelty" if isinstance(model, NoveltyModel) else plan.aim
@@ -383,11 +386,6 @@ def _bounds(space: gym.Space[Any]) -> np.ndarray:
     widths = [np.subtract(each.high, each.low, dtype=np.float64).ravel() for each in leaves]
     width = np.concatenate(widths)
     return np.where(width < np.finfo(np.float32).max, width, np.nan)
-
-
-def _cast(action: Any, space: gym.Space[Any]) -> Any:
-    """Return an action with the precision of its space, as it will be recorded."""
-    return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
 
 
 def _budget(copy: Simulator | CachingSimulator, plan: EpisodePlan) -> int:

@@ -206,7 +206,8 @@ def _number(text: str, *, comma: bool) -> tuple[float | None, str]:
         return float(text), ""
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
-        return _scientific(text, comma=comma), ""
+        number = text.replace(",", ".") if comma else text  # 1,5e-3
+        return float(number) if _PLAIN.fullmatch(number) else None, ""
     number = _GROUP_MARK.sub("", found["number"])
     if comma:
         if re.fullmatch(r"[+-]?\d{1,3}(\.\d{3})*,\d*", number):
@@ -218,12 +219,6 @@ def _number(text: str, *, comma: bool) -> tuple[float | None, str]:
     if not _PLAIN.fullmatch(number) or (found["before"] and found["after"]):
         return None, ""
     return float(number), found["before"] or found["after"] or ""
-
-
-def _scientific(text: str, *, comma: bool) -> float | None:
-    """Return a number such as 1,5e-3 if the decimal mark is a comma."""
-    number = text.replace(",", ".") if comma else text
-    return float(number) if _PLAIN.fullmatch(number) else None
 
 
 def _labels(name: str, texts: Sequence[str], present: Sequence[str]) -> TypedColumn:

@@ -122,7 +122,9 @@ def _timestamps(texts: Sequence[str]) -> np.ndarray:
         spread = left[np.linspace(0, len(left) - 1, min(len(left), SAMPLE_CELLS)).astype(int)]
         sample = [texts[row] for row in spread.tolist()]
         notations = [date + time for date in _DATES for time in _TIMES] + list(_COMPACT)
-        counts = [_matches(sample, notation) for notation in notations]
+        counts = [
+            sum(not np.isnan(_parsed(text, notation)) for text in sample) for notation in notations
+        ]
         best = max(counts)
         if best == 0:
             break
@@ -163,10 +165,6 @@ def _parsed(text: str, notation: str) -> float:
     except ValueError:
         return float("nan")
     return _since_epoch(moment)
-
-
-def _matches(sample: Sequence[str], notation: str) -> int:
-    return sum(not np.isnan(_parsed(text, notation)) for text in sample)
 
 
 def _disorder(seconds: np.ndarray) -> tuple[int, float]:

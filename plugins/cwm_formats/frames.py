@@ -115,10 +115,8 @@ def _cells(values: Any) -> Cells:
     elif array.dtype.kind == "m":
         return array / np.timedelta64(1, "s")
     return [
-        "" if str(cell) in MISSING_OBJECTS and not _is_text(cell) else str(cell)
+        ""
+        if str(cell) in MISSING_OBJECTS and (cell == "NaT" or not isinstance(cell, str))
+        else str(cell)
         for cell in array.tolist()
     ]
-
-
-def _is_text(cell: Any) -> bool:
-    return isinstance(cell, str) and cell != "NaT"

@@ -155,13 +155,14 @@ def _observed(
     found, left = [], {}
     for name in [name for name in roles.observations if name not in next_columns]:
         column = typed[name]
+        steps = np.diff(column.values[~np.isnan(column.values)])
         if column.kind == "blank":
             reason = "blank"
         elif column.kind == "text":
             reason = "free text"
         elif column.is_constant:
             reason = "constant"
-        elif _numbers_rows(column):
+        elif column.kind == "whole" and steps.size and steps[0] != 0 and np.ptp(steps) == 0:
             reason = "row number"
         elif 2 * np.isnan(column.values).sum() > table.rows - len(table.damaged):
             reason = "mostly blank"
@@ -178,12 +179,6 @@ def _observed(
             "name columns with --observation"
         )
     return found
-
-
-def _numbers_rows(column: TypedColumn) -> bool:
-    """Return whether a column rises by the same whole step in all rows, as a row number does."""
-    steps = np.diff(column.values[~np.isnan(column.values)])
-    return column.kind == "whole" and bool(steps.size and steps[0] != 0 and np.ptp(steps) == 0)
 
 
 def _usable(table: ReadTable, column: TypedColumn, option: str) -> TypedColumn:

@@ -145,10 +145,6 @@ def _named(values: list[Any]) -> dict[str, Any]:
     return {key: value for key, value in pairs if isinstance(key, str)}
 
 
-def _global(machine: _Machine, argument: str) -> None:
-    machine.push(Inert(argument.replace(" ", ".", 1)))
-
-
 def _stack_global(machine: _Machine, _: None) -> None:
     module, name = machine.last(2)
     if not isinstance(module, str) or not isinstance(name, str):
@@ -202,7 +198,7 @@ _ACTIONS: Mapping[str, _Action] = {
     "APPEND": lambda machine, _: machine.extend([machine.pop()]),
     "SETITEM": lambda machine, _: machine.set_items(list(machine.last(2))),
     "SETITEMS": lambda machine, _: machine.set_items(machine.marked()),
-    "GLOBAL": _global,
+    "GLOBAL": lambda machine, name: machine.push(Inert(name.replace(" ", ".", 1))),
     "STACK_GLOBAL": _stack_global,
     "INST": lambda machine, name: machine.push(
         Inert(name.replace(" ", ".", 1), tuple(machine.marked()))

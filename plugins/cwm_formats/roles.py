@@ -114,7 +114,8 @@ def _named(table: ReadTable, names: Sequence[str], option: str) -> list[str]:
 def _column(table: ReadTable, name: str, option: str) -> str:
     if name in table.columns:
         return name
-    if (first := _numbers_in_header(table)) is not None:
+    numbers = (other for other in table.columns if re.fullmatch(r"[+-]?\d+([.,]\d+)?", other))
+    if (first := next(numbers, None)) is not None:
         raise CwmError(
             f"{table.name} has no column {name}, but a column {first!r}: its first line may "
             "contain values; add a line with the names of the columns"
@@ -123,11 +124,6 @@ def _column(table: ReadTable, name: str, option: str) -> str:
     if len(alike) == 1:
         return alike[0]
     raise UnknownNameError(f"column of {table.name} for {option}", name, table.columns)
-
-
-def _numbers_in_header(table: ReadTable) -> str | None:
-    """Return the first column name that is a number, as if the file had no header."""
-    return next((n for n in table.columns if re.fullmatch(r"[+-]?\d+([.,]\d+)?", n)), None)
 
 
 def _single(

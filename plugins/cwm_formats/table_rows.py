@@ -163,7 +163,7 @@ def _rows(
         rows, repeated = _in_time(table, rows, unplaced, roles, observer)
         bad += repeated
     elif roles.episode is not None:
-        rows = _by_episode(rows)
+        rows = rows.take(np.argsort(rows.episodes, kind="stable"))
     bad += _bad_values(rows, parts, {cell.row for cell in bad})
     return rows, bad
 
@@ -192,12 +192,6 @@ def _marks(
         bad.append(BadCell(row, column.name, ""))
     marked: np.ndarray = values == 1
     return marked
-
-
-def _by_episode(rows: TableRows) -> TableRows:
-    """Bring the rows of each episode together."""
-    order = np.argsort(rows.episodes, kind="stable")
-    return rows.take(order)
 
 
 def _in_time(

@@ -153,7 +153,8 @@ def choose(
             components[leaf.name] = tuple(found)
         elif role != "next_observation" or given is not None:
             missing += lacking
-    if not _has_next_columns(components, shape):
+    wanted = {f"next_{leaf.name}" for leaf in shape.observations.leaves("observation")}
+    if not wanted <= components.keys():
         components = {k: v for k, v in components.items() if not k.startswith("next_")}
     roles = _roles(table, columns, known, missing)
     if "terminated" not in roles and "done" not in roles and "terminated" not in missing:
@@ -182,12 +183,6 @@ def _refuse_ambiguous(
                 "choose with "
                 "-o columns=..."
             )
-
-
-def _has_next_columns(components: Mapping[str, Any], shape: TransitionShape) -> bool:
-    """Return whether all parts of the next observation have columns."""
-    wanted = {f"next_{leaf.name}" for leaf in shape.observations.leaves("observation")}
-    return wanted <= components.keys()
 
 
 def _given(value: Any, part: str) -> list[str] | None:

@@ -190,7 +190,8 @@ class GifMcts(Strategy):
 
     def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
         """Create the branch of a node with one visit, by the action of its move."""
-        length, known, action = _line_count(node.program), parent.lines, node.action
+        length = node.program.rstrip("\n").count("\n") + 1 if node.program else 0
+        known, action = parent.lines, node.action
         if not node.asked:  # a node without a completion counts as the action of its place
             action = GENERATE if node.parent == ROOT else IMPROVE
         if self.empty_line:
@@ -296,11 +297,6 @@ class GifMcts(Strategy):
     def _bug_value(self, fixes: int) -> float:
         """Return the value of a program that raised, by its remaining fixes."""
         return HIGHEST_BUG_VALUE * fixes / self._max_fixes if self._max_fixes else 0.0
-
-
-def _line_count(program: str) -> int:
-    """Return the number of lines of a program, with or without a final line end."""
-    return program.rstrip("\n").count("\n") + 1 if program else 0
 
 
 @dataclass

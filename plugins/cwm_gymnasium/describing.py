@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from math import isinf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,22 +49,17 @@ def _parts(names: Sequence[object], children: Sequence[Space], indent: str) -> s
 def _array(space: Space, indent: str) -> str:
     """Describe an array: shape, type, and bounds for all components or by component."""
     shape = f"an array of shape {space.shape}, {space.dtype}"
-    runs = list(_runs(space))
+    runs = []
+    for bounds, group in groupby(range(space.size), lambda place: _range(space, place)):
+        first, *others = group  # neighbouring components with equal bounds
+        runs.append((f"{first} to {others[-1]}" if others else f"{first}", bounds))
     if len(runs) == 1:
-        first = _range(space, 0)
-        return f"{shape}, {first if first == 'unbounded' else f'each {first}'}"
+        return f"{shape}, {bounds if bounds == 'unbounded' else f'each {bounds}'}"
     order = "" if len(space.shape) == 1 else " (numbered in C order)"
     max_lines = 40  # the bounds of an array are listed in at most this many lines
-    lines = [f"\n{indent}  - {place}: {bounds}" for place, bounds in islice(runs, max_lines)]
+    lines = [f"\n{indent}  - {place}: {bounds}" for place, bounds in runs[:max_lines]]
     more = f"\n{indent}  - and so on" if len(runs) > max_lines else ""
     return f"{shape}, by component{order}:{''.join(lines)}{more}"
-
-
-def _runs(space: Space) -> Iterator[tuple[str, str]]:
-    """Yield ranges of neighbouring components with equal bounds, and the bounds."""
-    for bounds, group in groupby(range(space.size), lambda place: _range(space, place)):
-        first, *others = group
-        yield f"{first} to {others[-1]}" if others else f"{first}", bounds
 
 
 def _range(space: Space, place: int) -> str:
@@ -272,22 +267,19 @@ def _borrowed(env: gym.Env[Any, Any]) -> Iterator[str]:
     for newer in _newer(env.spec) if env.spec else ():
         docstring = _documentation_of(newer)
         if env.spec and docstring:
-            changed = [f"- {change}" for change in changes(docstring, env.spec.version or 0)]
+            name, changed = env.spec.id, changes(docstring, env.spec.version or 0)
             yield (
                 f"It has no documentation of its own. This is the documentation of {newer.id}, "
-                f"followed by the differences of {env.spec.id}:"
+                f"followed by the differences of {name}:"
             )
             yield clean(docstring)
-            yield f"## Differences\n{_differences(env.spec.id, newer.id, changed)}"
+            lines = [f"No documented change from {name} to {newer.id} concerns the dynamics."]
+            if changed:
+                lines = [f"This is {name}: it behaves as before these changes of {newer.id}."]
+                lines += [f"- {change}" for change in changed]
+                lines.append(f"The spaces below are the spaces of {name}.")
+            yield "\n".join(["## Differences", *lines])
             return
-
-
-def _differences(name: str, newer: str, changed: list[str]) -> str:
-    """Describe the changes of a newer version, which do not apply to this environment."""
-    if not changed:
-        return f"No documented change from {name} to {newer} concerns the dynamics."
-    heading = f"This is {name}: it behaves as before these changes of {newer}."
-    return "\n".join([heading, *changed, f"The spaces below are the spaces of {name}."])
 
 
 def _newer(spec: EnvSpec) -> list[EnvSpec]:

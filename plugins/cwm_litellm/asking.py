@@ -434,7 +434,10 @@ def read(response: Any) -> Answer:
         return Answer(text, "the provider's content filter withheld the completion")
     if text.strip():
         lacking = Kind.OVERSIZED.value if len(spoken.text) > len(text) else ""
-        likely = _log_probability(choice) if text == whole else None
+        tokens = getattr(getattr(choice, "logprobs", None), "content", None)
+        likely = None
+        if tokens and text == whole:
+            likely = float(sum(token.logprob for token in tokens))
         return Answer(text, lacking, log_probability=likely)
     lacking = "the answer was empty"
     if refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):
@@ -442,12 +445,6 @@ def read(response: Any) -> Answer:
     elif thought or whole.strip():
         lacking = "the model returned reasoning, but no answer"
     return Answer(lacking=lacking)
-
-
-def _log_probability(choice: Any) -> float | None:
-    """Return the log-probability of an answer, the sum over its tokens, None if it is missing."""
-    tokens = getattr(getattr(choice, "logprobs", None), "content", None)
-    return float(sum(token.logprob for token in tokens)) if tokens else None
 
 
 def prices(model: str, messages: Sequence[Message]) -> Prices | None:

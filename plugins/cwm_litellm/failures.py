@@ -240,7 +240,7 @@ def words_of(error: BaseException, model: str, attempts: int) -> str:
     """Return one line with the cause and the remedy, without keys."""
     kind = classify(error)
     provider = _provider(model)
-    missing = _missing_keys(model)
+    missing, key = _missing_keys(model), f"{provider.upper()}_API_KEY"
     if kind is Kind.WRONG_KEY and missing:
         kind = Kind.NO_KEY
     return kind.value.format(
@@ -248,7 +248,7 @@ def words_of(error: BaseException, model: str, attempts: int) -> str:
         name=model.removeprefix(f"{provider}/"),
         provider=provider,
         hint=hint(model),
-        keys=missing or _present_key(provider),
+        keys=missing or (key if key in os.environ else "its key in the environment"),
         attempts=attempts,
         address=_address(error),
         reason=_reason(error),
@@ -484,12 +484,6 @@ def _missing_keys(model: str) -> str:
     return (" or " if alternatives else " and ").join(keys)
 
 
-def _present_key(provider: str) -> str:
-    """Return the name of the environment variable that holds the key."""
-    name = f"{provider.upper()}_API_KEY"
-    return name if name in os.environ else "its key in the environment"
-
-
 def _address(error: BaseException) -> str:
     """Return the address of the server, without the path and query, which may hold keys."""
     try:
@@ -508,9 +502,6 @@ def _reason(error: BaseException) -> str:
     text = text.partition("Original exception: ")[0].split("Exception - ", 1)[-1]
     text = text.partition("Traceback (most recent call last)")[0]
     text = re.sub(r"^(?:litellm\.\w+: |LiteLLM: )+", "", text)
-    return clean(_without_keys(text), limit=160) or type(error).__name__
-
-
-def _without_keys(text: str) -> str:
-    """Mask credentials, and text that looks like a key."""
-    return re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+", MASK, without_credentials(text))
+    # mask credentials, and text that looks like a key
+    text = re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+", MASK, without_credentials(text))
+    return clean(text, limit=160) or type(error).__name__

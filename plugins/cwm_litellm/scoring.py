@@ -232,8 +232,10 @@ class TextScorer:
             raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
         if response is None:
             raise NoEchoError
-        usage = usage_of(self.model, response)
-        self._count(usage, time.perf_counter() - start)
+        usage, seconds = usage_of(self.model, response), time.perf_counter() - start
+        took = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cost, seconds)
+        with _lock:  # several threads send requests
+            self.known.usage = total([self.known.usage, took])
         choices = sorted(response.choices or (), key=lambda choice: choice.index or 0)
         if len(choices) != len(pairs):
             raise NoEchoError
@@ -283,12 +285,6 @@ class TextScorer:
             if self.known.can is None and _is_unsupported(error):
                 return None
             raise
-
-    def _count(self, usage: Usage, seconds: float) -> None:
-        """Add the usage of a request. Several threads call this."""
-        took = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cost, seconds)
-        with _lock:
-            self.known.usage = total([self.known.usage, took])
 
 
 def window(logprobs: Any, prompt: str, answer: str, made: int) -> list[float]:

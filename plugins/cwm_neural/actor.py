@@ -22,10 +22,9 @@ from cwm_neural.states import (
     EXTRA,
     drawing,
     finite,
-    load_state,
     mean_losses,
-    restoring,
     save_state,
+    saved_state,
     shape_of,
 )
 from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cwm_neural.actor_networks import ActorCriticNetwork
-
-SHAPE_OPTIONS = ("memory", "width", "layers", "channels")
-"""Options that must be equal in a saved state."""
 
 
 @dataclass
@@ -212,16 +208,14 @@ class ActorCritic(Agent):
 
     def load(self, folder: Path) -> None:
         """Restore a saved state; raise `CwmError` if it has another kind or shape."""
-        state = load_state(folder, "actor-critic", self._shape)
-        with restoring(folder):
+        with saved_state(folder, "actor-critic", self._shape) as state:
             self.network.load_state_dict(state["network"])
             self._optimiser.load_state_dict(state["optimiser"])
             self._updates, self._due, self._spread = state["updates"]
 
     @property
     def _shape(self) -> dict[str, Any]:
-        options = {name: getattr(self._options, name) for name in SHAPE_OPTIONS}
-        return shape_of(self._task, **options)
+        return shape_of(self._task, self._options, "memory", "width", "layers", "channels")
 
     def _update(self, model: WorldModel, starts: StartSampler) -> dict[str, float]:
         """Imagine episodes, and make one gradient step."""

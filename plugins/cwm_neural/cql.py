@@ -17,19 +17,15 @@ from cwm_neural.states import (
     EXTRA,
     drawing,
     finite,
-    load_state,
     mean_losses,
-    restoring,
     save_state,
+    saved_state,
     shape_of,
 )
 from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_neural.cql_networks import ConservativeLosses
-
-SHAPE_OPTIONS = ("width", "layers", "channels")
-"""Options that must be equal in a saved state."""
 
 
 @dataclass
@@ -93,8 +89,7 @@ class Cql(Agent):
 
     def load(self, folder: Path) -> None:
         """Restore a saved state; raise `CwmError` if it has another kind or shape."""
-        state = load_state(folder, "cql", self._shape)
-        with restoring(folder):
+        with saved_state(folder, "cql", self._shape) as state:
             self._losses.restore(state)
             self._updates, self._due = state["updates"]
 
@@ -107,5 +102,4 @@ class Cql(Agent):
 
     @property
     def _shape(self) -> dict[str, Any]:
-        options = {name: getattr(self._options, name) for name in SHAPE_OPTIONS}
-        return shape_of(self._task, **options)
+        return shape_of(self._task, self._options, "width", "layers", "channels")

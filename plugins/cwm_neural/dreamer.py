@@ -8,7 +8,7 @@ actor sees these two and no observation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,12 +30,12 @@ from cwm_neural.states import (
     EXTRA,
     drawing,
     finite,
-    load_state,
     mean_losses,
-    restoring,
     save_state,
+    saved_state,
     shape_of,
 )
+from cwm_neural.training.acting import Untrained
 from cwm_neural.training.trainer import Agent, Diverged, Trainer, Training, TrainingTask
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ class DreamerTraining(Training):
 
     def adopt(self, part: str, folder: Path) -> None:
         """Copy a part, or the whole `model`, from a saved training."""
-        known = load_state(folder, "dreamer", self._shape)["networks"]
         names = [""] if part == "model" else [f"{name}." for name in self._modules(part)]
-        with restoring(folder):
+        with saved_state(folder, "dreamer", self._shape) as state:
+            known = state["networks"]
             for start in names:
                 own = {
                     key.removeprefix(start): known[key] for key in known if key.startswith(start)
@@ -211,8 +211,7 @@ class DreamerTraining(Training):
 
     def load(self, folder: Path) -> None:
         """Restore the result of `save`."""
-        state = load_state(folder, "dreamer", self._shape)
-        with restoring(folder):
+        with saved_state(folder, "dreamer", self._shape) as state:
             self._networks.load_state_dict(state["networks"])
             self._optimiser.load_state_dict(state["optimiser"])
             self._updates, self._due = state["updates"], state["owed"]
@@ -221,8 +220,7 @@ class DreamerTraining(Training):
     def _shape(self) -> dict[str, Any]:
         """The spaces and the sizes of networks, which a loaded state must share."""
         sizes = ("units", "belief", "categoricals", "classes", "layers", "blocks", "channels")
-        own = {each.name: getattr(self._options, each.name) for each in fields(self._options)}
-        return shape_of(self._task, **{name: own[name] for name in sizes})
+        return shape_of(self._task, self._options, *sizes)
 
 
 class DreamerModel(WorldModel):
@@ -376,28 +374,18 @@ class DreamtEpisodes(ImaginedEpisodes):
         self.count = len(self._latent.belief)
 
 
-class DreamerAgent(Agent):
+class DreamerAgent(Untrained):
     """The actor of DreamerV3, with the memory of its world model.
 
-    The training of the model also fits and saves the actor.
+    The training of the model also fits, saves and loads the actor.
     """
 
     def __init__(self, networks: DreamerNetworks) -> None:
         self._networks = networks
 
-    def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
-        """Do nothing: the model's `fit` trains the actor."""
-        return {}
-
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> DreamerSession:
         """Return a session; `greedy` takes the most likely state and action."""
         return DreamerSession(self._networks, seed, greedy=greedy)
-
-    def save(self, folder: Path) -> None:
-        """Do nothing: the actor is saved with the model."""
-
-    def load(self, folder: Path) -> None:
-        """Do nothing: the actor is loaded with the model."""
 
 
 class DreamerSession(PlanningSession):

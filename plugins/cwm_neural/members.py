@@ -27,7 +27,7 @@ from cwm_cli.worlds.model import (
 from cwm_neural.ensemble_options import EnsembleOptions
 from cwm_neural.features import RowFeatures, refuse_images
 from cwm_neural.networks import Forecast, MemberNetworks, NoiseSource, RowBatch
-from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.states import drawing, finite, save_state, saved_state, shape_of
 from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class EnsembleTraining(Training):
         """Copy all members, which are one part, from a saved training."""
         if part not in ("model", "ensemble"):
             raise self._no_part(part)
-        state = load_state(folder, "ensemble", self._shape)
-        with restoring(folder):
+        with saved_state(folder, "ensemble", self._shape) as state:
             self.networks.load_state_dict(state["networks"])
             self._measured = state["measured"]
         self.model.reset_digest()
@@ -182,8 +181,7 @@ class EnsembleTraining(Training):
 
     def load(self, folder: Path) -> None:
         """Restore the result of `save`."""
-        state = load_state(folder, "ensemble", self._shape)
-        with restoring(folder):
+        with saved_state(folder, "ensemble", self._shape) as state:
             self.networks.load_state_dict(state["networks"])
             self._optimiser.load_state_dict(state["optimiser"])
             self._rng.bit_generator.state = state["rng"]
@@ -194,8 +192,7 @@ class EnsembleTraining(Training):
     @property
     def _shape(self) -> dict[str, Any]:
         names = ("members", "width", "layers", "discount")
-        sizes = {name: getattr(self._options, name) for name in names}
-        return shape_of(self._task, model="ensemble", **sizes)
+        return shape_of(self._task, self._options, *names, model="ensemble")
 
 
 class EnsembleModel(WorldModel):

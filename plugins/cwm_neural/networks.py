@@ -244,7 +244,8 @@ class MemberNetworks(nn.Module):
         if self.seen.groups:
             shares = self._log_probabilities(moved[..., numbers:])
             shares = shares if noise is None else shares + noise.gumbel(shares)
-            after = torch.cat([after, self._likeliest(shares)], -1)
+            likeliest = shares >= self._symbol_maxima(shares)[..., self.groups]
+            after = torch.cat([after, likeliest.float()], -1)
         return Forecast(after, *self.rewards_and_ends(states, actions, after))
 
     def rewards_and_ends(
@@ -295,7 +296,3 @@ class MemberNetworks(nn.Module):
         empty = torch.full(shape, -torch.inf, device=values.device)
         places = self.groups.expand(values.shape)
         return empty.scatter_reduce(-1, places, values, "amax").detach()
-
-    def _likeliest(self, shares: Tensor) -> Tensor:
-        """Return features of the value of each symbol whose share is the largest."""
-        return (shares >= self._symbol_maxima(shares)[..., self.groups]).float()

@@ -33,11 +33,13 @@ def save_state(folder: Path, name: str, shape: Mapping[str, Any], state: Mapping
     (folder / f"{name}-{SHAPE}").write_text(json.dumps(shape, sort_keys=True))
 
 
-def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that `save_state` wrote, without running any code from the file.
+@contextmanager
+def saved_state(folder: Path, name: str, shape: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a state that `save_state` wrote, without running any code from the file.
 
     Raises:
-        CwmError: If the state has another shape, or the file is missing or damaged.
+        CwmError: If the state has another shape, or the file is missing or damaged, or if the
+            block fails because the state does not fit the networks, e.g. of an older version.
     """
     import torch
 
@@ -57,14 +59,8 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
     except Exception as error:  # torch raises many types for damaged files
         reason = " ".join(str(error).split())[:120]
         raise CwmError(f"{file} is not a saved state ({reason}): choose another one") from error
-    return found
-
-
-@contextmanager
-def restoring(folder: Path) -> Iterator[None]:
-    """Raise `CwmError` if a loaded state does not fit the networks, e.g. of an older version."""
     try:
-        yield
+        yield found
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         words = "was saved by another version, or is damaged"
@@ -73,12 +69,14 @@ def restoring(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def shape_of(task: TrainingTask, **more: Any) -> dict[str, Any]:
-    """Return the shape of a state: the spaces, and further values that must be equal."""
+def shape_of(task: TrainingTask, options: object, *names: str, **more: Any) -> dict[str, Any]:
+    """Return the shape of a state: the spaces, and options and values that must be equal."""
     return {
         "observations": task.observation_space.to_json(),
         "actions": task.action_space.to_json(),
-    } | more
+        **{name: getattr(options, name) for name in names},
+        **more,
+    }
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from cwm_cli.errors import CwmError
 from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.sequence import FrameSequence, SegmentBatch, TokenSizes, weights_of_layers
-from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.states import drawing, finite, save_state, saved_state, shape_of
 from cwm_neural.token_options import TokenOptions
 from cwm_neural.token_world import (
     SIGNS,
@@ -54,12 +54,14 @@ class TokenTraining(Training):
         actions = ActionCodes(task.action_space)
         rewards = Codes(len(SIGNS) if options.signs else options.reward_classes)
         rewards.values = np.array(SIGNS) if options.signs else rewards.values
+        # without images one observation usually determines the state
+        by_default = options.pictures if task.observation_space.is_picture else MIN_FRAMES
         sizes = TokenSizes(
             self._tokenizer.count,
             self._tokenizer.vocabulary,
             actions.count,
             rewards.most,
-            max(options.context, MIN_FRAMES) if options.context else self._default_context(),
+            max(options.context, MIN_FRAMES) if options.context else by_default,
         )
         with drawing(task.seed):
             network = make_network(sizes, self._tokenizer.near).to(task.device)
@@ -101,12 +103,10 @@ class TokenTraining(Training):
         if part not in ("model", "tokenizer", "sequence"):
             raise self._unknown(part)
         if part != "sequence":
-            tokenizer = load_state(folder, "tokenizer", self._shape("tokenizer"))
-            with restoring(folder):
+            with saved_state(folder, "tokenizer", self._shape("tokenizer")) as tokenizer:
                 self._tokenizer.restore(tokenizer)
         if part != "tokenizer":
-            state = load_state(folder, "sequence", self._shape("sequence"))
-            with restoring(folder):
+            with saved_state(folder, "sequence", self._shape("sequence")) as state:
                 self.model.network.load_state_dict(state["network"])
                 self._restore_facts(state)
 
@@ -210,9 +210,10 @@ class TokenTraining(Training):
 
     def load(self, folder: Path) -> None:
         """Restore the result of `save`."""
-        tokenizer = load_state(folder, "tokenizer", self._shape("tokenizer"))
-        state = load_state(folder, "sequence", self._shape("sequence"))
-        with restoring(folder):
+        with (
+            saved_state(folder, "tokenizer", self._shape("tokenizer")) as tokenizer,
+            saved_state(folder, "sequence", self._shape("sequence")) as state,
+        ):
             self._tokenizer.restore(tokenizer)
             self.model.network.load_state_dict(state["network"])
             self._optimiser.load_state_dict(state["optimiser"])
@@ -229,20 +230,13 @@ class TokenTraining(Training):
         self.model.rewards.restore(state["rewards"])
         self._counts = state["met"]
 
-    def _default_context(self) -> int:
-        """Return the frames of a context by default: the option `pictures` for images.
-
-        Other models see one observation, which usually determines the state.
-        """
-        picture = self._task.observation_space.is_picture
-        return self._options.pictures if picture else MIN_FRAMES
-
     def _shape(self, part: str) -> dict[str, Any]:
         """Return the shape that a loaded part must have."""
         if part == "tokenizer":
             seen = {"observations": self._task.observation_space.to_json()}
             return seen | self._tokenizer.sizes
-        return shape_of(self._task, network=self._options.network(), sizes=vars(self._sizes))
+        more = {"network": self._options.network(), "sizes": vars(self._sizes)}
+        return shape_of(self._task, self._options, **more)
 
     def _unknown(self, part: str) -> CwmError:
         return CwmError(f"this model has no part {part!r}: choose model, tokenizer or sequence")

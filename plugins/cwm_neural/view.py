@@ -112,7 +112,7 @@ class TrainingPicture(DrawnProgress, TrainingView):
         room = min(max_plot_height, height - 2 - len(facts))
         if series and room >= 4 and width >= 20:
             plot = Chart.of("", "steps", "return", series).dots(width, room)
-        title = Text(printable(work.title), "bold")
+        title = Text(printable(work.run.title), "bold")
         if plot:
             title.append(f"  return: {', '.join(each.name for each in series)}", "dim")
         words = f" {steps:,}/{work.wanted:,} steps · {self.elapsed}"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 NORM_GROUPS, CLIP = 32, 10.0
 """Groups of the group normalisation, and maximum norm of a gradient, as published."""
 
-SHAPE_OPTIONS = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
-"""Options for the shape of the network, in addition to the number of codes."""
 
 CHUNK, MAX_MEASURED = 256, 1024
 """Images per call of the network, and images that are measured; they limit memory and time."""
@@ -77,7 +75,9 @@ class VqTokenizer(Tokenizer):
     @property
     def sizes(self) -> dict[str, Any]:
         """Sizes that must be equal in a saved state."""
-        options = {name: getattr(self._options, name) for name in SHAPE_OPTIONS}
+        # besides the number of codes
+        names = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
+        options = {name: getattr(self._options, name) for name in names}
         return super().sizes | options | {"critic": self._options.vq_critic > 0}
 
     @property

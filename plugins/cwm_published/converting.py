@@ -66,10 +66,6 @@ def _bounded(value: Any, space: Space) -> np.ndarray:
     return array
 
 
-def _discrete(value: Any, space: Space) -> int:
-    return int(_bounded(value, space))
-
-
 def _text(value: Any, space: Space) -> str:
     value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     if not isinstance(value, str):
@@ -111,7 +107,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 _FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
     "box": _numbers,
-    "discrete": _discrete,
+    "discrete": lambda value, space: int(_bounded(value, space)),
     "multidiscrete": _bounded,
     "multibinary": _bounded,
     "text": _text,

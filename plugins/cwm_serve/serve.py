@@ -139,7 +139,8 @@ def serve(
         ) as world,
     ):
         server = WorldServer(world, limits, token=token, only_loopback=is_loopback(host))
-        result = ServeResult(_address(host, listener), found.name, found.env, token or None)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
+        result = ServeResult(address, found.name, found.env, token or None)
         _run(server.app(), listener, lambda: on_start(result))
         return replace(result, requests=server.requests)
 
@@ -181,11 +182,6 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
                 f"cannot listen on {host}, port {port} ({reason}): choose another --host or --port"
             ) from error
         yield listener
-
-
-def _address(host: str, listener: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}/"
 
 
 def _run(app: ASGIApp, listener: socket.socket, started: Callable[[], None]) -> None:

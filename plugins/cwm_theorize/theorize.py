@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -482,18 +481,13 @@ class Theorizing:
         """
         if rules not in self._held_out_scores:
             statistician = self.problem.statistician
-            found = statistician.log_likelihoods(rules, self.held_out, self._sentences)
+            sentences = {each.text for row in self.held_out for each in row.candidates}
+            found = statistician.log_likelihoods(rules, self.held_out, tuple(sorted(sentences)))
             kinds = np.array([each.change.kind for each in self.held_out])
             self._held_out_scores[rules] = {
                 kind: float(found[kinds == kind].sum()) for kind in self.kinds
             }
         return self._held_out_scores[rules]
-
-    @cached_property
-    def _sentences(self) -> tuple[str, ...]:
-        """All candidate sentences of the held-out rows."""
-        found = (each.text for row in self.held_out for each in row.candidates)
-        return tuple(sorted(set(found)))
 
     def _context(self, number: int, rules: str, previous: str) -> PhaseContext:
         return PhaseContext(

@@ -227,13 +227,13 @@ class Theory(WorldModel):
         Without a prediction, the state does not change, as in planning.
         """
         meanings = [each.meaning for each in found] or [Consequence(row.observation, 0.0, False)]
-        predicted = [self._predicted_row(row, each) for each in meanings]
+        predicted = []
+        for meaning in meanings:
+            legal = None
+            if row.valid is not None:
+                legal = tuple(map(int, self.view.legal(meaning.observation)))
+            predicted.append(Transition(row.observation, row.action, *meaning, valid=legal))
         return predicted + predicted[:1] * (width - len(predicted))
-
-    def _predicted_row(self, row: Transition, meaning: Consequence) -> Transition:
-        observation, reward, terminated = meaning
-        valid = None if row.valid is None else tuple(map(int, self.view.legal(observation)))
-        return Transition(row.observation, row.action, observation, reward, terminated, valid=valid)
 
 
 def _columns(predicted: Sequence[Transition], rows: Dataset) -> Columns:

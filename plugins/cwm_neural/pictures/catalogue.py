@@ -97,7 +97,9 @@ def specify(name: str) -> EnvironmentSpec:
         describe=partial(_describe, name),
         versions=_versions,
         rewinder=lambda env: Values(env, "state"),
-        restore=_restore if game.kind is Catch else None,
+        restore=(lambda env, observation: cast(Catch, env.unwrapped).restore(observation))
+        if game.kind is Catch
+        else None,
         action_names=lambda env: game.action_names,
     )
 
@@ -113,10 +115,6 @@ def _make(name: str, /, **env_args: Any) -> gym.Env[Any, Any]:
         env = game.kind(**env_args)
         env.spec = EnvSpec(name, entry_point=game.kind, disable_env_checker=True)
         return env if most is None else TimeLimit(env, most)
-
-
-def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
-    return cast(Catch, env.unwrapped).restore(observation)
 
 
 def _describe(name: str, env: gym.Env[Any, Any]) -> str:

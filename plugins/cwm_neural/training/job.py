@@ -54,11 +54,6 @@ class TrainingJob:
         self._journal_size = -1
         self._read_records()
 
-    @property
-    def title(self) -> str:
-        """The environment, the source of training and the agent."""
-        return self.run.title
-
     def train(self, executor: Executor) -> TrainingResult:
         """Train on an executor; Ctrl-C ends the job.
 

@@ -420,18 +420,16 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
         yield Section("chart", "Returns", drawn, about)
     for title, part in {"Losses": "losses", "Held-out measures": "held_out"}.items():
         names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
-        panels = [[name, "chart", _measure_curve(epochs, part, name)] for name in names]
+        curves = {n: [(each.steps, getattr(each, part).get(n)) for each in epochs] for n in names}
+        panels = [
+            [name, "chart", LineChart("steps", "", [ChartLine.of("", points)]).data()]
+            for name, points in curves.items()
+        ]
         if panels:
             yield Section("panels", title, {"sections": panels})
     for grid in (number_grid("losses by epoch", epochs, "losses"), played_grid(played)):
         if grid.cells:
             yield Section("table", grid.title.capitalize(), table_of(grid))
-
-
-def _measure_curve(epochs: Sequence[EpochRecord], part: str, name: str) -> dict[str, Any]:
-    """Return the chart of a loss or a measure over the steps, with gaps for missing values."""
-    points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
-    return LineChart("steps", "", [ChartLine.of("", points)]).data()
 
 
 CHECKPOINT = Owner("checkpoint", CheckpointChoice)

@@ -556,11 +556,6 @@ class TrainingLoop:
         self._collector.close()
 
     @property
-    def title(self) -> str:
-        """The environment, the source of training and the agent."""
-        return self.run.title
-
-    @property
     def steps(self) -> int:
         """The number of steps at the end of the last epoch."""
         return self.epochs[-1].steps if self.epochs else 0
@@ -646,26 +641,17 @@ class TrainingLoop:
         """Act for `count` steps, and save the rows."""
         rows: list[Transition] = []
         session = None
-        if self._agent_acts:
+        # the first steps are random
+        first = max(self.schedule.warm_up, self.schedule.agent_from if self.learns else 0)
+        if self.steps >= max(first, 1):
             session = self.agent.open(self._seeded(COLLECTING), seed=self._seed(ACTING, number))
         with closing(session) if session is not None else nullcontext():
             for row in self._collector.collect(session, count):
                 rows.append(row)
                 self.doing = f"epoch {number}: step {len(rows)} of {count}"
-        found = Dataset.of(
-            rows,
-            observation_space=self.rows.observation_space,
-            action_space=self.rows.action_space,
-            metadata=self.rows.metadata,
-        ).with_columns_of(self.rows)
+        found = rows_of(rows, self.rows).with_columns_of(self.rows)
         self.run.add_rows(found)
         self._add_rows(found)
-
-    @property
-    def _agent_acts(self) -> bool:
-        """Whether the agent acts, after the random steps."""
-        first = max(self.schedule.warm_up, self.schedule.agent_from if self.learns else 0)
-        return self.steps >= max(first, 1)
 
     def _add_rows(self, rows: Dataset) -> None:
         self._fresh = [rows]
