@@ -34,8 +34,6 @@ ALL = "all"
 """The difficulty that selects problems of every difficulty."""
 
 FORMS = "a folder of numbered folders, a .jsonl or a .jsonl.gz file"
-SPLITS = ("test", "train")
-"""Subfolders of the named folder that are searched for problems as well."""
 FILES = {
     "question.txt": "question",
     "starter_code.py": "starter_code",
@@ -197,7 +195,9 @@ def _difficulty(record: Any, number: int, *, test: bool) -> str:
 
 def _folders(source: Path) -> Iterator[IndexEntry]:
     """Index a folder in the order of its numbered folders, or the only file in it."""
-    places = (source, *(source / split for split in SPLITS))
+    # subfolders of the named folder that are searched for problems as well
+    splits = ("test", "train")
+    places = (source, *(source / split for split in splits))
     found = [
         path
         for place in places

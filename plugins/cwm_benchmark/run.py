@@ -42,8 +42,6 @@ MEASURES = {
         "ceiling": "best possible accuracy",
     }.items()
 } | {"R": "R", "R_random": "R against random actions"}
-OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R", "R_random")
-"""Measures that a benchmark may lack."""
 
 COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
     "environments": lambda group: str(len(group.environments)),
@@ -88,10 +86,6 @@ PUBLISHED = (
     PublishedGroup("text", "GPT-4 Turbo", 50, "GIF-MCTS", 1.00, 1.00),
     PublishedGroup("text", *_LLAMA, "GIF-MCTS", 0.58, -0.11),
 )
-
-
-JOB_HEADS = ("environment", "strategy", "model", "train rows", "seed", "state")
-"""The columns in front of the table of all jobs; rows are chosen by their values."""
 
 
 class BenchmarkRun(BenchmarkFolder):
@@ -167,8 +161,10 @@ def _total_cost(rows: Sequence[TrialRow]) -> float | None:
 
 def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return all jobs as a table, and the curve of the best score of each."""
+    # the columns in front of the table of all jobs; rows are chosen by their values
+    job_heads = ("environment", "strategy", "model", "train rows", "seed", "state")
     heads = [
-        *JOB_HEADS,
+        *job_heads,
         "completions",
         "train",
         "held-out",
@@ -180,7 +176,7 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
     ]
     lines = [
         [
-            *(str(getattr(row, name.replace(" ", "_")) or "") for name in JOB_HEADS[:4]),
+            *(str(getattr(row, name.replace(" ", "_")) or "") for name in job_heads[:4]),
             str(row.seed),
             "solved" if row.solved else "stopped" if row.settled else row.state,
             row.completions,
@@ -195,7 +191,7 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
         for row in rows
     ]
     empty = dict.fromkeys(heads, (None, "")) | dict.fromkeys(("tokens", "cost"), (None, "", 0))
-    words, cells = len(JOB_HEADS), table(heads, lines)["rows"]
+    words, cells = len(job_heads), table(heads, lines)["rows"]
     kept = [
         place
         for place in range(len(heads))
@@ -341,6 +337,8 @@ def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
 
 def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
     """Yield a table for each kind of environments, and the published figures for it."""
+    # measures that a benchmark may lack
+    optional = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R", "R_random")
     for kind in dict.fromkeys(group.group for group in groups):
         some = [group for group in groups if group.group == kind]
         models, sizes = ({getattr(g, name) for g in some} for name in ("model", "train_rows"))
@@ -353,7 +351,7 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
         cells = [
             [words, *(_estimate_words(group.means[name], group) for group in some)]
             for name, words in MEASURES.items()
-            if name not in OPTIONAL or any(group.means[name] for group in some)
+            if name not in optional or any(group.means[name] for group in some)
         ]
         cells += [[words, *map(write, some)] for words, write in COUNTS.items()]
         yield Grid(f"{kind} environments", ["", *heads], cells)

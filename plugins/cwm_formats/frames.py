@@ -14,9 +14,6 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_formats.inferred import infer_dataset
 from cwm_formats.tables import Cells, ReadTable
 
-MISSING_OBJECTS = frozenset({"None", "nan", "NaN", "NaT", "<NA>"})
-"""Texts of the objects that data frames hold in cells without a value."""
-
 
 def dataset(
     frame: Any,
@@ -114,9 +111,11 @@ def _cells(values: Any) -> Cells:
         array = np.datetime_as_string(array, unit="us")
     elif array.dtype.kind == "m":
         return array / np.timedelta64(1, "s")
+    # texts of the objects that data frames hold in cells without a value
+    missing_objects = frozenset({"None", "nan", "NaN", "NaT", "<NA>"})
     return [
         ""
-        if str(cell) in MISSING_OBJECTS and (cell == "NaT" or not isinstance(cell, str))
+        if str(cell) in missing_objects and (cell == "NaT" or not isinstance(cell, str))
         else str(cell)
         for cell in array.tolist()
     ]

@@ -495,7 +495,9 @@ def _origin(metadata: Mapping[str, Any]) -> Origin | None:
         return None
     if not isinstance(name, str) or not isinstance(kwargs, dict):
         return None
-    return Origin(name, {key: value for key, value in kwargs.items() if key not in GENERAL})
+    # arguments that do not affect the dynamics of an environment
+    general = ("render_mode", "disable_env_checker", "max_episode_steps")
+    return Origin(name, {key: value for key, value in kwargs.items() if key not in general})
 
 
 GENERAL = ("render_mode", "disable_env_checker", "max_episode_steps")

@@ -102,17 +102,15 @@ def _read_map(file: Path) -> dict[str, Any]:
     return found
 
 
-TEXT_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".txt")
-"""Endings of the names of files with a table as text."""
-
-
 @dataclass
 class CsvImporter(TableImporter):
     """Reads a CSV with a header; commas, semicolons, tabs, bars or spaces separate cells."""
 
     def reads(self, file: Path) -> bool:
         """Return whether the file name has a known ending."""
-        return file.name.lower().endswith(TEXT_TABLES)
+        # endings of the names of files with a table as text
+        text_tables = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".txt")
+        return file.name.lower().endswith(text_tables)
 
     def title(self, file: Path) -> str:
         """Return the name without both endings."""

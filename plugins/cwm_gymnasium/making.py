@@ -54,9 +54,6 @@ REQUIREMENTS = {
 }
 """The requirement to install for a module that an environment needs."""
 
-COMMON_ARGUMENTS = {"max_episode_steps", "disable_env_checker", "render_mode"}
-"""Arguments that `gymnasium.make` accepts for every environment."""
-
 
 def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     """Make an environment without the checker, whose warnings address authors.
@@ -157,8 +154,10 @@ def _check_arguments(spec: EnvSpec, creator: Any, env_args: Mapping[str, Any]) -
     parameters = inspect.signature(creator).parameters.values()
     known = {parameter.name for parameter in parameters}
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        for name in sorted(env_args.keys() - known - COMMON_ARGUMENTS):
-            raise UnknownNameError(f"argument of {spec.id}", name, known - COMMON_ARGUMENTS)
+        # arguments that `gymnasium.make` accepts for every environment
+        common_arguments = {"max_episode_steps", "disable_env_checker", "render_mode"}
+        for name in sorted(env_args.keys() - known - common_arguments):
+            raise UnknownNameError(f"argument of {spec.id}", name, known - common_arguments)
     for parameter in parameters:
         required = parameter.default is parameter.empty and "VAR" not in parameter.kind.name
         if required and parameter.name not in env_args.keys() | spec.kwargs.keys():

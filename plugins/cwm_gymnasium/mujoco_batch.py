@@ -285,10 +285,6 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-ENGINE = frozenset({"model", "data", "mujoco_renderer"})
-"""Attributes that an environment never replaces; the content of `data` is saved separately."""
-
-
 class Snapshot:
     """A saved state; its `MjData` returns to the pool when the state is deleted."""
 
@@ -319,7 +315,9 @@ class Mujoco:
 
         self._copy, self._make = mujoco.mj_copyData, mujoco.MjData
         self._env: Any = env.unwrapped
-        self._attributes = Attributes(env, Findings(constant=ENGINE))
+        # attributes that an environment never replaces; the content of `data` is saved separately
+        engine = frozenset({"model", "data", "mujoco_renderer"})
+        self._attributes = Attributes(env, Findings(constant=engine))
         self._pool: list[Any] = []
         self._player: BatchPlayer | None = None
         self.unbatched = ""

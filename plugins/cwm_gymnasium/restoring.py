@@ -28,9 +28,6 @@ with suppress(ImportError):  # only environments that simulate with it need it
 if TYPE_CHECKING:
     import gymnasium as gym
 
-READERS = ("_get_obs", "_get_ob")
-"""Methods that return the current observation."""
-
 COPY_TOLERANCE = 1e-6
 """Maximum relative difference of equal numbers; large enough for float32 observations."""
 
@@ -132,7 +129,7 @@ def flat(observation: Any) -> np.ndarray:
 
 def reader(env: Any) -> Callable[[], Any] | None:
     """Return the method of an environment that returns its observation, or None."""
-    methods = (getattr(env, name, None) for name in READERS)
+    methods = (getattr(env, name, None) for name in ("_get_obs", "_get_ob"))
     return next((method for method in methods if _needs_no_arguments(method)), None)
 
 
@@ -260,9 +257,6 @@ def _observe(env: Any) -> np.ndarray:
 SEED = "_np_random_seed"
 """The attribute of Gymnasium with the seed of the generator, which is no part of the state."""
 
-HANDS = ("player", "dealer")
-"""Attributes of a card game: lists of card values; the dealer's first card is visible."""
-
 Hand = tuple[int, ...]
 
 BLACKJACK, HIT = 21, 0.5
@@ -319,7 +313,9 @@ def _make_restorer(env: gym.Env[Any, Any]) -> Simulation | Hands | StateAttribut
     kinds = [type(getattr(inner, name, None)).__name__ for name in ("model", "data")]
     if read and kinds == ["MjModel", "MjData"]:
         return Simulation(inner)
-    if read and all(isinstance(getattr(inner, name, None), list) for name in HANDS):
+    # attributes of a card game: lists of card values; the dealer's first card is visible
+    hands = ("player", "dealer")
+    if read and all(isinstance(getattr(inner, name, None), list) for name in hands):
         return Hands(inner, read)
     return StateAttributes(env)
 

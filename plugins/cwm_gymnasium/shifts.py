@@ -129,13 +129,6 @@ def _import(address: str) -> Any:
     return getattr(import_module(module), name)
 
 
-INTEGRATORS = ("mjINT_EULER", "mjINT_RK4", "mjINT_IMPLICITFAST")
-"""Integrators of MuJoCo, except the fully implicit one, which differs too little from these."""
-
-FIELDS = ("dof_damping", "dof_armature", "jnt_stiffness", "jnt_range", "actuator_gear")
-"""Arrays of a MuJoCo model that a shift changes, in addition to the friction of its surfaces."""
-
-
 def shift_simulation(env: Any, rng: np.random.Generator) -> None:
     """Change the constants of a MuJoCo model, its integrator, time step and frame skip.
 
@@ -145,7 +138,9 @@ def shift_simulation(env: Any, rng: np.random.Generator) -> None:
     import mujoco
 
     model = env.model
-    for name in FIELDS:
+    # arrays of a MuJoCo model that a shift changes, in addition to the friction of its surfaces
+    fields = ("dof_damping", "dof_armature", "jnt_stiffness", "jnt_range", "actuator_gear")
+    for name in fields:
         field = getattr(model, name)
         field[:] = _times(field, rng, _factor)
     model.geom_friction[:, 0] = _times(model.geom_friction[:, 0], rng, _factor)
@@ -155,7 +150,9 @@ def shift_simulation(env: Any, rng: np.random.Generator) -> None:
     model.opt.gravity[:] = _times(model.opt.gravity, rng, _factor)
     for name in ("timestep", "density", "viscosity"):
         setattr(model.opt, name, _times(getattr(model.opt, name), rng, _factor))
-    kind = INTEGRATORS[rng.integers(len(INTEGRATORS))]
+    # integrators of MuJoCo, except the fully implicit one, which differs too little from these
+    integrators = ("mjINT_EULER", "mjINT_RK4", "mjINT_IMPLICITFAST")
+    kind = integrators[rng.integers(len(integrators))]
     model.opt.integrator = getattr(mujoco.mjtIntegrator, kind)
     env.frame_skip = max(1, env.frame_skip + int(rng.integers(-1, 2)))
     env.metadata = {**env.metadata, "render_fps": round(1 / env.dt)}

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
 
-KNOWN_NAMES = ("observation", "abs", "min", "max")
-"""Names that a condition may use besides the names of components."""
-
 SYNTAX = (
     ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Name,
     ast.Constant, ast.Subscript, ast.Tuple, ast.boolop, ast.unaryop, ast.operator, ast.cmpop,
@@ -77,15 +74,17 @@ class GoalCondition:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise CwmError(f"the goal {text!r} is not a Python condition: {hint}") from None
+        # names that a condition may use besides the names of components
+        known_names = ("observation", "abs", "min", "max")
         for node in ast.walk(tree):
             if not isinstance(node, SYNTAX):
                 raise CwmError(f"the goal {text!r} must be a comparison of numbers: {hint}")
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in KNOWN_NAMES[1:]:
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in known_names[1:]:
                 raise CwmError(f"the goal {text!r} may only call abs, min and max: {hint}")
-            if isinstance(node, ast.Name) and node.id not in (*names, *KNOWN_NAMES):
+            if isinstance(node, ast.Name) and node.id not in (*names, *known_names):
                 raise CwmError(f"the goal {text!r} has the unknown name {node.id!r}: {hint}")
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        if not used - {*KNOWN_NAMES[1:]}:
+        if not used - {*known_names[1:]}:
             raise CwmError(f"the goal {text!r} uses no observation: {hint}")
         return cls(text, ast.unparse(_ComponentNames(names).visit(tree)))
 

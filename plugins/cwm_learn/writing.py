@@ -56,9 +56,6 @@ KEPT, MODEL = "kept", "model"
 """Origins: a program that existed before, and one by a language model. Other origins are names of
 backends or refiners."""
 
-CALIBRATION = "calibrate"
-"""The refiner that fits constants; it skips programs of induction, which are already fitted."""
-
 INDUCTION_GROWTH, REPAIR_GROWTH = 1.1, 1.5
 """Retry a source that did not help after the rows grew by this factor: induction, and refiners or
 a language model, which take longer."""
@@ -367,13 +364,15 @@ class ProgramWriter:
         min_repair_rows = 3
         # do not repair a program that mispredicts this fraction of the rows: few rules are right
         max_repair_fraction = 0.5
+
         while waiting:
             count, total_rows = int(best.unexplained.sum()), len(best.unexplained)
             if not min_repair_rows <= count < max_repair_fraction * total_rows:
                 break
             name, *waiting = waiting
             left = min(self.seconds - (time.monotonic() - start), self.seconds_left())
-            is_fitted = name == CALIBRATION and best.rules in self._fitted
+            # programs of induction have fitted constants already
+            is_fitted = name == "calibrate" and best.rules in self._fitted
             if is_fitted or left < MIN_REFINER_SECONDS:
                 continue
             if not self._may_retry(name, problem, REPAIR_GROWTH):

@@ -72,9 +72,6 @@ MIN_TOKENS = 256
 MAX_PROMPT_SHARE = 0.75
 """Maximum share of the context for the prompt, so that the answer fits too."""
 
-ROLES = "Conversation roles must alternate"
-"""The likely message of a server whose error LiteLLM swallows."""
-
 TOO_LONG = "the prompt is too long for"
 
 CONTEXT = re.compile(
@@ -259,7 +256,9 @@ class Question:
             response = litellm.completion(**asked)
             if response is None:  # LiteLLM adapted the request, and failed without an error
                 system = any(message["role"] == "system" for message in asked["messages"])
-                words = ROLES if system else "the request was refused twice without a reason"
+                # the likely message of a server whose error LiteLLM swallows
+                roles = "Conversation roles must alternate"
+                words = roles if system else "the request was refused twice without a reason"
                 raise litellm.BadRequestError(words, self.model, provider_of(self.model))
             self._check_request(asked)
             return response

@@ -165,9 +165,6 @@ HINTS = (
 )
 """Words that distinguish refusals with a generic code, such as `invalid_request_error`."""
 
-HINTED_STATUSES = frozenset({400, 403, 413, 422, 429})
-"""Statuses of refusals that `HINTS` may refine."""
-
 
 class UnpayableError(Exception):
     """The next attempt might cost more than the question may."""
@@ -438,7 +435,9 @@ def _refused(error: BaseException) -> Kind:
     for kind, codes in CODES.items():
         if refusal.codes & codes:
             return kind
-    if refusal.status in HINTED_STATUSES:
+    # statuses of refusals that `HINTS` may refine
+    hinted_statuses = frozenset({400, 403, 413, 422, 429})
+    if refusal.status in hinted_statuses:
         for kind, words in HINTS:
             if words.search(refusal.message or str(error)):
                 return kind

@@ -33,12 +33,6 @@ automatically or, as Gemini, with a separate paid request."""
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 
-PARAMETERS = ("temperature", "top_p", "top_k", "seed", "logprobs", "reasoning_effort")
-"""Parameters that a request can omit."""
-
-PATTERNS = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
-"""Patterns of parameters that servers call by other names."""
-
 DECIDING = ("temperature", "top_p", "top_k", "reasoning_effort")
 """Parameters that change the answers if a request omits them."""
 
@@ -140,10 +134,14 @@ def adapt(limits: ModelLimits, asked: Mapping[str, Any], message: str, param: st
     if LIMITS[0] in asked and LIMITS[1] in message and REFUSES.search(message):
         limits.limit = LIMITS[1]
         return ""
-    if param in PARAMETERS and param in asked:
+    # parameters that a request can omit
+    parameters = ("temperature", "top_p", "top_k", "seed", "logprobs", "reasoning_effort")
+    if param in parameters and param in asked:
         named = [param]
     else:
-        words = {name: rf"\b{PATTERNS.get(name, name)}\b" for name in PARAMETERS if name in asked}
+        # patterns of parameters that servers call by other names
+        patterns = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
+        words = {name: rf"\b{patterns.get(name, name)}\b" for name in parameters if name in asked}
         named = [name for name, pattern in words.items() if re.search(pattern, message)]
         if not named or not REFUSES.search(message):
             return None

@@ -48,9 +48,6 @@ COMMON = (
 BY_SIZE = ("fireworks_ai", "together_ai")
 """Providers that price models by size, so that unlisted models have a price too."""
 
-FREE = ("ollama", "ollama_chat")
-"""Providers that run on the user's own machine."""
-
 USUAL_LENGTH, THINKING_LENGTH = (1_500, 16_384), (6_000, 32_768)
 """Tokens of answers, usual and longest: a program takes about 1,500, a model that reasons before it
 writes takes several times as many."""
@@ -99,7 +96,8 @@ def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:
     Tokens that a provider reads from its cache cost less, and some models charge more for long
     prompts.
     """
-    if provider_of(model) in FREE:
+    free = ("ollama", "ollama_chat")  # providers that run on the user's own machine
+    if provider_of(model) in free:
         return 0.0
     known = listed(model)
     prompt, answer = (known.get(f"{kind}_cost_per_token") for kind in ("input", "output"))

@@ -18,10 +18,6 @@ from cwm_cli.search.spending import RateLimit
 from cwm_litellm.failures import Kind, classify, is_transient, retry_after
 from cwm_litellm.responses import tokens_of
 
-MAX_RETRIES = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
-"""Upper limits for failures that retries rarely cure: a server that does not run, and late
-answers, which cost money each time."""
-
 
 @dataclass(frozen=True)
 class Patience:
@@ -98,7 +94,10 @@ class Patience:
 
     def exhausted(self, state: RetryCallState) -> bool:
         """Return whether this attempt was the last."""
-        most = MAX_RETRIES.get(classify(error_of(state)), self.retries)
+        # upper limits for failures that retries rarely cure: a server that does not run, and late
+        # answers, which cost money each time
+        max_retries = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
+        most = max_retries.get(classify(error_of(state)), self.retries)
         return state.attempt_number > min(self.retries, most)
 
 

@@ -54,9 +54,6 @@ SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answer
 NO_ECHO = re.compile(r"\b(?:echo|log_?probs?)\b", re.IGNORECASE)
 """Words in errors of servers that cannot echo; llama.cpp uses the status of a crash."""
 
-ECHOING = ("hosted_vllm", "llamafile", "text-completion-openai", "together_ai", "fireworks_ai")
-"""Providers, by LiteLLM's names, with a completions endpoint that can echo log-probabilities."""
-
 _lock = threading.Lock()
 
 
@@ -342,7 +339,9 @@ def completions_model(model: str, api_base: str | None) -> str | None:
     if provider == "openai":
         hosted = api_base is None and listed(name).get("mode") == "chat"
         return None if hosted else f"text-completion-openai/{name}"
-    return model if provider in ECHOING else None
+    # providers, by LiteLLM's names, with a completions endpoint that can echo log-probabilities
+    echoing = ("hosted_vllm", "llamafile", "text-completion-openai", "together_ai", "fireworks_ai")
+    return model if provider in echoing else None
 
 
 def format_of(template: str, api_base: str | None, model: str, *, forced: bool = False) -> Format:

@@ -6,9 +6,6 @@ from typing import Any
 
 from cwm_cli.errors import CwmError, install_command
 
-SERVICE = "cwm"
-"""The `service.name` of the spans."""
-
 
 def check() -> None:
     """Raise for `-o spans=` if the extra `otel` is missing."""
@@ -32,7 +29,8 @@ def send(litellm: Any, address: str) -> None:
     try:
         from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
 
-        settings = OpenTelemetryConfig(exporter="otlp_http", endpoint=address, service_name=SERVICE)
+        service = "cwm"  # the `service.name` of the spans
+        settings = OpenTelemetryConfig(exporter="otlp_http", endpoint=address, service_name=service)
         sender = OpenTelemetry(config=settings)
     except (ImportError, TypeError):
         raise CwmError(

@@ -19,8 +19,6 @@ Cell = tuple[str, str, str, int | None]
 """The kind and color of an object, the state of a door, and the direction of an agent or None."""
 
 KINDS = ("empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava")
-COLORLESS = ("empty", "wall", "goal", "lava")
-"""Kinds of objects, and the kinds that always have the same color."""
 
 
 def draw(grid: MiniGridEnv) -> np.ndarray:
@@ -40,8 +38,10 @@ def read_cells(picture: np.ndarray) -> list[Cell | None]:
 def _known_tiles() -> dict[bytes, Cell | None]:
     """Draw all possible cells on the first call, and return the cell of each image."""
     if not _KNOWN:
+        # kinds of objects that always have the same color
+        colorless = ("empty", "wall", "goal", "lava")
         for kind in KINDS:
-            for color in ["grey"] if kind in COLORLESS else COLOR_TO_IDX:
+            for color in ["grey"] if kind in colorless else COLOR_TO_IDX:
                 for state in STATE_TO_IDX if kind == "door" else [""]:
                     thing = WorldObj.decode(
                         OBJECT_TO_IDX[kind], COLOR_TO_IDX[color], STATE_TO_IDX.get(state, 0)

@@ -24,9 +24,6 @@ MAX_IMAGES, MAX_EPISODES, MAX_STEPS = 8, 4, 30
 SIDE, GAP, GRAY = 96, 4, 90
 """Side of an enlarged image in pixels, pixels between images, and the gray of the gaps."""
 
-FPS = 6
-"""Frames per second, slow enough to compare two images."""
-
 
 def illustrate(model: WorldModel, rows: Dataset, folder: Path, *, frame: int) -> None:
     """Write reconstructions and imagined episodes of a model to a folder.
@@ -110,7 +107,8 @@ def _write(frames: Sequence[np.ndarray], file: Path) -> None:
 
     partial = file.with_name(f".{file.stem}.part{file.suffix}")
     pictures = [Image.fromarray(frame) for frame in frames]
-    more = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // FPS, "loop": 0}
+    # 6 frames per second, slow enough to compare two images
+    more = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // 6, "loop": 0}
     try:
         pictures[0].save(partial, **(more if len(pictures) > 1 else {}))
         partial.replace(file)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from cwm_pettingzoo.game import TwoPlayerGame
 
-FAMILIES = ("classic", "butterfly", "sisl", "atari")
-"""Packages of PettingZoo; a module is searched there by its bare name."""
-
 RESETS, GAMES, MOVES = 300, 20, 15
 """Number of resets, random games and moves of each game that are examined for hidden information
 and chance."""
@@ -109,7 +106,9 @@ def find_module(name: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
         importlib.invalidate_caches()
-    candidates = [f"pettingzoo.{family}.{bare}" for family in FAMILIES if "." not in bare]
+    # packages of PettingZoo; a module is searched there by its bare name
+    families = ("classic", "butterfly", "sisl", "atari")
+    candidates = [f"pettingzoo.{family}.{bare}" for family in families if "." not in bare]
     for candidate in [*candidates, bare]:
         try:
             return import_module(candidate)

@@ -42,12 +42,6 @@ DIRECTIONS: Mapping[str, Sequence[str]] = {
 }
 """Words in the name of an action that assign an arrow key, in order of preference."""
 
-SPACE_BAR_WORDS = ("fire", "toggle", "activate", "use", "jump")
-"""Words in the name of an action that assign the space bar."""
-
-IDLE_WORDS = ("noop", "nop", "nothing", "stay", "wait", "stand", "idle")
-"""Words in the name of the action to take when time passes without a key."""
-
 DIALS = (("left", "right"), ("down", "up"), ("a", "d"), ("s", "w"), ("f", "h"), ("g", "y"))
 """Keys that decrease and increase each component of an action; further ones have no keys."""
 
@@ -122,8 +116,10 @@ class ActionKeys(Keys):
         without_key = set(digits) - set(self._keys.values())
         self._keys |= {str(n): n for n in digits}
         self.named |= {str(n): self._names[n] for n in sorted(without_key)}
+        # words in the name of the action to take when time passes without a key
+        idle_words = ("noop", "nop", "nothing", "stay", "wait", "stand", "idle")
         idle = [
-            place for place, words in enumerate(split) if {"".join(words), *words} & set(IDLE_WORDS)
+            place for place, words in enumerate(split) if {"".join(words), *words} & set(idle_words)
         ]
         self._idle: int | None = idle[0] if idle else None
         self._has_idle = bool(idle)
@@ -156,7 +152,9 @@ class ActionKeys(Keys):
     def _assign_keys(self, split: Sequence[Sequence[str]]) -> dict[str, int]:
         """Assign at most one key to each action, by the words of its name."""
         keys: dict[str, int] = {}
-        for key, words in (*DIRECTIONS.items(), ("space", SPACE_BAR_WORDS)):
+        # words in the name of an action that assign the space bar
+        space_bar_words = ("fire", "toggle", "activate", "use", "jump")
+        for key, words in (*DIRECTIONS.items(), ("space", space_bar_words)):
             named = [
                 (rank, len(name), place)
                 for rank, word in enumerate(words)

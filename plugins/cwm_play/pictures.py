@@ -12,12 +12,6 @@ from rich.text import Text
 HALF = "\N{UPPER HALF BLOCK}"
 """Its foreground is the colour of the upper pixel, its background of the lower pixel."""
 
-WEIGHTS = " .:-=+*#%@"
-"""Letters from light to heavy for terminals without colours."""
-
-LUMA = np.array([0.299, 0.587, 0.114])
-"""Weights of red, green and blue in the perceived brightness (ITU-R BT.601)."""
-
 
 def picture_lines(
     picture: np.ndarray, width: int, height: int, *, in_colour: bool = True
@@ -34,11 +28,14 @@ def picture_lines(
     if len(pixels) % 2:
         pixels = np.concatenate([pixels, pixels[-1:]])
     if not in_colour:
-        brightness = (pixels[::2].astype(float) + pixels[1::2]) / 2 @ LUMA
+        # weights of red, green and blue in the perceived brightness (ITU-R BT.601)
+        luma = np.array([0.299, 0.587, 0.114])
+        brightness = (pixels[::2].astype(float) + pixels[1::2]) / 2 @ luma
         if np.median(brightness) > 127:  # draw the most common brightness with light letters
             brightness = 255 - brightness
-        places = (brightness / 256 * len(WEIGHTS)).astype(int)
-        return [Text("".join(WEIGHTS[place] for place in row)) for row in places.tolist()]
+        weights = " .:-=+*#%@"  # letters from light to heavy for terminals without colours
+        places = (brightness / 256 * len(weights)).astype(int)
+        return [Text("".join(weights[place] for place in row)) for row in places.tolist()]
     lines = []
     for above, below in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
         line, run, last = Text(no_wrap=True), 0, None

@@ -44,12 +44,6 @@ PASSED_ON = (
 )
 """Prefixes of environment variables that jobs need on every machine."""
 
-ENDINGS = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION")
-"""Endings of environment variables for the providers of language models."""
-
-KEPT = (STARTER, SPENDING)
-"""Variables that are valid on this machine only."""
-
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # by default Ray would hide the GPUs of a machine from tasks that reserve none
@@ -177,10 +171,13 @@ class RayExecutor(Executor):
 
 def passed_on() -> dict[str, str]:
     """Return the environment variables of this process that jobs need on other machines."""
+    # endings of environment variables for the providers of language models
+    endings = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION")
+    kept = (STARTER, SPENDING)  # variables that are valid on this machine only
     return {
         name: value
         for name, value in os.environ.items()
-        if (name.startswith(PASSED_ON) or name.endswith(ENDINGS)) and name not in KEPT
+        if (name.startswith(PASSED_ON) or name.endswith(endings)) and name not in kept
     }
 
 

@@ -18,9 +18,6 @@ from typing import IO, Any, NamedTuple
 from cwm_cli.bench.executor import JobProcess, ProcessEnd
 from cwm_cli.search.spending import SPENDING, answer_request
 
-OF_RAY = "RAY_"
-"""Prefix of the variables that Ray sets for its workers, including its keys."""
-
 
 class RemoteJob(NamedTuple):
     """A command in the form that is sent to another machine.
@@ -80,7 +77,8 @@ def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> P
     """Run a job, and return how it ended."""
     python = job.words[0] == job.python
     words = [sys.executable if python else job.words[0], *job.words[1:]]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(OF_RAY)}
+    of_ray = "RAY_"  # prefix of the variables that Ray sets for its workers, including its keys
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(of_ray)}
     environment |= job.environment
     held = [spending.fileno()] if spending else []
     if spending:

@@ -16,9 +16,6 @@ from typing import Any
 from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.storage import StorageError
 
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""The extra for each scheme, if it is not `storage`."""
-
 ObjectInfo = Mapping[str, Any]
 """The facts that a storage returns for an object; their keys differ between storages."""
 
@@ -33,7 +30,9 @@ class Objects:
     def _place(self) -> tuple[Any, str]:
         """The fsspec file system, and the folder in its notation."""
         scheme = self.url.partition(":")[0]
-        command = install_command(f"cwm-cli[{EXTRAS.get(scheme, 'storage')}]")
+        # the extra for each scheme, if it is not `storage`
+        extras = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+        command = install_command(f"cwm-cli[{extras.get(scheme, 'storage')}]")
         try:
             from fsspec import url_to_fs
 

@@ -14,9 +14,6 @@ from typing import Any, Literal, NamedTuple
 Span = tuple[int, int, int]
 """A line, counted from 0, and the start and end columns of a part."""
 
-SKIPPED = (ast.While, ast.JoinedStr)
-"""Loops that might never end, and formatted strings, whose parts have no own position."""
-
 
 class ParsedProgram:
     """A program with its lines and the names in it."""
@@ -59,8 +56,10 @@ def targets(node: ast.AST) -> Iterator[str]:
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all nodes below it, without skipped ones."""
     yield node
+    # loops that might never end, and formatted strings, whose parts have no own position
+    skipped = (ast.While, ast.JoinedStr)
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, SKIPPED):
+        if not isinstance(child, skipped):
             yield from _walk(child)
 
 

@@ -17,9 +17,6 @@ import numpy as np
 
 from cwm_cli.errors import CwmError, install_command
 
-MODULE = "sb3_contrib"
-"""The package of Stable-Baselines3 with algorithms for masked actions."""
-
 
 class PpoEpisode(NamedTuple):
     """An episode of n steps to learn from.
@@ -63,7 +60,7 @@ class Ppo:
     _model: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if find_spec(MODULE) is None:
+        if find_spec("sb3_contrib") is None:
             command = install_command("cwm-cli[rl]")
             raise CwmError(f"the experimenter curiosity needs Stable-Baselines3: {command}")
         from sb3_contrib import MaskablePPO

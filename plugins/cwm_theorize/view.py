@@ -25,9 +25,6 @@ from cwm_theorize.runs import (
 )
 from cwm_theorize.theorize import CollectedPhase, Theorizing
 
-STYLES = {"+": "green", "-": "red", "": ""}
-"""Styles of rules: new, removed, unchanged."""
-
 STOPPED = {
     "phases": "limit of phases reached; repeat with more --phases to continue",
     "given_up": "the theorist has no further proposal",
@@ -190,8 +187,9 @@ def _wrapped(mark: str, rule: str, width: int) -> Iterator[Text]:
     """Wrap a rule to a width; do not wrap it for width 0."""
     words = f"  {mark or ' '} {printable(rule, 1000)}"
     indent = " " * 6
+    styles = {"+": "green", "-": "red", "": ""}  # styles of rules: new, removed, unchanged
     for line in textwrap.wrap(words, width, subsequent_indent=indent) if width > 20 else [words]:
-        yield Text(line, STYLES[mark])
+        yield Text(line, styles[mark])
 
 
 def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:

@@ -27,9 +27,6 @@ from cwm_neural.training.trainer import Agent, Training, TrainingTask
 
 pytestmark = pytest.mark.slow  # most trainers import torch
 
-OTHER_ENVIRONMENTS = ("MiniGrid-Empty-5x5-v0", "Catch-v0")
-"""Objects and images: trainers without support for vectors use the first supported one."""
-
 STEPS = 4
 """Steps for one call of `fit`; at one update per step this is enough for an update."""
 
@@ -62,7 +59,9 @@ def case_of(kind: Kind, name: str, material: Material) -> TrainerCase:
     example = conformance_example(kind, name)
     trainer = example(material) if example else factory(**tiny)
     refused = ""
-    for known in (material.spec.id, *OTHER_ENVIRONMENTS):
+    # objects and images: trainers without support for vectors use the first supported one
+    other_environments = ("MiniGrid-Empty-5x5-v0", "Catch-v0")
+    for known in (material.spec.id, *other_environments):
         try:
             spec = environment(known)
             rows = material.dataset if known == material.spec.id else record_episodes(spec)

@@ -27,8 +27,6 @@ MARKS = (STATE, ACTION, RULES, CHANGE)
 """Marks at the start of each part of a question; a question without rules has no rules mark."""
 
 HEADS = 4
-LAYER = ("before_attention", "qkv", "out", "before_inner", "up", "down")
-"""Weights of each layer: gains of the normalisations, and matrices."""
 
 CONTEXT_WORDS = 3
 """Number of previous words that are embedded with each word, so that "blue" in "colour is not
@@ -106,7 +104,9 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
         hidden = xp.concatenate(hidden, -1)
     hidden = xp.asarray(hidden, dtype=x.dtype)
     own = []
-    layers = zip(*(weights[name] for name in LAYER), strict=True)
+    # weights of each layer: gains of the normalisations, and matrices
+    layer = ("before_attention", "qkv", "out", "before_inner", "up", "down")
+    layers = zip(*(weights[name] for name in layer), strict=True)
     for n, (before_attention, qkv, out, before_inner, up, down) in enumerate(layers):
         parts = (layer_norm(xp, x, before_attention) @ qkv).reshape(
             many, each, long, 3, HEADS, size
