@@ -62,6 +62,12 @@ def blocks(text: str) -> Iterator[str]:
             start = end + 1
 
 
+def fenced(program: str) -> str:
+    """Return a program as a fenced block; the fence is longer than all backticks in it."""
+    fence = "`" * (max(map(len, re.findall("`{3,}", program)), default=2) + 1)
+    return f"{fence}python\n{program.rstrip()}\n{fence}\n"
+
+
 def unfenced(text: str) -> Iterator[str]:
     """Yield texts that may be an unfenced program: the whole text, and its part before a fence."""
     lines = text.split("\n")

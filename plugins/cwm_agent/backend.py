@@ -17,6 +17,7 @@ from cwm_agent.running import AgentEnd, clean_variables, file_access, find_comma
 from cwm_agent.supervisor import AgentTask
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, UnansweredError, Usage
+from cwm_cli.search.reading import fenced
 
 NOT_IDENTITY = {"identity": False}
 """A run may continue with another value of such a field."""
@@ -128,7 +129,7 @@ class AgentBackend(Backend):
         if not program:
             lacking = "; ".join(filter(None, [f"the agent wrote no program: {missing}", why]))
             return Completion("", usage, lacking=lacking)
-        return Completion(_fenced(program), usage, lacking=why)
+        return Completion(fenced(program), usage, lacking=why)
 
     def _put_away(self, folder: Path, step: int) -> None:
         """Remove the folder of an agent, or keep it."""
@@ -156,10 +157,3 @@ def _describe_end(end: AgentEnd, seconds: float) -> str:
         case _:
             return ""
     return f"{words}: {' | '.join(end.lines)}" if end.lines else words
-
-
-def _fenced(program: str) -> str:
-    """Return a program as a fenced block; the fence is longer than all backticks in it."""
-    longest = max((len(found) for found in re.findall(r"`{3,}", program)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}python\n{program.rstrip()}\n{fence}\n"

@@ -104,9 +104,10 @@ def summary(outcomes: Iterable[ProblemOutcome]) -> CodingSummary:
     To merge the parts of a run, pass their union.
     """
     every = list(outcomes)
+    found = {one.difficulty for one in every}
     parts = {
         difficulty: _figures([one for one in every if one.difficulty == difficulty])
-        for difficulty in sorted({one.difficulty for one in every}, key=_rank)
+        for difficulty in [*filter(found.__contains__, ORDER), *sorted(found - {*ORDER})]
     }
     return _figures(every).model_copy(update={"by_difficulty": parts})
 
@@ -169,8 +170,3 @@ def _figures(outcomes: Sequence[ProblemOutcome]) -> CodingSummary:
         seconds=fsum(one.seconds for one in outcomes),
         no_hidden=sum(not one.has_hidden for one in outcomes),
     )
-
-
-def _rank(difficulty: str) -> tuple[int, str]:
-    """Return a sort key for difficulties, APPS difficulties first."""
-    return (ORDER.index(difficulty) if difficulty in ORDER else len(ORDER)), difficulty

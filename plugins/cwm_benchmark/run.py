@@ -392,7 +392,11 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
             "do nothing": lambda row: _mean(row.play.idle if row.play else None),
             "oracle": lambda row: _mean(row.play.oracle if row.play else None),
             "best known": _best_known,
-            "R": _ratio,
+            "R": lambda row: (
+                UNKNOWN
+                if row.play is None or row.play.R is None
+                else with_error(row.play.R, row.play.R_stderr)
+            ),
         }
         yield _jobs("episodes played", played, sides)
 
@@ -433,12 +437,6 @@ def _held_out_ceiling(row: TrialRow, kind: str) -> str:
     """Return the held-out accuracy of the true environment as text."""
     score = (row.ceiling or {}).get(kind)
     return share(score.accuracy if score else None)
-
-
-def _ratio(row: TrialRow) -> str:
-    if row.play is None or row.play.R is None:
-        return UNKNOWN
-    return with_error(row.play.R, row.play.R_stderr)
 
 
 def _best_known(row: TrialRow) -> str:

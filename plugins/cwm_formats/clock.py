@@ -52,13 +52,13 @@ class TableClock:
 
     Attributes:
         seconds: Seconds, or units of the column if its unit is unknown; NaN for a bad cell.
-        is_date: Whether the cells are dates or timestamps.
+
         unit: The name of the unit, such as "seconds"; empty if unknown.
         scale: Seconds of a unit.
     """
 
     seconds: np.ndarray
-    is_date: bool
+
     unit: str
     scale: float = 1.0
 
@@ -86,7 +86,7 @@ def read_clock(name: str, cells: Cells, *, comma: bool = False) -> TableClock | 
     present = sum(cell.strip().lower() not in MISSING_WORDS for cell in cells)
     if np.isfinite(seconds).sum() < 0.8 * present:
         return None
-    return TableClock(seconds, True, "seconds")
+    return TableClock(seconds, "seconds")
 
 
 def _numeric_clock(name: str, values: np.ndarray) -> TableClock:
@@ -94,15 +94,15 @@ def _numeric_clock(name: str, values: np.ndarray) -> TableClock:
     middle = float(np.nanmedian(values))
     for scale in (1.0, 1e3, 1e6, 1e9):
         if 5e8 <= middle / scale <= 5e9:  # from 1985 to 2128
-            return TableClock(values / scale, True, "seconds")
+            return TableClock(values / scale, "seconds")
     words = re.findall(r"[a-z]+", name.lower())
     unit = words[-1] if words and words[-1] in SECONDS_OF else ""
     if not unit:
-        return TableClock(values, False, "")
+        return TableClock(values, "")
     scale = float(SECONDS_OF[unit])
     word = {"s": "seconds", "sec": "seconds", "min": "minutes", "h": "hours"}.get(unit, unit)
     word = word if word.endswith("s") else f"{word}s"
-    return TableClock(values * scale, False, word, scale)
+    return TableClock(values * scale, word, scale)
 
 
 def _compact_dates(cells: Sequence[str]) -> TableClock | None:
@@ -112,7 +112,7 @@ def _compact_dates(cells: Sequence[str]) -> TableClock | None:
     if not all(re.fullmatch(r"(19|20)\d{6}(\d{4}(\d{2})?)?", text) for text in sample):
         return None
     seconds = _timestamps(texts)
-    return TableClock(seconds, True, "seconds") if np.isfinite(seconds).mean() > 0.8 else None
+    return TableClock(seconds, "seconds") if np.isfinite(seconds).mean() > 0.8 else None
 
 
 def _timestamps(texts: Sequence[str]) -> np.ndarray:
@@ -137,7 +137,11 @@ def _timestamps(texts: Sequence[str]) -> np.ndarray:
         hours = [
             int(m[1]) * 3600 + int(m[2]) * 60 + float(m[3] or 0) if m else np.nan for m in clock
         ]
-        return _over_midnight(np.array(hours))
+        seconds = np.array(hours)
+        known = np.isfinite(seconds)
+        # add a day each time that the time falls by more than half a day
+        days = np.cumsum(np.append(0, np.diff(seconds[known]) < -43_200))
+        seconds[known] += 86_400 * days
     return seconds
 
 
@@ -171,15 +175,6 @@ def _disorder(seconds: np.ndarray) -> tuple[int, float]:
     """Return how badly times fit: the cells without a time, and the length of all steps."""
     known = seconds[np.isfinite(seconds)]
     return len(seconds) - len(known), float(np.abs(np.diff(known)).sum())
-
-
-def _over_midnight(seconds: np.ndarray) -> np.ndarray:
-    """Add a day each time that a time of day falls by more than half a day."""
-    known = np.isfinite(seconds)
-    days = np.cumsum(np.append(0, np.diff(seconds[known]) < -43_200))
-    result = seconds.copy()
-    result[known] += 86_400 * days
-    return result
 
 
 def usual_step(steps: np.ndarray) -> float:

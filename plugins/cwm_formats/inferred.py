@@ -90,7 +90,7 @@ def infer_dataset(
         if roles.split
         else held_out(episodes, observer),
     }
-    spaces = _observation_space(observed, rows), _action_space(acted, rows, kept)
+    spaces = _observation_space(observed, rows), _action_space(acted, rows)
     described = RecordedTable(
         *spaces,
         tuple(
@@ -343,7 +343,7 @@ def _observation_space(observed: Sequence[TypedColumn], rows: TableRows) -> Spac
     return Space("box", dtype, (len(bounds),), lows, highs)
 
 
-def _action_space(acted: Sequence[TypedColumn], rows: TableRows, kept: np.ndarray) -> Space:
+def _action_space(acted: Sequence[TypedColumn], rows: TableRows) -> Space:
     """Return the space of the recorded actions, with the recorded bounds."""
     parts = []
     for number, column in enumerate(acted):

@@ -216,7 +216,10 @@ def _write(
     """Write the folder `data` of a Minari dataset."""
     from minari.dataset.minari_storage import MinariStorage
 
-    characters = _characters(dataset)
+    # of all texts and of plain English, for text spaces
+    texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
+    plain = {chr(code) for code in range(32, 127)}
+    characters = "".join(sorted(plain.union(*("".join(each.ravel().tolist()) for each in texts))))
     folder.mkdir(parents=True)
     storage = MinariStorage.new(
         folder,
@@ -295,13 +298,6 @@ def _as_stored(dataset: Dataset, name: str) -> Space:
     return stored(
         dataset.observation_space if name == "observations" else dataset.action_space, name
     )
-
-
-def _characters(dataset: Dataset) -> str:
-    """Return the characters of all texts and of plain English, for text spaces."""
-    texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
-    plain = {chr(code) for code in range(32, 127)}
-    return "".join(sorted(plain.union(*("".join(text.ravel().tolist()) for text in texts))))
 
 
 def _metadata(dataset: Dataset, name: str) -> dict[str, Any]:

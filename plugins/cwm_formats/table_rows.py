@@ -213,7 +213,7 @@ def _in_time(
     steps = np.append(np.inf, np.diff(times[order]))
     same = np.append(False, placed.episodes[1:] == placed.episodes[:-1])
     usual = usual_step(steps[same])
-    late = _late(times, episodes, roles)[order] & ~unplaced[order]
+    late = _late(times, episodes)[order] & ~unplaced[order]
     # a late row belongs to its place if it is one usual step from both neighbours there
     fits = ~are_gaps(np.where(same, steps, usual), usual) & ~unplaced[order]
     fits &= np.append(fits[1:], True)
@@ -247,7 +247,7 @@ def _in_time(
     return replace(kept, follows=np.arange(len(kept)) > 0), bad
 
 
-def _late(times: np.ndarray, episodes: np.ndarray, roles: Roles) -> np.ndarray:
+def _late(times: np.ndarray, episodes: np.ndarray) -> np.ndarray:
     """Return the rows that break the order of a table that is in order for the most part."""
     late = np.zeros(len(times), bool)
     for number in np.unique(episodes):

@@ -194,10 +194,6 @@ def _hopper(env: Any, late: bool) -> Rewards:
     return _alive(env, late, ("qpos", "qvel"), _x, healthy)
 
 
-def _walker2d(env: Any, late: bool) -> Rewards:
-    return _alive(env, late, ("qpos",), _x, _upright(env))
-
-
 def _ant(env: Any, late: bool) -> Rewards:
     body = env.data.body(private_part(env, "_main_body") if late else "torso").id
     low, high = private_part(env, "_healthy_z_range")
@@ -345,5 +341,5 @@ _KNOWN: Mapping[str, Callable[[Any, bool], Rewards]] = {
     "pusher": _pusher,
     "reacher": _reacher,
     "swimmer": _half_cheetah,
-    "walker2d": _walker2d,
+    "walker2d": lambda env, late: _alive(env, late, ("qpos",), _x, _upright(env)),
 }

@@ -279,7 +279,9 @@ class TextScorer:
                 self.rate, partial(threads.run_in_thread, ask, self.timeout), expected
             )
         except OpenAIError as error:
-            if self.known.can is None and _is_unsupported(error):
+            kind = classify(error)
+            refused = kind in (Kind.REFUSED, Kind.NO_MODEL)
+            if self.known.can is None and (refused or NO_ECHO.search(refusal_text(error))):
                 return None
             raise
 
@@ -436,9 +438,3 @@ def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], s
             raise CwmError(f"the chat template cannot be filled in ({error})") from None
 
     return word
-
-
-def _is_unsupported(error: OpenAIError) -> bool:
-    """Return whether an error means that the server does not support the request."""
-    kind = classify(error)
-    return kind in (Kind.REFUSED, Kind.NO_MODEL) or bool(NO_ECHO.search(refusal_text(error)))

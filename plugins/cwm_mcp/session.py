@@ -242,7 +242,7 @@ class AgentSession:
         followed = trajectories(model, shown.rows, episodes, known=shown.rows, seconds=seconds)
         return NodeRollouts(
             errors={str(each.steps): each.error for each in errors},
-            episodes=[_describe_rollout(shown, each, steps) for each in followed],
+            episodes=[_describe_rollout(each, steps) for each in followed],
         )
 
     def plan(self, number: int | None, episodes: int, max_steps: int | None) -> PlannedEpisodes:
@@ -365,7 +365,7 @@ def _describe_failure(shown: ShownRows, failure: Failure | None) -> str:
     return "\n\n".join(filter(None, [failure.message, steps]))
 
 
-def _describe_rollout(shown: ShownRows, followed: FollowedEpisode, steps: int) -> NodeRollout:
+def _describe_rollout(followed: FollowedEpisode, steps: int) -> NodeRollout:
     """Compare a rollout with its recorded episode, up to a number of steps."""
     rows, count = followed.rows, min(steps, followed.steps)
     first = None

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.errors import CwmError
 
 MAX_VALUES, MAX_VALUES_EACH = 1024, 32
 """Maximum number of values of a symbol: of a single number, and of one of several components.
@@ -113,12 +112,3 @@ def values_of(space: Space) -> int:
         return 0
     most = int(max(high - low for low, high in zip(space.low, space.high, strict=True))) + 1
     return most if most <= (MAX_VALUES if space.size == 1 else MAX_VALUES_EACH) else 0
-
-
-def refuse_images(space: Space, kind: str) -> None:
-    """Raise `CwmError` if observations contain images; the message names a model for them."""
-    for leaf in space.leaves("observations"):
-        shape = leaf.space.shape
-        if leaf.space.dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= 16:
-            instead = "use --model transformer --tokenizer vq"
-            raise CwmError(f"{leaf.name} are pictures, which {kind} cannot use: {instead}")

@@ -25,7 +25,7 @@ from cwm_cli.worlds.model import (
     WorldModel,
 )
 from cwm_neural.ensemble_options import EnsembleOptions
-from cwm_neural.features import RowFeatures, refuse_images
+from cwm_neural.features import RowFeatures
 from cwm_neural.networks import Forecast, MemberNetworks, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, save_state, saved_state, shape_of
 from cwm_neural.training.trainer import Training, TrainingTask
@@ -45,7 +45,10 @@ class EnsembleTraining(Training):
     """Fits every member to its own bootstrap sample of the rows."""
 
     def __init__(self, options: EnsembleOptions, task: TrainingTask) -> None:
-        refuse_images(task.observation_space, "an ensemble")
+        for leaf in task.observation_space.leaves("observations"):
+            if leaf.space.is_picture:
+                instead = "use --model transformer --tokenizer vq"
+                raise CwmError(f"{leaf.name} are pictures, which an ensemble cannot use: {instead}")
         self._options, self._task = options, task
         seen = RowFeatures("observations", task.observation_space)
         done = RowFeatures("actions", task.action_space)

@@ -1,6 +1,5 @@
 """The backend `simulated`: a random proposer with known properties instead of a language model."""
 
-import re
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from cwm_cli.search.contracts import (
     Request,
     Usage,
 )
-from cwm_cli.search.reading import extract_program
+from cwm_cli.search.reading import extract_program, fenced
 from cwm_simulated.measured import BELOW_ONE, BLIND, IMPROVED, WITH_DATA, Graded, draw_grade, grade
 from cwm_simulated.original import CRASHES, Edit, Errors, Original
 
@@ -105,7 +104,7 @@ class Simulated(Backend):
         else:
             propose = self._generate if move.action == GENERATE else self._revise
             errors, sentence = propose(move, rng)
-        text = f"{sentence}\n\n{_fenced(self.original.write(errors))}"
+        text = f"{sentence}\n\n{fenced(self.original.write(errors))}"
         asked = sum(len(message.content) for message in request.messages)
         return Completion(
             text, Usage(prompt_tokens=_tokens(asked), completion_tokens=_tokens(len(text)))
@@ -209,7 +208,7 @@ def _read(file: str) -> Original:
             "the simulated backend needs a correct program: give -o backend.program=FILE"
         )
     try:
-        original = Original(extract_program(_fenced(read_text(Path(file)))))
+        original = Original(extract_program(fenced(read_text(Path(file)))))
     except UnreadableError as error:
         hint = "give -o backend.program=FILE"
         raise UnreadableError(
@@ -229,13 +228,6 @@ def _known(errors: Errors | None, file: str) -> Errors:
             f"the current program was not made from {file}: start a separate run with --new"
         )
     return errors
-
-
-def _fenced(program: str) -> str:
-    """Return a program in a Markdown block with a fence longer than any fence in the program."""
-    longest = max(map(len, re.findall("`{3,}", program)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}python\n{program.rstrip()}\n{fence}\n"
 
 
 def _tokens(characters: int) -> int:

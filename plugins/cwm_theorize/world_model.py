@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.text_view import Change, Consequence, TextView
 from cwm_cli.errors import CwmError
@@ -159,7 +159,10 @@ class Theory(WorldModel):
             for row, own in zip(every, found, strict=True)
             for each in self._padded_transitions(row, own[:width], width)
         ]
-        columns = _columns(predicted, rows)
+        made = Dataset.of(
+            predicted, observation_space=rows.observation_space, action_space=rows.action_space
+        )
+        columns = made.select("next_observations", "rewards", "terminations", VALID)
         if draws == 1:
             return Predictions(columns, answered=answered)
         chances = np.zeros((len(every), width))
@@ -234,14 +237,6 @@ class Theory(WorldModel):
                 legal = tuple(map(int, self.view.legal(meaning.observation)))
             predicted.append(Transition(row.observation, row.action, *meaning, valid=legal))
         return predicted + predicted[:1] * (width - len(predicted))
-
-
-def _columns(predicted: Sequence[Transition], rows: Dataset) -> Columns:
-    """Return the prediction columns of transitions."""
-    made = Dataset.of(
-        predicted, observation_space=rows.observation_space, action_space=rows.action_space
-    )
-    return made.select("next_observations", "rewards", "terminations", VALID)
 
 
 class TheorySteps(Model):

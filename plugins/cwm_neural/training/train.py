@@ -171,7 +171,7 @@ def train(
     args = dict(env_args or {})
     chosen = _Choices.of(model, agent, tokenizer, profile, options, in_world=world is not None)
     parts = _init_folders(init)
-    with _world(world, env, args, spec, allow_gap, observer) as given_world:
+    with _world(world, env, args, allow_gap, observer) as given_world:
         rows = _given_rows(spec, dataset, args, given_world, observer)
         if rows is not None:
             args = recorded_args(rows, args)
@@ -401,7 +401,6 @@ def _world(
     source: Path | str | None,
     env: str,
     env_args: Mapping[str, Any],
-    spec: EnvironmentSpec,
     allow_gap: Sequence[str],
     observer: Observer,
 ) -> Iterator[_World | None]:
