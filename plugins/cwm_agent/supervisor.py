@@ -28,8 +28,6 @@ from cwm_cli.sandbox.linux import (
     hide_other_files,
 )
 
-POLL_SECONDS = 0.05
-
 
 class AgentTask(NamedTuple):
     """A command with its folder, environment variables and time limit.
@@ -73,7 +71,7 @@ def supervise(task: AgentTask) -> AgentOutcome:
         if time.monotonic() > deadline:
             end = "timeout"
             break
-        ready, _, _ = select.select([0], [], [], POLL_SECONDS)
+        ready, _, _ = select.select([0], [], [], 0.05)
         if ready and not os.read(0, 1024):
             end = "interrupted"
             break

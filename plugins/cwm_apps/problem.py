@@ -15,9 +15,6 @@ from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.text import clean
 
-MAX_EXAMPLES = 3
-HEADS = ("Input", "Expected")
-
 
 @dataclass(frozen=True)
 class CodingProblem(Problem):
@@ -95,14 +92,14 @@ def _examples(task: CodingTask) -> str:
     # Maximum length of the public tests that a prompt shows. Longer tests are left out.
     example_characters = 2000
     shown, room = [], example_characters
-    for case in task.public[:MAX_EXAMPLES]:
+    for case in task.public[:3]:
         texts = [_text(case.input), _text(case.output)]
         room -= sum(map(len, texts))
         if room < 0:
             break
         shown += [
             f"{head}:\n```\n{clean(text, newlines=True)}\n```"
-            for head, text in zip(HEADS, texts, strict=True)
+            for head, text in zip(("Input", "Expected"), texts, strict=True)
         ]
     return "\n\n".join(["\n\n## Some of the tests", *shown]) if shown else ""
 

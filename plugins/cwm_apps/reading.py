@@ -48,9 +48,7 @@ Fields = dict[str, Any]
 """A record of a problem as in the hub's file, possibly malformed."""
 
 REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
-ATTEMPTS = 2  # a file that is damaged twice is damaged at its source
 USE_LOCAL_DATA = "give a file or folder of APPS with --data PATH"
-MAX_PROGRAMS = 1 << 24  # more than a thousand for each existing problem
 SOLUTIONS_FORM = "write a JSON object of ids, each with a program or a list of programs"
 
 
@@ -155,7 +153,7 @@ def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[in
 def read_solutions(file: Path) -> dict[int, list[str]]:
     """Read the programs of each problem."""
     try:
-        found = read_json(file, LARGEST, MAX_PROGRAMS)
+        found = read_json(file, LARGEST, 1 << 24)  # more than a thousand for each existing problem
     except UnreadableError as error:
         raise UnreadableError(
             file, error.reason, SOLUTIONS_FORM, is_missing=error.is_missing
@@ -180,14 +178,11 @@ def index(source: Path) -> Iterator[IndexEntry]:
     return _folders(source) if source.is_dir() else _lines(source)
 
 
-LONGEST_DIFFICULTY = 40
-
-
 def _difficulty(record: Any, number: int, *, test: bool) -> str:
     """Return the difficulty of a record, or the difficulty implied by its test split number."""
     named = record.get("difficulty") if isinstance(record, dict) else None
     if isinstance(named, str) and named.strip():
-        return clean(named, limit=LONGEST_DIFFICULTY)
+        return clean(named, limit=40)
     if not test or number not in range(5000):
         return UNKNOWN
     return "interview" if number < 3000 else "competition" if number < 4000 else "introductory"
@@ -340,7 +335,7 @@ def hub() -> Path:
     cached = try_to_load_from_cache(REPOSITORY, FILE, revision=REVISION, repo_type="dataset")
     if isinstance(cached, str) and _intact(Path(cached)):
         return Path(cached)
-    for _ in range(ATTEMPTS):
+    for _ in range(2):  # a file that is damaged twice is damaged at its source
         if _intact(path := _download()):
             return path
     raise CwmError(f"{path} is damaged, even after another download: {USE_LOCAL_DATA}")

@@ -27,10 +27,6 @@ from cwm_cli.runs.storage import named
 NOTHING = "no completion fits into the limit: raise --max-cost"
 
 ALL = "all"
-ORDER = ("discrete", "continuous", "text", ALL)
-
-PARTS = ("accuracy", "normalised", "exact", "paper", "floor", "skill")
-SPLITS = ("train", "test")
 
 Number = TypeVar("Number", int, float)
 
@@ -313,7 +309,7 @@ def groups_of(rows: Sequence[TrialRow]) -> list[TrialGroup]:
         for kind in [row.group, *([ALL] if len(kinds) > 1 else [])]:
             if kind:
                 gathered[kind, row.strategy, row.model, row.train_rows].append(row)
-    keys = sorted(gathered, key=lambda key: ORDER.index(key[0]))
+    keys = sorted(gathered, key=lambda key: ("discrete", "continuous", "text", ALL).index(key[0]))
     return [_group(key[0], gathered[key]) for key in keys]
 
 
@@ -333,9 +329,9 @@ def _group(name: str, rows: Sequence[TrialRow]) -> TrialGroup:
     """Summarize the jobs of a group, which share strategy, model and size."""
     done = [row for row in rows if row.state == "finished"]
     means: dict[str, GroupMean | None] = {}
-    for split in SPLITS:
+    for split in ("train", "test"):
         scored = [(row, getattr(row, split)) for row in done]
-        for part in PARTS:
+        for part in ("accuracy", "normalised", "exact", "paper", "floor", "skill"):
             means[f"{split}_{part}"] = _mean((row, getattr(s, part, None)) for row, s in scored)
         ceilings = ((row, (row.ceiling or {}).get(split)) for row in done)
         means[f"{split}_ceiling"] = _mean((row, s.accuracy if s else None) for row, s in ceilings)

@@ -16,8 +16,6 @@ MEASURES: Mapping[str, str] = {
 }
 """Measures of the table; all but the exact rows have curves."""
 
-CURVES = ("test_accuracy", "R")
-
 
 def size_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
     """Yield the table of means over seeds by number of train rows, if there are several sizes.
@@ -53,7 +51,7 @@ def size_charts(groups: Sequence[TrialGroup]) -> Iterator[Section]:
     panels = []
     for environment in dict.fromkeys(group.group for group in groups):
         own = [group for group in groups if group.group == environment]
-        for measure in CURVES:
+        for measure in ("test_accuracy", "R"):
             if any(group.means[measure] for group in own):
                 panels.append([environment, "chart", _chart(own, measure)])
     if panels:

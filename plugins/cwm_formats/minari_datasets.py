@@ -67,8 +67,7 @@ SPLITS = {0: "train", 1: "test"}
 def library() -> Any:
     """Import Minari, which needs an extra."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             import minari
     except ImportError as error:
         raise CwmError(
@@ -80,8 +79,7 @@ def library() -> Any:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Hide the warnings of Minari and Gymnasium for their own users."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         yield
 
 
@@ -496,10 +494,6 @@ def _origin(metadata: Mapping[str, Any]) -> Origin | None:
     return Origin(name, {key: value for key, value in kwargs.items() if key not in general})
 
 
-GENERAL = ("render_mode", "disable_env_checker", "max_episode_steps")
-"""Arguments that do not affect the dynamics of an environment."""
-
-
 def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
     """Raise for unsupported spaces before Minari reads values.
 
@@ -588,7 +582,7 @@ def _combine_episodes(
         found = [np.asarray(getattr(episode.data, name)).reshape(-1) for episode in episodes]
         return np.concatenate(found)
 
-    rewards = fitted(REWARD, joined("rewards"))
+    rewards = fitted(Space("box", "float64"), joined("rewards"))
     ends = Ends(
         _flags("terminations", joined("terminations")),
         _flags("truncations", joined("truncations")),
@@ -613,13 +607,9 @@ def _combine_episodes(
     return RecordedRows(columns, rewards, ends, rows, split, valid)
 
 
-REWARD = Space("box", "float64")
-MARK = Space("discrete", low=(0,), high=(1,))
-
-
 def _flags(name: str, values: np.ndarray) -> np.ndarray:
     """Return flags, which may be booleans or the numbers 0 and 1."""
-    marks: np.ndarray = flattened(MARK, name, values)[name] != 0
+    marks: np.ndarray = flattened(Space("discrete", low=(0,), high=(1,)), name, values)[name] != 0
     return marks
 
 

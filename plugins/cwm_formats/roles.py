@@ -28,10 +28,6 @@ UNIT_WORDS = ("second", "seconds", "minute", "hour", "day", "week", "month", "ye
 
 _DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}"
 
-REWARD_WORDS = ("reward", "rewards")
-TERMINATED_WORDS = ("done", "terminated", "terminal")
-TRUNCATED_WORDS = ("truncated", "timeout")
-
 
 @dataclass(frozen=True)
 class Roles:
@@ -60,9 +56,11 @@ def choose_roles(table: ReadTable, asked: TableColumns, observer: Observer) -> R
     given = _named(table, asked.observation, "--observation")
     taken = [*actions, *given]
     found: dict[str, str] = {}
-    reward = _single(table, asked.reward, REWARD_WORDS, taken, found, "reward")
-    marks = _single(table, asked.terminated, TERMINATED_WORDS, taken, found, "terminated")
-    truncated = _single(table, None, TRUNCATED_WORDS, taken, found, "truncated")
+    reward = _single(table, asked.reward, ("reward", "rewards"), taken, found, "reward")
+    marks = _single(
+        table, asked.terminated, ("done", "terminated", "terminal"), taken, found, "terminated"
+    )
+    truncated = _single(table, None, ("truncated", "timeout"), taken, found, "truncated")
     split = next((name for name in table.columns if _is_split(table, name)), None)
     if split:
         found["held-out rows"] = split

@@ -57,7 +57,6 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity|nan)
 """A number in tables: ASCII digits with a point. `nan` matches, to be named in an error."""
 
 REAL = Space("box", "float64")
-WHOLE = Space("box", "int64")
 
 
 @dataclass(frozen=True)
@@ -396,7 +395,7 @@ def _numbers_or_names(table: ReadTable, column: str) -> np.ndarray:
     rows = np.arange(table.rows)
     cells = table.columns[column]
     if isinstance(cells, np.ndarray) or 2 * sum(map(_is_number, cells)) > len(cells):
-        numbers = _numbers(table, column, rows, WHOLE)
+        numbers = _numbers(table, column, rows, Space("box", "int64"))
         for row in np.flatnonzero(numbers < 0).tolist():
             raise table.refuse(row, column, f"{numbers[row]} is not a valid episode number")
         return numbers

@@ -74,9 +74,6 @@ SCHEMA = ObjectSchema(
 )
 """The columns of the table of objects, and the names of their values."""
 
-MAX_MISSION_LENGTH = 60
-LETTERS = "abcdefghijklmnopqrstuvwxyz "
-
 
 class HouseholdItem(NamedTuple):
     """A thing and its state; a held thing has the place of the agent."""
@@ -186,7 +183,7 @@ class Household(gym.Env[Any, Any]):
         highest += [len(TEMPERATURES), len(SURFACES), 2]
         self._empty = np.zeros((slots, len(highest)), np.int64)
         high = np.tile(np.array(highest) - 1, (slots, 1))
-        mission = spaces.Text(MAX_MISSION_LENGTH, charset=LETTERS)
+        mission = spaces.Text(60, charset="abcdefghijklmnopqrstuvwxyz ")
         objects = spaces.Box(self._empty, high, dtype=np.int64)
         self.observation_space = spaces.Dict({MISSION: mission, OBJECTS: objects})
         self.action_space = spaces.Discrete(len(ACTIONS))

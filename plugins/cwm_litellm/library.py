@@ -21,8 +21,6 @@ SETTINGS = {
 }
 """Environment variables that LiteLLM reads when it is imported."""
 
-LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
-
 _lock = threading.Lock()
 
 
@@ -50,15 +48,15 @@ def load() -> Any:
 def _load() -> Any:
     for variable, value in SETTINGS.items():
         os.environ.setdefault(variable, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own models of pydantic, which no user can change
+    # of its own models of pydantic, which no user can change
+    with warnings.catch_warnings(action="ignore"):
         import litellm
 
         from cwm_litellm.transport import install
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_hf_tokenizer_download = True
-    for name in LOGGERS:
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logger = logging.getLogger(name)
         logger.handlers = [logging.NullHandler()]
         logger.propagate = False

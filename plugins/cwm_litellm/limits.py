@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 OLLAMA = ("ollama", "ollama_chat")
 """Ollama, by LiteLLM's names for its two endpoints."""
 
-DEFAULT_OLLAMA_ADDRESS = "http://localhost:11434"
-
 CHARACTERS_PER_TOKEN = 3
 """A low estimate, so that the tokens of a prompt are not underestimated."""
 
@@ -213,7 +211,7 @@ def chat_model(model: str) -> str:
 
 def ollama_address(api_base: str | None) -> str:
     """Return the address of Ollama: the given one, or LiteLLM's default."""
-    found = api_base or os.environ.get("OLLAMA_API_BASE") or DEFAULT_OLLAMA_ADDRESS
+    found = api_base or os.environ.get("OLLAMA_API_BASE") or "http://localhost:11434"
     return found.rstrip("/").removesuffix("/v1")
 
 

@@ -30,8 +30,6 @@ from cwm_litellm.responses import CHAT_PATH, body_as_event, readable_body, reada
 MAX_BYTES = 4 << 20
 """The longest answers of any model, a million characters plus equally long reasoning, have 3 MB."""
 
-STREAMED = "text/event-stream"
-
 _attempt = threading.local()
 
 
@@ -210,7 +208,7 @@ def count(response: httpx.Response, request: httpx.Request | None = None) -> Non
         response.close()
         raise httpx.DecodingError("its answer is compressed, although the request ruled that out")
     kind = response.headers.get("Content-Type", "")
-    streamed = kind.startswith(STREAMED)
+    streamed = kind.startswith("text/event-stream")
     max_streamed_bytes = 16 << 20  # a streamed answer has about 200 bytes for each token
     counted = CountedStream(response.stream, max_streamed_bytes if streamed else MAX_BYTES)
     response.stream = counted

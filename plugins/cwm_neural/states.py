@@ -20,8 +20,6 @@ EXTRA = "cwm-cli[neural]"
 SHAPE = "shape.json"
 """Suffix of the file that describes a saved state: spaces and sizes."""
 
-MAX_DIFFERENCE_CHARS = 80  # longer differences, e.g. the spaces of a board, are left out
-
 
 def save_state(folder: Path, name: str, shape: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write tensors and plain data to `NAME.pt`, and their shape to `NAME-shape.json`."""
@@ -50,7 +48,7 @@ def saved_state(folder: Path, name: str, shape: Mapping[str, Any]) -> Iterator[d
         if differing:
             there, here = (str(each.get(differing[0])) for each in (known, shape))
             words = f"{differing[0]} is {there} in the file, but {here} here"
-            if len(words) > MAX_DIFFERENCE_CHARS:
+            if len(words) > 80:  # longer differences, e.g. the spaces of a board, are left out
                 words = f"{differing[0]} differ"
             raise CwmError(f"{file} has a different shape ({words}): choose another state")
         found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)

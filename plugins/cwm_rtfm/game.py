@@ -195,8 +195,6 @@ REVISION = "1"
 MAX_STEPS = 1000
 """An episode without an end is lost in this step."""
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz ."
-
 
 class Rtfm(gym.Env[Any, Any]):
     """Read to Fight Monsters with monsters that do not move (Zhong et al., ICLR 2020).
@@ -348,4 +346,4 @@ def _observations(*, shuffled: bool) -> spaces.Tuple[Any]:
 
 
 def _text_space(max_length: int) -> spaces.Text:
-    return spaces.Text(max_length, charset=LETTERS)
+    return spaces.Text(max_length, charset="abcdefghijklmnopqrstuvwxyz .")

@@ -61,7 +61,6 @@ SENTENCES = {
     LATE: "You run out of time.",
 }
 PLAIN = {kind: Change(text, kind) for kind, text in SENTENCES.items()}
-ENDS = (DIED, WON, MISSED, LATE)
 
 
 class RtfmState(NamedTuple):
@@ -207,7 +206,7 @@ class RtfmWords(TextView):
         cell = now.ahead(action)
         if cell is None or change.kind == LATE:
             return None
-        ended = change.kind in ENDS
+        ended = change.kind in (DIED, WON, MISSED, LATE)
         reward = self._penalty if not ended else 1.0 if change.kind == WON else -1.0
         if change.kind == DIED:
             now = now._replace(player=None)

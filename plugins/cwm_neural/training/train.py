@@ -70,8 +70,6 @@ from cwm_neural.training.trainer import (
     TrainingTask,
 )
 
-DEFAULT_STEPS = 5000
-
 COLLECTING, TESTING, ACTING = 0, 1, 2
 """Purposes of seeds, so that no test episode equals a collected one."""
 
@@ -205,7 +203,7 @@ def train(
             protection=None if given_world is None else given_world.protection,
         )
         initial_rows = rows if rows is not None else _no_rows(spec, config, task)
-        wanted = DEFAULT_STEPS if steps is None else steps
+        wanted = 5000 if steps is None else steps
         own_model = None if training is None else training.model
         with _open_run(header, initial_rows, run, wanted, new=new) as train_run:
             train_run.report_repair(observer)
