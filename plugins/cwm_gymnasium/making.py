@@ -37,13 +37,6 @@ def load() -> ModuleType:
     return gymnasium
 
 
-def silence_mujoco() -> None:
-    """Stop MuJoCo from writing warnings to the terminal and to a log file."""
-    import mujoco
-
-    mujoco.set_mju_user_warning(lambda _: None)
-
-
 REQUIREMENTS = {
     "mujoco": "cwm-cli[mujoco]",
     "imageio": "cwm-cli[mujoco]",
@@ -66,7 +59,9 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     creator = _creator(spec)
     _check_arguments(spec, creator, env_args)
     if _uses_mujoco(creator) or (not inspect.isclass(creator) and find_spec("mujoco")):
-        silence_mujoco()
+        import mujoco
+
+        mujoco.set_mju_user_warning(lambda _: None)  # nothing on the terminal or in a log file
     arguments = {"disable_env_checker": True} | env_args
     try:
         env: gym.Env[Any, Any] = gymnasium.make(spec, **arguments)

@@ -52,14 +52,6 @@ class Simulations(Protocol):
         """Advance the simulations in `live`, or all simulations, by one environment step."""
 
 
-def make_simulations(
-    env: Any, count: int, fields: Sequence[str], *, forces: bool, threads: int
-) -> Simulations:
-    """Return simulations of an environment; only `ThreadedSimulations` compute contact forces."""
-    kind = ThreadedSimulations if forces or Batch is None else BatchSimulations
-    return kind(env, count, fields, threads=threads)
-
-
 def state_of(model: Any, data: Any) -> np.ndarray:
     """Return the full state of a simulation as a vector."""
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
@@ -222,9 +214,10 @@ class BatchPlayer:
         """Return `count` or more simulations."""
         if self._simulations is None or self._simulations.count < count:
             rewards = self._rewards
-            self._simulations = make_simulations(
-                self._env, count, rewards.fields, forces=rewards.forces, threads=self._threads
-            )
+            # only `ThreadedSimulations` compute contact forces
+            is_threaded = rewards.forces or Batch is None
+            kind = ThreadedSimulations if is_threaded else BatchSimulations
+            self._simulations = kind(self._env, count, rewards.fields, threads=self._threads)
         return self._simulations
 
 

@@ -247,11 +247,6 @@ class Verification:
         rounding = 1e-6 * (1 + abs(self.promised))
         return self.shortfall <= 2 * sqrt(self.squared_shortfall) + rounding
 
-    @property
-    def is_certifiable(self) -> bool:
-        """Whether there is enough play, and enough probes were passed."""
-        return self.is_sufficient and self.is_probed
-
     def certify(self, untried: Sequence[str] = ()) -> Certificate | None:
         """Return and keep the certificate for the play so far, None without any."""
         if not self.episodes:

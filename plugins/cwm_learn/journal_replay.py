@@ -76,7 +76,7 @@ class LearnerJournal:
     def save_steps(self) -> None:
         """Write the steps that are not saved yet."""
         if self._unsaved:
-            self.run.append_steps(self._unsaved)
+            self.run.append(StepsTaken(columns=self.run.dataset_of(self._unsaved).columns))
             self._unsaved.clear()
 
     def report(self, event: object) -> None:

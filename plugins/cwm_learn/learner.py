@@ -291,7 +291,8 @@ class Learner:
 
         Only the first certificate is written to the journal.
         """
-        if self._rewriter.new_mismatches or not self.verification.is_certifiable:
+        shown = self.verification
+        if self._rewriter.new_mismatches or not (shown.is_sufficient and shown.is_probed):
             return False
         is_first = self.verification.certificate is None
         found = self.verification.certify(self.questions.open_texts)

@@ -124,10 +124,6 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             metadata=initial.metadata,
         )
 
-    def append_steps(self, rows: Sequence[Transition]) -> None:
-        """Append a journal line with consecutive steps."""
-        self.append(StepsTaken(columns=self.dataset_of(rows).columns))
-
     def connected(
         self, events: Iterable[LearnRecord | RowsAdded | None]
     ) -> Iterator[LearnRecord | RowsAdded | None]:

@@ -30,7 +30,8 @@ class Backbone(nn.Module):
     def begin(self, batch: int, skipped: Tensor | None = None) -> Any:
         """Return the memory of empty sequences.
 
-        `skipped` (batch,) is the number of padding positions at the start of each sequence.
+        `skipped` (batch,) is the number of padding positions at the start of each sequence, which
+        is an attribute of the memory.
         """
         raise NotImplementedError
 
@@ -44,10 +45,6 @@ class Backbone(nn.Module):
 
     def keep(self, memory: Any, places: Tensor) -> Any:
         """Return the memory of the sequences at some indices, in that order."""
-        raise NotImplementedError
-
-    def padding(self, memory: Any) -> Tensor | None:
-        """Return the `skipped` of the memory."""
         raise NotImplementedError
 
     def rewind(self, memory: Any, length: int) -> Any:
@@ -118,10 +115,6 @@ class Transformer(Backbone):
         keys, values = (kept.index_select(1, places) for kept in (memory.keys, memory.values))
         skipped = None if memory.skipped is None else memory.skipped[places]
         return Cache(keys, values, memory.filled, skipped)
-
-    def padding(self, memory: Cache) -> Tensor | None:
-        """Return the number of padding positions."""
-        return memory.skipped
 
     def rewind(self, memory: Cache, length: int) -> Cache:
         """Return the cache after `length` positions."""
@@ -280,7 +273,3 @@ class Circuit(Backbone):
         """Return the states of the sequences at some indices."""
         skipped = None if memory.skipped is None else memory.skipped[places]
         return RecurrentMemory(memory.state[places], memory.seen, skipped)
-
-    def padding(self, memory: RecurrentMemory) -> Tensor | None:
-        """Return the number of padding positions."""
-        return memory.skipped

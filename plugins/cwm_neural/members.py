@@ -140,7 +140,9 @@ class EnsembleTraining(Training):
         """Make one gradient step, and return the losses."""
         losses = self.networks.losses(rows, others)
         measures = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
-        total: Tensor = sum(losses.values(), self.networks.bounds_loss())
+        # the bounds of variances are kept close together, with the published weight
+        bounds_loss = 0.01 * (self.networks.highest - self.networks.lowest).sum()
+        total: Tensor = sum(losses.values(), bounds_loss)
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()

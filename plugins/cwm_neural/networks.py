@@ -228,10 +228,6 @@ class MemberNetworks(nn.Module):
         found: Tensor = layers(self._standardise(states))[..., 0] * self._value_unit
         return torch.clamp(found, *self.reward_bounds / (1 - self.discount))
 
-    def bounds_loss(self) -> Tensor:
-        """Return the loss that keeps the bounds of variances close together."""
-        return 0.01 * (self.highest - self.lowest).sum()  # the published weight
-
     def step(self, states: Tensor, actions: Tensor, noise: NoiseSource | None = None) -> Forecast:
         """Predict a step from features and actions (members, rows, ...); sample it with `noise`."""
         numbers, inputs = self.seen.numbers, self._inputs(states, actions)

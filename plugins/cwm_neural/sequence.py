@@ -7,7 +7,6 @@ the action.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -261,9 +260,8 @@ class TokenSequence(FrameSequence):
 
     def _run(self, inputs: Tensor, start: int, memory: Any) -> tuple[Tensor, Any]:
         """Run the backbone on inputs, which begin at position `start`."""
-        padding = self.backbone.padding(memory)
         found: tuple[Tensor, Any] = self.backbone(
-            self._add_positions(inputs, start, padding), memory
+            self._add_positions(inputs, start, memory.skipped), memory
         )
         return found
 
@@ -439,10 +437,3 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def weights_of_layers(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the weights of linear layers, the only parameters with weight decay."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            yield module.weight

@@ -15,7 +15,7 @@ from torch.nn import functional
 from cwm_cli.errors import CwmError
 from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
-from cwm_neural.sequence import FrameSequence, SegmentBatch, TokenSizes, weights_of_layers
+from cwm_neural.sequence import FrameSequence, SegmentBatch, TokenSizes
 from cwm_neural.states import drawing, finite, save_state, saved_state, shape_of
 from cwm_neural.token_options import TokenOptions
 from cwm_neural.token_world import (
@@ -74,7 +74,8 @@ class TokenTraining(Training):
             rewards,
             min(options.refilled or sizes.context // 2, sizes.context - 1),
         )
-        decayed = {id(each) for each in weights_of_layers(network)}
+        layers = (each for each in network.modules() if isinstance(each, torch.nn.Linear))
+        decayed = {id(each.weight) for each in layers}
         trained = [each for each in network.parameters() if each.requires_grad]
         groups = [
             {

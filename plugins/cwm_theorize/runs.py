@@ -270,7 +270,8 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         except CwmError as error:
             drawn = Section("notes", MAP, {"lines": [str(error)]})
         found += [drawn] if drawn else []
-        grids = (rules_grid(phases), found_grid(phases), every_phase(phases))
+        whole = likelihood_grid(phases, most=len(phases))._replace(title="all phases")
+        grids = (rules_grid(phases), found_grid(phases), whole)
         return found + [
             Section("table", grid.title.capitalize(), table_of(grid))
             for grid in grids
@@ -313,11 +314,6 @@ def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
             ["Held-out changes, by kind", "chart", LineChart("phase", label, by_kind).data()]
         )
     return panels
-
-
-def every_phase(phases: Sequence[PhaseRecord]) -> Grid:
-    """Return a table of all phases."""
-    return likelihood_grid(phases, most=len(phases))._replace(title="all phases")
 
 
 def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MAX_TABLE_ROWS) -> Grid:

@@ -231,12 +231,6 @@ class Importance(Strategy):
         """The normalised weight of each current node."""
         return dict(zip(self._samples, softmax(self._log_weights()), strict=True))
 
-    @property
-    def effective_size(self) -> float:
-        """Effective sample size: (sum w)^2 / sum w^2."""
-        weights = np.array(list(self.weights.values()))
-        return float(1 / (weights**2).sum()) if len(weights) else 0.0
-
     def held(self) -> Sequence[int]:
         """Return the nodes that remain when the evidence grows."""
         return sorted(self._remaining())
