@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 GENERATED = "generated"
 """The value of `token` for a new random token."""
 
+MIN_TOKEN_CHARACTERS = 16
+"""Minimum length of a token, so that it cannot be guessed."""
+
 
 @dataclass(frozen=True)
 class ServeResult(Result):
@@ -149,10 +152,9 @@ def _choose_token(token: str | None, *, required: bool) -> str:
     """Return the token of the server, "" for none."""
     if token == GENERATED or (required and not token):
         return secrets.token_urlsafe(24)
-    min_token_characters = 16  # minimum length of a token, so that it cannot be guessed
-    if token and (len(token) < min_token_characters or not token.isascii() or " " in token):
+    if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or " " in token):
         raise CwmError(
-            f"the token needs {min_token_characters} or more ASCII characters without spaces: "
+            f"the token needs {MIN_TOKEN_CHARACTERS} or more ASCII characters without spaces: "
             "choose another one, or --token generated"
         )
     return token or ""
