@@ -172,7 +172,7 @@ def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> 
             "openai/gpt-4o",
         ]
         arguments += ["--api-base", server.url, "--run", "r", "--steps"]
-        write = LearnRun._write
+        write = LearnRun.append
 
         def failing(run: LearnRun, *records: Any) -> None:
             write(run, *records)
@@ -180,7 +180,7 @@ def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> 
                 raise CwmError("the disk is full")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LearnRun, "_write", failing)
+            patch.setattr(LearnRun, "append", failing)
             assert "the disk is full" in cwm.inside(*arguments, "5").stderr
         done = cwm.inside(*arguments, "5")
         assert done.returncode == 0, done.stderr

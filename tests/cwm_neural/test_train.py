@@ -98,7 +98,7 @@ TRAINED = {
 def test_crash_after_any_line_or_checkpoint_changes_nothing(here, monkeypatch) -> None:
     whole, broken = here / "whole", here / "broken"
     cwm_cli.train(**TRAINED, run=whole)
-    methods = {name: getattr(TrainRun, name) for name in ("_write", "save_checkpoint")}
+    methods = {name: getattr(TrainRun, name) for name in ("append", "save_checkpoint")}
 
     def crash_after(method):
         def crashing(run, *arguments):
@@ -111,7 +111,7 @@ def test_crash_after_any_line_or_checkpoint_changes_nothing(here, monkeypatch) -
         try:
             with monkeypatch.context() as patch:
                 if len(journal_lines(whole)) * 2 > times:
-                    name = "_write" if times % 2 == 0 else "save_checkpoint"
+                    name = "append" if times % 2 == 0 else "save_checkpoint"
                     patch.setattr(TrainRun, name, crash_after(methods[name]))
                 cwm_cli.train(**TRAINED, run=broken)
             if times >= len(journal_lines(whole)) * 2:

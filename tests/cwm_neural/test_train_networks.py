@@ -44,7 +44,7 @@ def train(folder: Path, agent: str, steps: int = 120, **more):
 def test_networks_continue_identically_after_crashes(agent, tmp_path, monkeypatch) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole, agent)
-    write = TrainRun._write
+    write = TrainRun.append
 
     for written in range(3, len(journal_lines(whole)), 3):
 
@@ -54,7 +54,7 @@ def test_networks_continue_identically_after_crashes(agent, tmp_path, monkeypatc
                 raise Crash
 
         with monkeypatch.context() as patch, pytest.raises(Crash):
-            patch.setattr(TrainRun, "_write", crash_at)
+            patch.setattr(TrainRun, "append", crash_at)
             train(broken, agent)
     train(broken, agent)
     assert journal_lines(broken) == journal_lines(whole)

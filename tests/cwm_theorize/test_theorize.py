@@ -119,7 +119,7 @@ def test_run_continues_to_same_result_after_crash_at_every_line(tmp_path, monkey
     pytest.importorskip("sb3_contrib")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = theorize(**CURIOUS, run=whole)
-    write, crashes = TheoryRun._write, 0
+    write, crashes = TheoryRun.append, 0
 
     def crash(run, *records):
         write(run, *records)
@@ -131,7 +131,7 @@ def test_run_continues_to_same_result_after_crash_at_every_line(tmp_path, monkey
         try:
             with monkeypatch.context() as patch:
                 if len(lines(whole)) > crashes:
-                    patch.setattr(TheoryRun, "_write", crash)
+                    patch.setattr(TheoryRun, "append", crash)
                 found = theorize(**CURIOUS, run=broken)
             break
         except Crash:

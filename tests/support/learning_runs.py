@@ -22,7 +22,7 @@ def crash_after(run: Path, lines: int, **arguments: Any) -> bool:
     Returns:
         Whether it crashed; a run with fewer lines ends.
     """
-    write, written = LearnRun._write, []
+    write, written = LearnRun.append, []
 
     def crash(run: LearnRun, *records: Any) -> None:
         write(run, *records)
@@ -33,7 +33,7 @@ def crash_after(run: Path, lines: int, **arguments: Any) -> bool:
             raise Crash
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LearnRun, "_write", crash)
+        patch.setattr(LearnRun, "append", crash)
         try:
             learn(**arguments, run=run)
         except Crash:
