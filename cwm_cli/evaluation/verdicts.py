@@ -132,7 +132,8 @@ def score_words(train: Score | None, test: Score | None) -> str:
         return f"exact on {exact_words(train, test)}{gap and f'; {gap}'}"
     part = "held-out" if test else "training"
     skill = share_with_error(score.skill, score.skill_stderr)
-    return f"{part} skill {skill} (baseline 0, true environment 1)"
+    best = "a certain, correct model" if score.proper_ceiling is None else "true environment"
+    return f"{part} skill {skill} (baseline 0, {best} 1)"
 
 
 def _explained_words(train: Score | None, test: Score | None) -> str:
@@ -142,7 +143,7 @@ def _explained_words(train: Score | None, test: Score | None) -> str:
     skill = ""
     if score.skill is not None:
         skill = f"; skill {share_with_error(score.skill, score.skill_stderr)} (baseline 0)"
-    for part, words in ((train, ""), (test, " on held-out transitions")):
+    for part, words in ((train, " on training transitions"), (test, " on held-out transitions")):
         measures = () if part is None else part.components or ()
         if not all(each.is_explained for each in measures):
             return f"not all but noise is explained{words}: {largest_gap(measures)}{skill}"

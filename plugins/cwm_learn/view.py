@@ -124,7 +124,8 @@ class LearningLines(PrintedProgress, LearningView):
         if isinstance(event, EpisodeRecord):
             promise, count = event.promised, event.mismatched
             promised = "" if promise is None else f" (planned {promise:.5g})"
-            words = f"step {event.steps:,}  {event.aim}: return {event.returned:.5g}{promised}"
+            returned = f"{event.returned:.5g}{' so far' if event.is_cut else ''}"
+            words = f"step {event.steps:,}  {event.aim}: return {returned}{promised}"
             mismatches = f"{count} mismatch{'' if count == 1 else 'es'}" if count else ""
             self.print_line(words, mismatches, self._program(), self.elapsed)
         elif isinstance(event, Certificate):

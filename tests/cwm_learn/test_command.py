@@ -155,6 +155,17 @@ def test_each_episode_is_a_plain_line_without_a_terminal() -> None:
     assert last.startswith("certified: no mismatch in 20 steps (1 episodes) of play")
 
 
+def test_the_return_of_an_unfinished_episode_is_marked() -> None:
+    console = Console(file=StringIO(), width=60)
+    view = learning_view(console, steps=300)
+    view.begins(object())
+    for event in events():
+        cut = isinstance(event, EpisodeRecord) and event.aim == "exploit"
+        view.advanced(event.model_copy(update={"whole": False}) if cut else event)
+    view.ends()
+    assert "exploit: return -13 so far (planned -13)" in console.file.getvalue()
+
+
 def test_views_name_the_model_during_a_request(monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("cwm_cli.views.lines.QUIET_SECONDS", 0.01)
