@@ -333,7 +333,7 @@ def unverified_words(result: PlanResult) -> str:
         f"Unverified: {len(numbers)} of {episodes} episodes ({named}); rechecking decisions "
         f"took over {SECONDS:.0f} s plus {TIMES:.0f} times their planning, so their returns do "
         "not count. Lower the effort of a decision, such as -o mcts.budget=100 or "
-        "-o icem.budget=500, or --max-steps."
+        "-o icem.budget=500, choose another --planner, or lower --max-steps."
     )
 
 
