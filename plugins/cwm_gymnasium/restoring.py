@@ -28,6 +28,9 @@ with suppress(ImportError):  # only environments that simulate with it need it
 if TYPE_CHECKING:
     import gymnasium as gym
 
+READERS = ("_get_obs", "_get_ob")
+"""Methods that return the current observation."""
+
 COPY_TOLERANCE = 1e-6
 """Maximum relative difference of equal numbers; large enough for float32 observations."""
 
@@ -129,7 +132,7 @@ def flat(observation: Any) -> np.ndarray:
 
 def reader(env: Any) -> Callable[[], Any] | None:
     """Return the method of an environment that returns its observation, or None."""
-    methods = (getattr(env, name, None) for name in ("_get_obs", "_get_ob"))
+    methods = (getattr(env, name, None) for name in READERS)
     return next((method for method in methods if _needs_no_arguments(method)), None)
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -403,8 +404,10 @@ def test_removing_a_run_asks_on_a_terminal(user, answer):
     keys, code = ANSWERS[answer]
     if keys:
         os.write(mine, keys.encode())
-    else:
+    while not keys and process.poll() is None:
         process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):  # it came just before the answer is read
+            process.wait(timeout=15)
     assert process.wait(timeout=60) == code
     assert (user.folder / "walk").exists() == (answer != "yes")
     os.close(mine)

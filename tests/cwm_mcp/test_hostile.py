@@ -179,7 +179,7 @@ def test_budgets_hold_against_parallel_calls_and_restarts(lift):
     asyncio.run(attack())
     asyncio.run(again())
     asyncio.run(after())
-    refused = lift.inside("mcp", *arguments, "--seed", "1")
+    refused = lift("mcp", *arguments, "--seed", "1")
     assert refused.returncode == 1
     assert "was started with other settings, seed (0, not 1)" in refused.stderr
 
