@@ -4,8 +4,8 @@
     python -m benchmarks.contracts Vault-v0 Taxi-v4  # only these
     python -m benchmarks.contracts --rows 500 --seeds 5
 
-The systems are those of `benchmarks.novel`, `unseen`, `hard` and `fresh`, and known environments
-with hidden velocities or with a noisy action. Rows are recorded with random actions.
+The suites `novel`, `unseen`, `hard` and `fresh` provide the systems. Further cases are known
+environments with hidden velocities or with noise. Rows are recorded with random actions.
 """
 
 import argparse
@@ -30,7 +30,7 @@ GROUPS = {"hybrid": PLAIN, "objects": PLAIN, "chance": CHANCE, "memory": MEMORY}
 """Types of the groups of `hard` and `fresh`."""
 
 RANDOM = ("MachineMaintenance-v0", "PortalDrift-v0", "Press-v0")
-"""Systems of `novel` and `unseen` with chance; the others are deterministic."""
+"""Systems of `novel` and `unseen` with chance; all other systems are deterministic."""
 
 HIDDEN = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0")
 """Environments whose velocities are hidden in some cases."""

@@ -90,7 +90,7 @@ def _mean_return(env: Any, task: Task, action: Any, trials: int, steps: int) -> 
     limit = min(task.limit, steps // FEWEST_TRIALS)
     returns = list[float]()
     while len(returns) < trials and steps >= limit:
-        # Other episodes than those of the result, whose initial states the choice must not see.
+        # The choice must not see the initial states of the result, so it uses other seeds.
         env.reset(seed=seeds_of(task.seed, 1_000_000 + len(returns))[0])
         returns.append(0.0)
         for _ in range(limit):
