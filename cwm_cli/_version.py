@@ -79,13 +79,13 @@ def distributions_of(module: str) -> tuple[str, ...]:
 def _distributions_of(module: str, path: tuple[str, ...]) -> tuple[str, ...]:
     from importlib.metadata import distributions
 
-    found: dict[str, None] = {}
+    found = []
     for each in distributions(path=list(path)):
         declared = (each.read_text("top_level.txt") or "").split()
         record = "" if declared else f"\n{each.read_text('RECORD') or ''}"
         if module in declared or f"\n{module}/" in record or f"\n{module}.py," in record:
-            found[each.name] = None
-    return tuple(found)
+            found.append(each.name)
+    return tuple(dict.fromkeys(found))  # a folder may be named twice in the path
 
 
 def _packages() -> dict[str, Path]:

@@ -38,7 +38,7 @@ from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits
-from cwm_cli.worlds.messages import ImaginingJob, PlanningJob, SteppingJob
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import ImaginedEpisodes, Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.simulated import ProgramSimulator
@@ -131,12 +131,7 @@ def imagine(
                     tools=sorted({*subject.tools, *tools}),
                     accepted=allow_gap,
                     workers=5,  # to predict, imagine, plan, confirm and simulate
-                    handlers=[
-                        PlanningJob.handler,
-                        SteppingJob.handler,
-                        ImaginingJob.handler,
-                        *addresses,
-                    ],
+                    handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                     observer=observer,
                 )
             )

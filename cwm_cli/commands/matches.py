@@ -117,22 +117,22 @@ class Match(gym.Wrapper[Any, Any, Any, Any]):
 
     def _answer(self) -> None:
         """Make the moves of the opponent until the planner is to move or the game is over."""
-        session = self._task.opponent
         while not self._over and self._to_move != self._mine:
-            planned: Sequence[Any] = ()
-            if session is not None:
-                began = time.perf_counter()
-                left = max(1, self._task.limit - len(self._history.actions))
-                state = session.state(self.env, self._history)
-                [plan] = session.plan([Moment(self._number, self._decisions, state, left)])
-                self._seconds += time.perf_counter() - began
-                self._decisions += 1
-                planned = plan.actions
-            # An opponent that does not plan makes a random legal move.
-            move = (
-                planned[0] if planned else random_action(self._space, self._task.allowed(self.env))
-            )
-            self._moves.opponent_illegal += not self._move(move)
+            self._moves.opponent_illegal += not self._move(self._choose())
+
+    def _choose(self) -> Any:
+        """Return the next move of the opponent; a random legal one if it does not plan."""
+        session, history = self._task.opponent, self._history
+        if session is not None:
+            began = time.perf_counter()
+            left = max(1, self._task.limit - len(history.actions))
+            state = session.state(self.env, history)
+            [plan] = session.plan([Moment(self._number, self._decisions, state, left)])
+            self._seconds += time.perf_counter() - began
+            self._decisions += 1
+            if plan.actions:
+                return plan.actions[0]
+        return random_action(self._space, self._task.allowed(self.env))
 
     def _move(self, action: Any) -> bool:
         """Make a legal move; an illegal one loses the game. Return whether the move is legal."""

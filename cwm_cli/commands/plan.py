@@ -183,13 +183,12 @@ def plan(
 
 
 def _check_syntax(subject: Subject) -> None:
-    """Raise `CwmError` if the program is not Python: then it would fail in every decision."""
+    """Raise `CwmError` if the program is not Python, because it would fail in every decision."""
     try:
         ast.parse(subject.text or "")
-    except SyntaxError as error:
-        raise CwmError(
-            f"{subject.name} does not load: line {error.lineno}: {error.msg}: correct the program"
-        ) from error
+    except (SyntaxError, ValueError) as error:  # a ValueError: the text contains a null byte
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
+        raise CwmError(f"{subject.name} does not load: {where}: correct the program") from error
 
 
 def _play_subject(

@@ -359,8 +359,8 @@ class SkillMetric(AccuracyMetric):
         # The ceiling counts as reached within two standard errors of the skill and of the ceiling.
         # With few episodes the standard error can be large, so that a skill below 0.9 never
         # reaches the ceiling.
-        reached = 1 - 2.0 * self._ceiling_error(scores, rows)
-        if skill < 0.9 or skill + 2.0 * (stderr or 0.0) < reached:
+        highest = skill + 2.0 * (stderr or 0.0)
+        if skill < 0.9 or highest < 1 - 2.0 * self._ceiling_error(scores, rows):
             return "the skill is below the ceiling by more than its error"
         return ""
 

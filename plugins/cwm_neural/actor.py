@@ -246,7 +246,7 @@ class ActorCritic(Agent):
 
     def _update_unit(self, returns: np.ndarray) -> None:
         """Update the unit of values with a moving average of the spread of returns."""
-        # outliers hardly change the distance between percentiles (Hafner et al., 2023)
+        # outliers barely affect the distance between percentiles (Hafner et al., 2023)
         low, high = np.percentile(returns, (5, 95))
         if high > low:
             unit_decay = 0.99  # weight of the previous unit in the moving average of units

@@ -149,8 +149,8 @@ class MemberNetworks(nn.Module):
         if numbers := self.seen.numbers:
             both = torch.cat([rows.states, rows.following])[:, :numbers]
             low, high = both.amin(0), both.amax(0)
-            # predicted numbers are clipped to the recorded range, extended on both sides by this
-            # multiple of it, so that they stay finite
+            # Predictions stay finite: they are clipped to the recorded range, which is extended on
+            # both sides by this number of ranges.
             max_ranges = 10.0
             room = max_ranges * (high - low)
             self.bounds[0], self.bounds[1] = low - room, high + room

@@ -32,7 +32,7 @@ from cwm_cli.runs.programs import Options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.messages import ImaginingJob, PlanningJob, SteppingJob
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_play.filming import EpisodeKeeper, FilmRecorder
@@ -393,12 +393,7 @@ class _GameFactory:
                 tools=sorted({*subject.tools, *self.tools}),
                 accepted=self.allow_gap,
                 workers=4,  # one each to predict, imagine, plan and confirm
-                handlers=[
-                    PlanningJob.handler,
-                    SteppingJob.handler,
-                    ImaginingJob.handler,
-                    *addresses,
-                ],
+                handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                 observer=self.observer,
             )
         )

@@ -106,10 +106,10 @@ class RunClaim:
                 offset = self._clock_offset() if offset is None else offset
                 left = held.until - (time.time() + offset)
                 if left > 0:
-                    poll_seconds = 2.0  # seconds between two checks of a claim by a waiting process
-                    if time.monotonic() + min(poll_seconds, left) >= deadline:
+                    pause = min(2.0, left)  # seconds until the next check of the claim
+                    if time.monotonic() + pause >= deadline:
                         raise BusyError(self._busy_message(held, offset))
-                    time.sleep(min(poll_seconds, left))
+                    time.sleep(pause)
                     continue
             number = max(claims, default=0) + 1
             if self._create(number, mine):

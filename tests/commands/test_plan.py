@@ -189,11 +189,19 @@ def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None
     assert len(played(episodes=None, seed=1).returns) == 12  # without stored episodes
 
 
-def test_program_with_a_syntax_error_is_refused_before_play(cwm) -> None:
-    (cwm.folder / "broken.py").write_text("class Environment:\n    def step(:\n")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("class Environment:\n    def step(:\n", "line 2: invalid syntax"),
+        ("state = 0\0", "source code string cannot contain null bytes"),
+    ],
+)
+def test_program_that_is_not_python_is_refused_before_play(cwm, program: str, words: str) -> None:
+    (cwm.folder / "broken.py").write_text(program)
     refused = cwm.inside("plan", "--env", "CartPole-v1", "--program", "broken.py")
     assert refused.returncode == 1
-    assert "broken.py does not load: line 2: invalid syntax: correct the program" in refused.stderr
+    assert "broken.py does not load: " in refused.stderr
+    assert f"{words}: correct the program" in " ".join(refused.stderr.split())
     assert not refused.stdout
 
 

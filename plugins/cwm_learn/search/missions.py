@@ -43,8 +43,7 @@ def predict_rows(
             rewards[row], ends[row] = step.reward, step.terminated
             after.append(step.observation)
         except Exception as error:  # noqa: BLE001  # a program may raise any exception
-            max_error_length = 300  # maximum length of an error message, in characters
-            errors[row] = f"{type(error).__name__}: {error}"[:max_error_length]
+            errors[row] = f"{type(error).__name__}: {error}"[:300]
             after.append(observation)
     packed = observations.pack("next_observations", after)
     return {**packed, "rewards": rewards, "terminations": ends, "errors": np.array(errors, np.str_)}

@@ -97,9 +97,7 @@ def specify(name: str) -> EnvironmentSpec:
         describe=partial(_describe, name),
         versions=_versions,
         rewinder=lambda env: Values(env, "state"),
-        restore=(lambda env, observation: cast(Catch, env.unwrapped).restore(observation))
-        if game.kind is Catch
-        else None,
+        restore=_restore if game.kind is Catch else None,
         action_names=lambda env: game.action_names,
     )
 
@@ -136,3 +134,7 @@ def _describe(name: str, env: gym.Env[Any, Any]) -> str:
 def _versions() -> Mapping[str, str]:
     """Return the versions of everything that determines the behaviour of a game."""
     return {"pictures": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}
+
+
+def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
+    return cast(Catch, env.unwrapped).restore(observation)
