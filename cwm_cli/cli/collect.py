@@ -97,6 +97,7 @@ def collect(
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
     from cwm_cli.commands.collect import collect as record
+    from cwm_cli.envs.spec import name_in_commands
     from cwm_cli.views.datasets import RecordingBar
 
     result = record(
@@ -125,5 +126,5 @@ def collect(
         f"(mean return {mean:.4g}, {low:.4g} to {high:.4g})."
     )
     typer.echo(f"File: {result.file}")
-    command = ["cwm", "synthesize", "--env", env, "--dataset", str(result.file)]
+    command = ["cwm", "synthesize", "--env", name_in_commands(env), "--dataset", str(result.file)]
     typer.echo(f"Next: {shlex.join(command)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cwm_cli._version import distributions_of
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError, describe_exception
 from cwm_cli.text import first_few
@@ -289,7 +291,7 @@ def name_in_file(name: str) -> str:
     if not path.is_file():
         raise CwmError(f"there is no file {file}: name a .py file or an environment id")
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as Python does when it runs the file
+        sys.path.append(str(path.parent))  # last, so that no file replaces an installed package
     try:
         module = import_module(path.stem)
     except ModuleNotFoundError as error:
@@ -300,6 +302,15 @@ def name_in_file(name: str) -> str:
     if Path(module.__file__ or "").resolve() != path:
         raise CwmError(f"{file} has the name of another Python module: rename the file")
     return f"{path.stem}:{chosen or _only_environment(module, file)}"
+
+
+def name_in_commands(name: str) -> str:
+    """Return the name that finds an environment again: with its file if another folder holds it."""
+    module, _, bare = name.rpartition(":")
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    if file.stem != module or file.parent == Path.cwd() or distributions_of(module):
+        return name
+    return f"{os.path.relpath(file)}:{bare}"
 
 
 def import_module(name: str) -> ModuleType:

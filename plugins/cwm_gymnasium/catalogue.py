@@ -133,7 +133,7 @@ def _import(module: str, name: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name == module.partition(".")[0] and module not in NAMESPACE_MODULES.values():
-            hint = f"install it, or run cwm in the folder of {module}.py"
+            hint = f"install it, or name its file: --env FOLDER/{module}.py"
             raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
         raise import_failure(name, error) from error
 

@@ -227,8 +227,8 @@ FILES = {
     "own.py:Only": "",
     "folder/elsewhere.py": "",
     "missing.py": "there is no file missing.py: name a .py file or an environment id",
-    "missing:Walk": "there is no module 'missing' for missing:Walk: install it, or run cwm in the "
-    "folder of missing.py",
+    "missing:Walk": "there is no module 'missing' for missing:Walk: install it, or name its file: "
+    "--env FOLDER/missing.py",
     "several.py": "several.py defines several environments: add --env with one of ",
     "empty.py": "empty.py defines no environment: derive a class from gymnasium.Env",
     "broken.py": "broken cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)",
@@ -319,6 +319,7 @@ def files(user, monkeypatch):
         "script": "raise SystemExit(3)",
         "lacking": "import nothing",
         "folder/typer": OWN_FILE,
+        "folder/rich": "raise AssertionError('this replaces an installed package')",
     }
     for name, code in contents.items():
         (user.folder / f"{name}.py").write_text(code)
@@ -338,6 +339,8 @@ def test_environments_are_found_in_files_of_the_user(files, name, words):
     else:
         assert done.returncode == 0, done.stderr
         assert (files.folder / "rows.npz").exists()
+        found = "folder/elsewhere.py:Only" if "folder" in name else "own:Only"
+        assert f"cwm synthesize --env {found} --dataset" in done.stdout
 
 
 @pytest.mark.parametrize(("command", "words"), OTHERS.items())
