@@ -37,6 +37,12 @@ class Effort:
             self.capped = self.capped or time.thread_time() - self._start > self.seconds
         return self.units > 0 and not self.capped
 
+    @property
+    def has_time(self) -> bool:
+        """Whether the cap on the processor time is not reached, whatever the units."""
+        self.spend(0)
+        return not self.capped
+
     def share(self, fraction: float) -> "Share":
         """Return a fraction of the remaining units, for one family of explanations."""
         return Share(self, self.units * fraction)
@@ -45,6 +51,11 @@ class Effort:
         """Return one of `count` equal parts of the remaining units; nothing is deducted here."""
         left = self.seconds - (time.thread_time() - self._start)
         return Effort(self.units / count, left, self.tell)
+
+    def extension(self) -> "Effort":
+        """Return an effort with half as many seconds more, for simpler results at the end."""
+        left = self.seconds - (time.thread_time() - self._start)
+        return Effort(self.units, left + 0.5 * self.seconds)
 
     def alone(self) -> "Effort":
         """Return an equal budget for another process, without progress reports."""

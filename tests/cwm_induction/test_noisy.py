@@ -10,6 +10,7 @@ from cwm_cli.data.spaces import Space
 from cwm_induction.attempts import held_back
 from cwm_induction.effort import Effort
 from cwm_induction.noisy import RecordedSeries, Writer, has_noise, induce
+from cwm_induction.noisy.inducing import MAX_SOURCES, RecordedFindings, linear_law
 
 Array = np.ndarray
 
@@ -227,3 +228,39 @@ def test_lags_are_found_behind_sensor_noise(lag: dict[str, Any]) -> None:
         program_of(lagging_room(0.2, **lag), remembers=True), lagging_room(0.2, **lag, seed=1)
     )
     assert np.sqrt((errors**2).mean()) < 1.12 * 0.2
+
+
+@pytest.fixture(scope="module")
+def ring() -> RecordedSeries:
+    """Record forty rooms in a ring: each is warmed by the room before it, and by a switch."""
+    rng = np.random.default_rng(0)
+    observations, actions = [], []
+    for _ in range(8):
+        rooms, switch = [rng.normal(size=40)], rng.integers(0, 2, 50)
+        for on in switch:
+            rooms.append(0.9 * rooms[-1] + 0.3 * np.roll(rooms[-1], 1) + 0.1 * on)
+        observations.append(np.round(np.array(rooms), 3))
+        actions.append(switch)
+    names = [f"room_{number}" for number in range(40)]
+    data = table(observations, actions, names, [["switch", "off", "on"]])
+    return RecordedSeries.of(data, ~held_back(data, 0))
+
+
+def test_laws_of_many_components_read_the_correlated_ones(ring):
+    found = RecordedFindings(ring, list(range(40)), remembers=False)
+    for index, column in enumerate(ring.observed):
+        found.estimates[index] = found.predicted[index] = column.values
+    assert all((index - 1) % 40 in found.sources(index) for index in range(40))
+    assert {len(found.sources(index)) for index in range(40)} == {MAX_SOURCES}
+    law = linear_law(found, 7, Effort(4000, 60))
+    assert found.target(7).typical_error(law) < 2e-3  # the changes are a hundred times larger
+
+
+def test_laws_are_written_after_the_time_limit(ring):
+    found = induce(ring, Effort(4000, 0.0), remembers=False)
+    assert all(not law.size for law in found.laws.values())
+    space: dict[str, Any] = {}
+    exec(compile(Writer(found).text(), "<program>", "exec"), space)
+    environment, rooms = space["Environment"](), np.arange(40.0) / 40
+    environment.set_state(rooms)
+    assert environment.step(0)[0] == pytest.approx(rooms)

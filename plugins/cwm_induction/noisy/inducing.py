@@ -43,6 +43,14 @@ JUMP = 6.0
 """Prediction errors of this many standard deviations show that a wrong case was predicted."""
 
 
+MANY_COMPONENTS = 31
+"""With more components than these, a law reads only the components that are most correlated."""
+
+
+MAX_SOURCES = 12
+"""Number of other components that a law may read if there are many components."""
+
+
 PACES = (0.1, 0.18, 0.3, 0.45, 0.65)
 """Weights of the newest action in exponential averages, before they are fitted."""
 
@@ -68,6 +76,26 @@ class RecordedFindings:
     def target(self, index: int) -> LawTarget:
         """Return the component as the target of a law."""
         return LawTarget(self.series, index)
+
+    def sources(self, index: int) -> Sequence[int]:
+        """Return the other components that a law may read.
+
+        If there are many, they are those with the largest partial correlations with the change of
+        the component, given its value (sure independence screening; Fan and Lv, 2008).
+        """
+        series = self.series
+        others = [other for other in range(len(series.observed)) if other != index]
+        if len(series.observed) <= MANY_COMPONENTS:
+            return others
+        values = np.stack([column.values for column in series.observed], axis=1)[series.learn]
+        values = values - values.mean(axis=0)
+        own = values[:, index] / max(float(np.linalg.norm(values[:, index])), 1e-300)
+        change = series.after[series.learn, index] - series.observed[index].values[series.learn]
+        change = change - change.mean()
+        values = values - np.outer(own, own @ values)
+        left = np.abs((change - own * (own @ change)) @ values)
+        left /= np.linalg.norm(values, axis=0) + 1e-9
+        return sorted(sorted(others, key=lambda other: -left[other])[:MAX_SOURCES])
 
     def record(self, index: int) -> None:
         """Store the estimates and predictions of a law."""
@@ -98,13 +126,22 @@ class RecordedFindings:
 
 
 def induce(series: RecordedSeries, effort: Effort, remembers: bool) -> RecordedFindings:
-    """Find the laws of all components; `remembers` allows programs with memory."""
+    """Find the laws of all components; `remembers` allows programs with memory.
+
+    After the time limit, components without a law get a linear one or none, and no law is improved.
+    """
     series = series.with_history if remembers else series
     real = [index for index, column in enumerate(series.observed) if not column.is_label]
     found = RecordedFindings(series, real, remembers)
     for index, column in enumerate(series.observed):
         found.estimates[index] = found.predicted[index] = column.values
-    starts = {index: first_law(found, index, effort, remembers) for index in real}
+    short = effort.extension()
+    starts = {
+        index: first_law(found, index, effort, remembers)
+        if effort.has_time
+        else linear_law(found, index, short)
+        for index in real
+    }
     # labels and components that do not depend on themselves come first: others may follow them
     labels = [index for index in range(len(series.observed)) if index not in real]
     found.order = sorted(real, key=lambda index: (_reads_itself(starts[index]), index))
@@ -117,9 +154,13 @@ def induce(series: RecordedSeries, effort: Effort, remembers: bool) -> RecordedF
         for index in found.order[len(labels) :]:
             law = found.laws.get(index) or starts[index]
             thorough = round_ > 0 or rounds == 1
-            found.laws[index] = law_of(found, index, effort, remembers, law, thorough)
+            if effort.has_time:
+                law = law_of(found, index, effort, remembers, law, thorough)
+            found.laws[index] = law
             found.record(index)
     for index in found.order:
+        if not effort.has_time:
+            break
         quantities = quantities_of(found, index, found.order)
         quantities += lagged_of(series) if remembers else []
         target = found.target(index)
@@ -205,6 +246,14 @@ def first_law(found: RecordedFindings, index: int, effort: Effort, remembers: bo
     return min(laws, key=search.cost)
 
 
+def linear_law(found: RecordedFindings, index: int, effort: Effort) -> NoisyLaw:
+    """Return a linear law of the sources, or no change after the time limit."""
+    if not effort.has_time:
+        return NoisyLaw((), np.zeros(0))
+    target = found.target(index)
+    return target.rounded(majority(target, quantities_of(found, index, ())))
+
+
 def _reads_itself(law: NoisyLaw) -> bool:
     weights = {term.written("x"): float(w) for term, w in zip(law.terms, law.weights, strict=True)}
     alone = float(law.keeps) + weights.pop("x", 0.0)
@@ -246,12 +295,14 @@ def quantities_of(found: RecordedFindings, index: int, order: Sequence[int]) -> 
     """
     series = found.series
     given: list[GivenQuantity] = []
-    for other, column in enumerate(series.observed):
-        if other != index:
-            given += series.readings(column, found.estimates[other])
+    sources = found.sources(index)
+    for other in sources:
+        given += series.readings(series.observed[other], found.estimates[other])
     for column in series.acted:
         given += series.readings(column, column.values)
     for other in order[: order.index(index)] if index in order else ():
+        if other not in sources:
+            continue
         column = series.observed[other]
         later = found.corrected(other)
         # without noise, a wrong prediction of another component must not spoil this law
@@ -344,7 +395,8 @@ def finished(found: RecordedFindings, effort: Effort) -> RecordedFindings:
     found = replace(found, series=series)
     for index in found.order:
         target = found.target(index)
-        if target.column.is_label and found.laws[index].cases is None:
+        known = found.laws[index]
+        if known.cases is None and (target.column.is_label or not known.size):
             found.record(index)
             continue
         now = [*quantities_of(found, index, found.order), *lagged_of(series)]

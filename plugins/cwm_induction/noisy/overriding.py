@@ -30,7 +30,7 @@ def with_overrides(
 ) -> NoisyLaw:
     """Add overrides to a law while they pay for themselves."""
     costs = _costs(search, law)
-    while len(law.overrides) < MAX_OVERRIDES:
+    while len(law.overrides) < MAX_OVERRIDES and search.effort.has_time:
         found = _best(search.target, law, quantities)
         if found is None:
             break
@@ -69,6 +69,8 @@ def rechosen(search: TermSearch, law: NoisyLaw, quantities: Sequence[GivenQuanti
     """Choose every override again, with the other overrides unchanged."""
     costs = _costs(search, law)
     for number in range(len(law.overrides)):
+        if not search.effort.has_time:
+            break
         rest = law.overrides[:number] + law.overrides[number + 1 :]
         found = _best(search.target, replace(law, overrides=rest), quantities)
         if found is None:
