@@ -6,6 +6,7 @@ multilinear interpolation of the values at the corners of its cell (Davies, "Mul
 triangulation and interpolation for reinforcement learning", 1996). With the nearest point instead,
 a state that moves less than a cell per step would never reach another value. Decisions look a few
 steps ahead in the model itself, so that errors of the interpolation count only after these steps.
+Near the end of an episode, values depend on the number of remaining steps.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import is_bounded
 from cwm_cli.planning.model import LARGEST, Model
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
+from cwm_cli.planning.tabular import MAX_VALUES
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ class GridValues:
             raise Unsuited(f"has {count} components that vary, not 1 to {options.components}")
         self._lattice = Lattice(self._coordinates, 2)
         self._values = np.zeros(self._lattice.size)
+        self._by_steps: list[np.ndarray] = []
         chosen = np.linspace(0, len(examples) - 1, 500).astype(int)
         self._refine(examples[chosen].astype(float))
         if not np.ptp(self._values) > 1e-9 * np.abs(self._values).max():
@@ -225,7 +228,7 @@ class GridValues:
         returns = np.full(len(self._actions), -np.inf)
         # Each path has its state, its return, the discount so far, and its first action.
         paths: list[tuple[Any, float, int | None]] = [(situation.state, 0.0, None)]
-        factor, steps = 1.0, len(first)
+        factor, steps, left = 1.0, len(first), situation.horizon
         for depth in range(situation.horizon):
             if depth and steps + len(paths) * len(every) > self._options.lookahead:
                 break
@@ -241,12 +244,12 @@ class GridValues:
                     else:
                         after = self._coordinates.round(step.observation)
                         longer.append((after, own, start))
-            paths, factor = longer, factor * discount
+            paths, factor, left = longer, factor * discount, left - 1
             if not paths:
                 break
         if paths:
             ends = np.array([state for state, _, _ in paths], float).reshape(len(paths), -1).T
-            values = self._interpolate(ends).tolist()
+            values = self._interpolate(ends, self._values_after(left)).tolist()
             for (_, total, begin), value in zip(paths, values, strict=True):
                 assert begin is not None
                 returns[begin] = max(returns[begin], total + factor * value)
@@ -254,9 +257,22 @@ class GridValues:
         is_best = returns >= returns.max() - 1e-9 * np.ptp(self._values)
         return self._actions[int(is_best.argmax())]
 
-    def _interpolate(self, observations: np.ndarray) -> np.ndarray:
-        corners = self._lattice.corners(self._coordinates.encode(observations))
-        return corners.interpolate(self._values)
+    def _interpolate(self, observations: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return self._lattice.corners(self._coordinates.encode(observations)).interpolate(values)
+
+    def _values_after(self, steps: int) -> np.ndarray:
+        """Return the values of all points with n remaining steps; if many, with any number."""
+        if steps >= MAX_VALUES // self._lattice.size:
+            return self._values
+        while len(self._by_steps) <= steps:
+            self._by_steps.append(self._returns(self._by_steps[-1]).max(axis=0))
+            self._model.counter[0] += 1  # the sandbox stops a process without progress
+        return self._by_steps[steps]
+
+    def _returns(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of all actions in all points, (actions, points)."""
+        returns: np.ndarray = self._rewards + self._outcomes.interpolate(values)
+        return returns
 
     def _refine(self, examples: np.ndarray) -> None:
         """Double the points along each coordinate until the decisions at examples stay."""
@@ -266,7 +282,10 @@ class GridValues:
         for count in self._counts():
             self._solve(count)
             values = rewards + self._options.discount * np.array(
-                [np.where(ends, 0.0, self._interpolate(states)) for states, ends in following]
+                [
+                    np.where(ends, 0.0, self._interpolate(states, self._values))
+                    for states, ends in following
+                ]
             )
             loss = self._options.tolerance * np.ptp(self._values)
             if before is not None:
@@ -293,19 +312,19 @@ class GridValues:
         """Compute the values of a grid, beginning with those of the coarser grid."""
         lattice, options = Lattice(self._coordinates, count), self._options
         observations = self._coordinates.decode(lattice.points())
-        values = self._interpolate(observations)
-        rewards, following = self._step(observations)
+        values = self._interpolate(observations, self._values)
+        self._rewards, following = self._step(observations)
         corners = []
         for states, ends in following:
             numbers, weights = lattice.corners(self._coordinates.encode(states))
             corners.append((numbers, weights * np.where(ends, 0.0, options.discount)))
-        everything = Corners(
+        self._outcomes = Corners(
             np.stack([numbers for numbers, _ in corners], 1),
             np.stack([weights for _, weights in corners], 1),
         )
         lanes = np.arange(lattice.size)
         for sweep in range(1000):
-            returns = rewards + everything.interpolate(values)
+            returns = self._returns(values)
             best = returns.argmax(axis=0)
             improved = returns[best, lanes]
             change, values = np.ptp(improved - values), improved
@@ -316,12 +335,13 @@ class GridValues:
                 break
             # Modified policy iteration (Puterman and Shin, 1978): evaluating the best actions
             # for a few sweeps takes less time than comparing all actions in each sweep.
-            chosen = Corners(everything.numbers[:, best, lanes], everything.weights[:, best, lanes])
-            own = rewards[best, lanes]
+            chosen = Corners(*(part[:, best, lanes] for part in self._outcomes))
+            own = self._rewards[best, lanes]
             for _ in range(5):
                 values = own + chosen.interpolate(values)
             self._model.counter[0] += 1  # the sandbox stops a process without progress
         self._lattice, self._values = lattice, values
+        self._by_steps = [np.zeros(lattice.size)]
 
     def _step(
         self, observations: np.ndarray

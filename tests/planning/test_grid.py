@@ -139,6 +139,25 @@ def test_equal_steps_of_continuous_actions_include_the_middle() -> None:
     assert action.shape == (1,) and action[0] in (0.0, 0.5, 1.0, 1.5, 2.0)
 
 
+@pytest.mark.parametrize(("horizon", "best"), [(1, 0), (2, 0), (4, 1), (100, 1), (10_000, 1)])
+def test_decisions_depend_on_the_remaining_steps(horizon: int, best: int) -> None:
+    class Savings(Cart):
+        """Action 0 pays the first number as the reward, action 1 adds 1 to it, up to 1000."""
+
+        def __init__(self) -> None:
+            self.counter = [0]
+            self.examples = np.arange(1001.0)[:, None]
+            self.action_space = space_of(gym.spaces.Discrete(2))
+
+        def step(self, action: Any) -> Step:
+            before = self.state
+            self.state = np.minimum(before + int(action), 1000.0)
+            return Step(self.state, float(before[0]) * (1 - int(action)), False)
+
+    [[action]] = StateGrid().plan(Savings(), [Situation(np.array([2.0]), horizon, (0,))])
+    assert action == best
+
+
 class CartBatch:
     """Many carts that move together; refuses if `refuses` is set."""
 
