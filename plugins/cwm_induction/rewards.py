@@ -180,6 +180,26 @@ class RewardContext:
         sets = later, near, [*later, *curves], [*later, *_powers(now), *crossed, *sizes, *lengths]
         return [distinct(terms) for terms in sets]
 
+    @property
+    def exchanges(self) -> list[Term]:
+        """Changes of quantities, with prices: products with other quantities, and waves of angles.
+
+        Example: a battery that is charged at a price with a daily cycle.
+        """
+        prices = [Term(text, values, 1.0) for text, values, angle in self.now if not angle]
+        for text, values, _ in filter(lambda column: column.is_angle, self.now):
+            prices.append(Term(f"np.sin({text})", np.sin(values), 1.2))
+            prices.append(Term(f"np.cos({text})", np.cos(values), 1.2))
+        traded = []
+        for place in self.places[:MOST_COLUMNS]:
+            change, text = place.then - place.now, f"({place.next} - {place.name})"
+            traded.append(Term(text, change, 1.2))
+            traded += [
+                Term(f"{text} * {price.text}", change * price.values, 1.0 + price.cost)
+                for price in prices
+            ]
+        return distinct([*self.base(), *prices, *traded])
+
 
 def reward_of(
     samples: Samples,
@@ -193,7 +213,11 @@ def reward_of(
     best = _with_rules(context, [_most_common_value(samples)], effort)
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
-    best = max(best, _from_laws(context, effort), key=lambda reward: reward.gain(len(samples)))
+    best = max(
+        best,
+        _from_laws(context, effort, context.libraries[:2] + context.libraries[3:]),
+        key=lambda reward: reward.gain(len(samples)),
+    )
     if best.right > EXACT and best.laws.cost <= SHORT:
         return best
     for formula in filter(None, _formulas(context, effort, kinematics)):
@@ -201,6 +225,8 @@ def reward_of(
         best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
         if candidate.right > EXACT:
             return best
+    candidate = _from_laws(context, effort, [context.exchanges])
+    best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
     if best.right > USEFUL:
         return best
     plain = Reward(GuardedLaws((_most_common_value(samples),)), 0.0)
@@ -250,15 +276,16 @@ def _tip_height(variables: Sequence[Variable]) -> list[Feature]:
     return [Feature(" + ".join(f"np.cos({name})" for name in names), np.cos(turned).sum(0), 1.0)]
 
 
-def _from_laws(context: RewardContext, effort: Share) -> Reward:
+def _from_laws(
+    context: RewardContext, effort: Share, libraries: Sequence[Sequence[Term]]
+) -> Reward:
     """Search for laws that hold in parts of the rows."""
     samples, columns = context.samples, [*context.now, *context.then]
-    powers, near, _, mixed = context.libraries  # curves fit parts of the rows that share no law
     sets, part = row_sets(samples, columns, context.inputs), effort.whole.share(0.2)
     search = LawSearch(
         _unknown(context),
-        [powers, near, mixed],
-        mixed,
+        libraries,
+        libraries[-1],
         sets._replace(groups=[samples.terminated, *sets.groups]),
         np.random.default_rng(len(samples)),
         part,
@@ -297,7 +324,11 @@ def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Featu
     changes = [
         Feature(f"{v.next} - {v.name}", v.then - v.now, 1.8) for v in moving if not v.is_angle
     ]
-    terms = {t.text: Feature(t.text, t.values, 1.4) for f in formulas for t in f.terms}
+    terms = {
+        t.text: Feature(re.sub(r"^\(([^()]*)\)$", r"\1", t.text), t.values, 1.4)
+        for f in formulas
+        for t in f.terms
+    }
     later = rule_features([v.next_column for v in moving], context.inputs)
     features = [
         Feature("terminated", context.samples.terminated.astype(float), 0.5),

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 
 from cwm_cli.envs.spec import space_of
+from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.terms import Term
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
+from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.rewards import ending, reward_of
 from cwm_induction.rules import Feature, learn_rule
 
@@ -110,6 +113,26 @@ def test_actions_have_prices():
 
     found = found_in(samples(worth, seed=1, space=CHOICE))
     assert share_right(found, samples(worth, seed=2, space=CHOICE, rows=300)) > 0.98
+
+
+def test_trades_have_a_price_that_changes_and_a_fee():
+    def worth(x, u, y):
+        traded = y[0] - x[0]
+        return -traded * (4 + x[2]) * (1 if traded > 0 else 0.75)
+
+    found = found_in(samples(worth, seed=1))
+    assert share_right(found, samples(worth, seed=2, rows=300)) > 0.98
+    assert found.laws.cost < 20
+
+
+def test_terms_that_are_zero_in_their_branch_are_left_out():
+    rows = np.arange(10.0)
+    ends, ones = Term("(x > 5)", (rows > 5).astype(float), 1.0), Term("1", np.ones(10), 1.0)
+    low = Formula((ends, ones), (4.0, 2.0))
+    high = Formula((ends,), (3.0,))
+    laws = GuardedLaws((low, high), ((learn_rule([Feature("x", rows, 1.0)], rows > 5), 1),))
+    assert laws.simplified(10).formulas == (Formula((ones,), (2.0,)), high)
+    assert (laws.simplified(10).values(10) == laws.values(10)).all()
 
 
 def test_an_approximation_is_short():

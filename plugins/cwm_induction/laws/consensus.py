@@ -116,9 +116,8 @@ class Library:
         law = unknown.law(formula)
         if (law.rows & unknown.fit).sum() < len(formula.terms) + TERM_ROWS:
             return None
-        options = [formula.terms]
-        options += [tuple(t for t in formula.terms if t is not term) for term in formula.terms]
-        for terms in options:
+        for needless in (None, *formula.terms):
+            terms = tuple(term for term in law.formula.terms if term is not needless)
             inside = np.flatnonzero(law.rows & unknown.fit)
             other = unknown.law(fitted(terms, unknown.values, unknown.tolerance, inside))
             if (other.rows & law.rows).sum() >= SAME_ROWS * law.rows.sum():

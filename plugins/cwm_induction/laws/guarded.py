@@ -5,9 +5,9 @@ for the rules between them, so rules stay short where laws agree.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -68,10 +68,27 @@ class GuardedLaws:
 
     def values(self, rows: int) -> Array:
         """Return the value of each row by the first rule that holds."""
-        values = self.formulas[0].values(rows)
-        for rule, index in reversed(self.rules):
-            values = np.where(rule.holds(rows), self.formulas[index].values(rows), values)
+        chosen, values = self._chosen(rows), np.zeros(rows)
+        for number, formula in enumerate(self.formulas):
+            values = np.where(chosen == number, formula.values(rows), values)
         return values
+
+    def simplified(self, rows: int) -> Self:
+        """Leave out terms that are 0 in all rows that their formula decides."""
+        chosen, formulas = self._chosen(rows), []
+        for number, formula in enumerate(self.formulas):
+            own = chosen == number
+            pairs = zip(formula.terms, formula.weights, strict=True)
+            kept = [(term, w) for term, w in pairs if term.values[own].any() or not own.any()]
+            formulas.append(Formula(tuple(t for t, _ in kept), tuple(w for _, w in kept)))
+        return replace(self, formulas=tuple(formulas))
+
+    def _chosen(self, rows: int) -> Array:
+        """Return the number of the formula that decides each row."""
+        numbers = np.zeros(rows, int)
+        for rule, number in reversed(self.rules):
+            numbers[rule.holds(rows)] = number
+        return numbers
 
 
 class RowSets(NamedTuple):
@@ -210,4 +227,4 @@ def guarded(
         if not rule.is_constant and is_supported and wrong <= UNSEPARATED * count:
             rules.append((rule, number))
             decided = decided | rule.holds(len(decided))
-    return GuardedLaws(tuple(law.formula for law in laws), tuple(rules))
+    return GuardedLaws(tuple(law.formula for law in laws), tuple(rules)).simplified(len(usable))
