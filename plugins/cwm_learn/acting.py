@@ -39,7 +39,8 @@ def choose_actor(known: Knowledge) -> type[Actor]:
         if actor.supports(known.observation_space, known.action_space):
             return actor
     raise CwmError(
-        "no learning strategy supports this environment: use `cwm synthesize` on recorded data"
+        "learning needs real-valued observations with discrete or bounded real-valued actions, or "
+        "discrete observations with few actions: use `cwm synthesize` on recorded data instead"
     )
 
 

@@ -130,9 +130,12 @@ def test_terms_that_are_zero_in_their_branch_are_left_out():
     ends, ones = Term("(x > 5)", (rows > 5).astype(float), 1.0), Term("1", np.ones(10), 1.0)
     low = Formula((ends, ones), (4.0, 2.0))
     high = Formula((ends,), (3.0,))
-    laws = GuardedLaws((low, high), ((learn_rule([Feature("x", rows, 1.0)], rows > 5), 1),))
+    rules = ((learn_rule([Feature("x", rows, 1.0)], rows > 5), 1),)
+    laws = GuardedLaws((low, high), rules)
     assert laws.simplified(10).formulas == (Formula((ones,), (2.0,)), high)
     assert (laws.simplified(10).values(10) == laws.values(10)).all()
+    shared = GuardedLaws((low, Formula((ends,), (4.0,))), rules)
+    assert shared.simplified(10) is shared  # the text of the term serves both formulas
 
 
 def test_an_approximation_is_short():

@@ -1,4 +1,4 @@
-"""Calls of actors whose program fails."""
+"""The choice of actors, and calls of actors whose program fails."""
 
 from math import inf
 from typing import Any
@@ -8,9 +8,10 @@ import pytest
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_learn.acting import GuardedActor
+from cwm_learn.acting import GuardedActor, choose_actor
 from cwm_learn.actors.base import Actor, Intent, Knowledge
 
 
@@ -42,6 +43,12 @@ def guarded(
         seconds_left=lambda: inf,
         on_failure=on_failure,
     )
+
+
+def test_unbounded_actions_are_refused_with_the_spaces_that_can_be_learned() -> None:
+    spaces = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-float("inf"), float("inf"), (1,))
+    with pytest.raises(CwmError, match="bounded real-valued actions"):
+        choose_actor(Knowledge(space_of(spaces[0]), space_of(spaces[1]), 10))
 
 
 def test_failure_in_the_program_leads_to_a_valid_random_action() -> None:

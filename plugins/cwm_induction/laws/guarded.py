@@ -74,14 +74,16 @@ class GuardedLaws:
         return values
 
     def simplified(self, rows: int) -> Self:
-        """Leave out terms that are 0 in all rows that their formula decides."""
-        chosen, formulas = self._chosen(rows), []
+        """Leave out terms that are 0 in all rows of their formula, if that is a shorter text."""
+        chosen, found = self._chosen(rows), self
         for number, formula in enumerate(self.formulas):
             own = chosen == number
             pairs = zip(formula.terms, formula.weights, strict=True)
             kept = [(term, w) for term, w in pairs if term.values[own].any() or not own.any()]
-            formulas.append(Formula(tuple(t for t, _ in kept), tuple(w for _, w in kept)))
-        return replace(self, formulas=tuple(formulas))
+            formulas = list(found.formulas)
+            formulas[number] = Formula(tuple(t for t, _ in kept), tuple(w for _, w in kept))
+            found = min(found, replace(found, formulas=tuple(formulas)), key=lambda laws: laws.cost)
+        return found
 
     def _chosen(self, rows: int) -> Array:
         """Return the number of the formula that decides each row."""

@@ -12,7 +12,6 @@ from math import isfinite
 
 import numpy as np
 
-from cwm_cli.text import percent
 from cwm_learn.actors.base import Knowledge, OpenQuestion, TargetedQuestion
 from cwm_learn.end_rules import EndRule, decisive_boxes, find_end_rules
 
@@ -116,7 +115,7 @@ class RangeQuestions:
             covered = covered_share * bound
             low, high = (covered, np.inf) if sign > 0 else (-np.inf, covered)
             question = OpenQuestion(
-                f"{name} reached at most {percent(share)} of its bound {bound:.4g}",
+                f"{name} came no nearer to its bound {bound:.4g} than {extreme:.4g}",
                 f"{name} {'above' if sign > 0 else 'below'} {covered:.4g}",
                 None,
                 "whether an end or another reward occurs there",

@@ -265,7 +265,7 @@ def test_unknown_limits_and_unreached_bounds_are_questions() -> None:
     texts = [question.text for question in ContinuousActor(known).questions()]
     limit = "the limit of observation[0] is between 0.2 and 0.25; only one such end was seen"
     assert texts[0] == limit
-    assert any("observation[0] reached at most 25.0 % of its bound 1" in text for text in texts)
+    assert any("observation[0] came no nearer to its bound 1 than 0.25" in text for text in texts)
     known.names = "Cart Position", "Cart Velocity"
     asked = ContinuousActor(known).questions()
     assert asked[0].text.startswith("the limit of Cart Position is between 0.2 and 0.25")
