@@ -225,8 +225,9 @@ def reward_of(
         best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
         if candidate.right > EXACT:
             return best
-    candidate = _from_laws(context, effort, [context.exchanges])
-    best = max(best, candidate, key=lambda reward: reward.gain(len(samples)))
+    traded = _from_laws(context, effort, [context.exchanges])
+    if traded.right > EXACT:
+        return max(best, traded, key=lambda reward: reward.gain(len(samples)))
     if best.right > USEFUL:
         return best
     plain = Reward(GuardedLaws((_most_common_value(samples),)), 0.0)

@@ -177,6 +177,7 @@ class TestOnAnOldKernel:
         assert re.search(r"see-files +OPEN", told)
         assert "--allow-gap all" in told
 
+    @pytest.mark.slow
     def test_doctor_shows_the_open_gaps_as_accepted_by_all(self, old, gaps):
         done = old("doctor", CWM_ALLOW_GAP="all")
         assert done.returncode == 1
@@ -187,6 +188,7 @@ class TestOnAnOldKernel:
         assert "CWM_ALLOW_GAP accepts these gaps: generated programs run here." in done.stdout
         assert "--allow-gap" not in done.stdout
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
     def test_generated_code_is_refused_before_anything_is_made(self, old, counting, command):
         before = sorted(counting.folder.iterdir())

@@ -174,6 +174,7 @@ def test_oracle_plans_do_not_depend_on_the_number_of_workers(here) -> None:
     assert (one.R, one.as_json()["speeds"].keys()) == (None, {"oracle"})
 
 
+@pytest.mark.slow
 def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None:
     monkeypatch.setattr("cwm_cli.commands.sides.STEPS_OF_A_SIDE", 24)
 

@@ -157,6 +157,7 @@ def test_a_crash_before_the_best_program_was_saved_is_made_good(teacher):
     assert (teacher.folder / "r" / "best.py").read_text() == best
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
     process = teacher.start("synthesize", *FAST, "50", "--run", "r", "-o", "delay=0.05")
     file = teacher.folder / "r" / "nodes.jsonl"

@@ -129,6 +129,7 @@ def test_no_planner_can_win_against_the_highest_possible_return(sandbox) -> None
     assert f"(mcts at most {worse:g})" in note
 
 
+@pytest.mark.slow
 def test_planners_that_cannot_plan_are_left_out(sandbox) -> None:
     # The grid needs a deterministic program: one planner alone needs no trial.
     assert choose(sandbox, RANDOM, [("grid", {}), NEAR]) == (None, [])
@@ -187,6 +188,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_a_plan_names_its_trial(cwm) -> None:
     (cwm.folder / "car.py").write_text(CAR)
     rows = Path(__file__).parents[2] / "data" / "cwm_data" / "MountainCar-v0.npz"

@@ -201,6 +201,7 @@ def test_descendants_end_with_their_agent(tmp_path, lake) -> None:
     assert len(pids) == 3 and not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_ends_its_agent_and_continues(dial, number) -> None:
     pids = dial.folder / "pids"

@@ -142,6 +142,7 @@ def thermostat(seed: int = 0) -> Dataset:
     return table(observations, actions, ["room_c"], [["window", "closed", "open"]])
 
 
+@pytest.mark.slow
 def test_a_hidden_switch_is_found_with_its_thresholds() -> None:
     program = program_of(thermostat(), remembers=True)
     assert "ROOM_C_ON_BELOW = 17" in program or "ROOM_C_ON_BELOW = 16.9" in program

@@ -138,6 +138,7 @@ def test_terms_that_are_zero_in_their_branch_are_left_out():
     assert shared.simplified(10) is shared  # the text of the term serves both formulas
 
 
+@pytest.mark.slow
 def test_an_approximation_is_short():
     found = found_in(samples(lambda x, u, y: np.sin(7 * y[0] * y[1]) * y[2] ** 3 + y[0], seed=1))
     assert found.right < 0.5

@@ -247,6 +247,7 @@ def test_a_model_with_memory_predicts_from_histories(remembers: Served) -> None:
     check_error(remembers.client.post("/v1/predict", json=uneven), 422, "invalid_values")
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_dies_or_is_wrong_does_not_stop_the_server(folder) -> None:
     options = ("-o", "stall_seconds=0.5", "-o", "memory_mb=64")
     with served(folder, *of_lake(*options, program="broken.py")) as server:
@@ -311,6 +312,7 @@ def test_a_thousand_malformed_requests_get_json_errors(poles: Served) -> None:
     assert poles.process.poll() is None
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_with_fifty_clients(folder) -> None:
     options = ("-o", "serve.sessions=1000", "-o", "stall_seconds=60")
     with served(folder, *of_poles(*options)) as server:
@@ -334,6 +336,7 @@ def test_memory_stays_flat_with_fifty_clients(folder) -> None:
         assert sizes[-1] - sizes[0] < 16 << 20
 
 
+@pytest.mark.slow
 def test_requests_need_the_token_of_the_server(folder) -> None:
     with served(folder, *of_lake(), CWM_SERVE_TOKEN=TOKEN) as server:
         assert server.facts["token"] == TOKEN
@@ -353,6 +356,7 @@ def test_requests_need_the_token_of_the_server(folder) -> None:
         assert TOKEN not in arguments
 
 
+@pytest.mark.slow
 def test_another_host_than_loopback_has_a_generated_token(folder) -> None:
     with served(folder, *of_lake("--host", "0.0.0.0")) as server:
         assert len(server.facts["token"]) >= 32
@@ -373,6 +377,7 @@ def test_pages_of_other_servers_are_refused(poles: Served) -> None:
     assert poles.client.get("/v1/model", headers={"Origin": own}).status_code == 200
 
 
+@pytest.mark.slow
 def test_limits_of_sizes_and_sessions(folder) -> None:
     limits = ("rows=10", "body_bytes=2000", "sessions=3", "idle_seconds=1.5")
     options = [word for each in limits for word in ("-o", f"serve.{each}")]
@@ -389,6 +394,7 @@ def test_limits_of_sizes_and_sessions(folder) -> None:
         server.session()
 
 
+@pytest.mark.slow
 def test_a_client_may_not_exceed_its_rate_or_fill_the_server(folder) -> None:
     limits = ("rate=5", "in_flight=2", "all_in_flight=3", "workers=1")
     options = [word for each in limits for word in ("-o", f"serve.{each}")]
@@ -452,6 +458,7 @@ def test_a_signal_ends_the_server_with_one_line(folder, number) -> None:
     assert (code, out, err) == (0, "", "Stopped: answered 1 request\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_a_hanging_program(folder) -> None:
     options = ("-o", "stall_seconds=60", "-o", "cpu_seconds=60")
     with served(folder, *of_poles(*options, program="hangs.py")) as server:

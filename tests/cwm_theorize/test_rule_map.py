@@ -26,6 +26,7 @@ def label(each: AcceptedRules) -> str:
     return f"phase {each.phase}: {each.rules}"
 
 
+@pytest.mark.slow
 def test_page_shows_each_accepted_rule_once_with_its_phase(run) -> None:
     accepted, phases = run.accepted(), run.phases()
     assert len({each.rules for each in accepted}) == len(accepted) > 3

@@ -29,6 +29,7 @@ def kinds(cell):
     return [sorted({"text/plain", *each.get("data", ())}) for each in cell.get("outputs", [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", notebooks(), ids=lambda file: file.stem)
 def test_notebook_runs_and_stores_the_outputs_of_its_cells(file, tmp_path):
     stored = [cell for cell in nbformat.read(file, as_version=4).cells if cell.source]

@@ -168,6 +168,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_random_outcomes_are_drawn_from_a_table(rows, tmp_path, monkeypatch):
     data = rows("FrozenLake-v1")
     made, name = packaged(tmp_path, SLIDING, data, monkeypatch)

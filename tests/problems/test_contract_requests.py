@@ -121,6 +121,7 @@ def test_a_request_for_memory_changes_the_next_prompt(light):
     assert (light.folder / "run" / "best.py").read_text().endswith(MEMORY)
 
 
+@pytest.mark.slow
 def test_a_search_that_stops_at_a_switch_resumes_unchanged(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN), answer(MEMORY)]
     search(light, texts, run="whole")

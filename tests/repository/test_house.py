@@ -15,6 +15,8 @@ from cwm_cli import registry
 from cwm_cli.envs.tasks import SUITES
 from folders import ROOT
 
+pytestmark = pytest.mark.slow  # it parses all source files
+
 CORE = ROOT / "cwm_cli"
 PLUGINS = {entry.value.partition(":")[0] for entry in distribution("cwm-cli").entry_points} - {
     "cwm_cli.cli"

@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from folders import ROOT
+
+pytestmark = pytest.mark.slow  # it parses all source files
 
 
 def modules_of(*folders: Path) -> dict[str, Path]:

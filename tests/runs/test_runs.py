@@ -161,6 +161,7 @@ class TestDamagedJournals:
         assert [each.count for each in tally.records()] == [0, 2, 3]
         assert tally.read_journal().left_out == [2]
 
+    @pytest.mark.slow
     def test_line_is_not_written_in_part_if_the_disk_is_full(self, tree):
         before = (tree.folder / JOURNAL).read_bytes()
         code = FULL.format(path=sys.path, folder=str(tree.folder), size=len(before) + 100)

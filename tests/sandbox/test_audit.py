@@ -57,6 +57,7 @@ def outcomes(sandbox: Sandbox, rows: Dataset, body: str) -> dict[str, Outcome]:
     return found
 
 
+@pytest.mark.slow
 def test_audit_refuses_answers_looked_up_in_other_rows(sandbox, poles):
     found = outcomes(sandbox, poles[0], CARTPOLE)
     assert not {name: each for name, each in found.items() if each.ending != "nondeterministic"}

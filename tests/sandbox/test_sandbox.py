@@ -181,6 +181,7 @@ def test_byte_order_mark_is_ignored(sandbox: Sandbox) -> None:
     assert failure.message.endswith("at line 7: 1 / 0")
 
 
+@pytest.mark.slow
 def test_every_failure_has_a_kind_and_leaves_nothing(sandbox: Sandbox) -> None:
     found = failures_of(sandbox, {name: text for name, (text, _, _) in FAILING.items()})
     assert not {

@@ -147,6 +147,7 @@ FAILING = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_failure_is_classified_and_leaves_no_process_behind(sandbox: Sandbox) -> None:
     wrong = {}
     for name, (text, kind, words) in FAILING.items():
