@@ -213,6 +213,7 @@ def test_a_benchmark_gives_credentials_to_its_jobs_only(cwm):
         assert secret.encode() not in found, secret
 
 
+@pytest.mark.slow
 def test_files_of_slurm_hold_no_credentials(tmp_path):
     pytest.importorskip("submitit")
     executor = find("executor", "slurm")(workers=2, cluster="local")

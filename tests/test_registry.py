@@ -79,6 +79,7 @@ def test_plugins_command_lists_the_package_of_every_plugin(cwm):
     assert "CartPole-v1" in names(cwm, "environment")
 
 
+@pytest.mark.slow
 def test_third_party_package_adds_a_strategy_and_a_command(cwm):
     cwm.install("greedy_plugin", STRATEGY)
     cwm.install("hello_plugin", COMMAND)
@@ -227,6 +228,7 @@ def test_full_name_replaces_only_aliases():
     assert names == ["RTFM-v0", "RTFM-v0", "CartPole-v1", "gymnasium:CartPole-v1", "zzz"]
 
 
+@pytest.mark.slow
 def test_plugin_adds_an_alias_of_its_own_part(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace("{", '{"fast": "greedy", ', 1))
     assert {"fast", "greedy"} <= names(cwm, "strategy")

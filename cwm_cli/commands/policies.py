@@ -324,6 +324,8 @@ def told(observation: Any) -> Told:
     """Split an observation into its real numbers and its other parts."""
     if isinstance(observation, np.ndarray) and observation.dtype.kind == "f":
         return Told(observation.ravel().tolist(), ())
+    if isinstance(observation, int | np.integer | np.ndarray) and countable(observation):
+        return Told([], (key(observation),))
     leaves = list(_leaves(observation))
     numbers = [np.ravel(leaf) for leaf in leaves if not countable(leaf)]
     others = tuple(key(leaf) for leaf in leaves if countable(leaf))

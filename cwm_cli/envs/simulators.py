@@ -230,7 +230,7 @@ class Simulator(Model):
         observation, reward, terminated, _, _ = self._step(action)
         self._seen = observation
         # Environments may change the returned observation in place at the next step.
-        return Step(copy_value(observation), _number(reward), bool(terminated), self.legal())
+        return Step(copy_value(observation), reward_number(reward), bool(terminated), self.legal())
 
     def legal(self) -> tuple[int, ...] | None:
         """Return the valid actions in the current state, None if the environment lists none."""
@@ -249,7 +249,7 @@ class Simulator(Model):
         for action in map(self.action_space.cast, actions) if self._casts else actions:
             count += 1
             self._seen, reward, terminated, _, _ = step(action)
-            total += factor * (reward if type(reward) is float else _number(reward))
+            total += factor * (reward if type(reward) is float else reward_number(reward))
             if terminated:
                 break
             factor *= discount
@@ -268,10 +268,6 @@ class Simulator(Model):
     def _named(self, observation: Any, state: Any) -> Named | Here:
         # Environments may change the returned observation in place at the next step.
         return Named(observation, state) if self._observed else Here(copy_value(observation), state)
-
-
-def _number(reward: Any) -> float:
-    return reward if type(reward) is float and isfinite(reward) else reward_number(reward)
 
 
 class Place:

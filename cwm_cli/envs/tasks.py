@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,8 @@ def reward_number(reward: Any) -> float:
     Raises:
         CwmError: The reward is not one finite number.
     """
+    if isinstance(reward, int | float) and isfinite(reward):  # without an array, which takes longer
+        return float(reward)
     values = np.asarray(reward, dtype=np.float64)
     if values.size != 1 or not np.isfinite(values).all():
         raise CwmError(f"the environment returned the reward {reward}: it must be a finite number")

@@ -64,6 +64,7 @@ time.sleep(0.3)
 """
 
 
+@pytest.mark.slow
 def test_lost_and_busy_commands_are_retried_and_later_commands_may_depend_on_events(tmp_path):
     script = {
         name: COUNTED.format(file=str(tmp_path / name), busy=busy, size=size)

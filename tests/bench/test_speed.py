@@ -368,6 +368,7 @@ class TestComparisons:
         console.print(*speed_parts(found, 80))
         assert "add --model PROVIDER/NAME" in " ".join(console.file.getvalue().split())
 
+    @pytest.mark.slow
     def test_failure_during_timing_is_reported_in_one_line(self, poles):
         recorded = "bool(np.float32(x) == x)"
         program = cartpole(position=f"x + 0.02 * v * (1 / ({recorded}))")
@@ -537,6 +538,7 @@ def test_report_is_printed_on_an_ascii_terminal(bench, cwm):
     assert "failed, load error" in run.stdout
 
 
+@pytest.mark.slow
 def test_failing_sides_are_reported_and_the_others_measured(bench):
     with OpenAIServer([WRONG_KEY]) as server:
         run = bench("broken.py", "--json", *model(server))

@@ -387,6 +387,7 @@ def test_real_env_plays_the_environment_of_the_newest_run(user):
 ANSWERS = {"yes": ("y\n", 0), "enter": ("\n", 1), "ctrl-d": ("\x04", 1), "ctrl-c": ("", 130)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["yes", "ctrl-c", *slow("enter", "ctrl-d")])
 def test_removing_a_run_asks_on_a_terminal(user, answer):
     user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")

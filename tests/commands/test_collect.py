@@ -542,6 +542,7 @@ def test_collect_prints_counts_file_and_next_command(cwm) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_collect_prints_one_json_object(cwm) -> None:
     result = cwm(
         *("collect", "--env", "Taxi-v3", "--env-arg", "is_rainy=true", "--policy", "random"),
@@ -613,6 +614,7 @@ def test_recording_stopped_before_the_first_episode_leaves_no_file(
     assert not list(cwm.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_recording_that_reaches_its_time_limit_reports_that_it_can_be_continued(
     tmp_path: Path,
 ) -> None:

@@ -92,6 +92,7 @@ def test_exact_rows_keep_accuracy() -> None:
     assert (result.scores.test.accuracy, result.scores.test.exact) == (1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_tolerances_count_near_values_as_exact() -> None:
     rows, near = table(0.0), LAW.replace("+ action", "+ action + 0.01")
     assert not cwm.evaluate(near, dataset=rows).is_good

@@ -370,6 +370,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_planning_stops_if_a_program_that_fits_the_data_fails_in_play(here) -> None:
     shipped = Path(__file__).parents[2] / "data" / "cwm_data" / "MountainCar-v0.npz"
     rows = Dataset.load(shipped)

@@ -34,6 +34,7 @@ def test_a_dataset_names_the_environment_of_a_program(dataset: Path) -> None:
         assert found.scores.test and found.scores.test.exact == 1
 
 
+@pytest.mark.slow
 def test_synthesize_needs_only_a_dataset(dataset: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.py"
     start.write_text(PROGRAM)
@@ -50,6 +51,7 @@ def test_a_module_is_not_imported_because_a_dataset_names_it(tmp_path: Path) -> 
         cwm_cli.synthesize(dataset=rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [PROGRAM, REMEMBERING], ids=["plain", "memory"])
 def test_plans_are_played_in_the_program(program: str, dataset: Path, tmp_path: Path) -> None:
     result = cwm_cli.plan(
@@ -88,6 +90,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["", " + int(self.rng.integers(2))"], ids=["certain", "chance"])
 def test_plans_with_memory_of_whole_numbers_are_confirmed(draw: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -117,6 +120,7 @@ def test_plans_with_memory_of_whole_numbers_are_confirmed(draw: str, tmp_path: P
     assert result.mean > result.random.mean
 
 
+@pytest.mark.slow
 def test_recorded_rewards_that_the_program_predicts_need_no_expression(tmp_path: Path) -> None:
     program = PROGRAM.replace("0.0, False", "-abs(self.level - 1), False")
     result = cwm_cli.plan(
@@ -130,6 +134,7 @@ def test_recorded_rewards_that_the_program_predicts_need_no_expression(tmp_path:
     assert result.mean > result.random.mean
 
 
+@pytest.mark.slow
 def test_an_expression_replaces_the_reward_of_an_environment(tmp_path: Path) -> None:
     result = cwm_cli.plan(
         env="CartPole-v1",
@@ -167,6 +172,7 @@ def test_requests_that_recorded_data_cannot_serve(
         cwm_cli.plan(program=PROGRAM, dataset=recorded_tank(), folder=tmp_path, **options)
 
 
+@pytest.mark.slow
 def test_an_exported_package_has_the_reward_of_an_expression(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +190,7 @@ def test_an_exported_package_has_the_reward_of_an_expression(
     assert reward == pytest.approx(-abs(after[0] - 1) - 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [PROGRAM, REMEMBERING], ids=["plain", "memory"])
 def test_imagined_episodes_begin_at_recorded_observations(
     program: str, dataset: Path, tmp_path: Path

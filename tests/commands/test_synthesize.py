@@ -219,6 +219,7 @@ def test_parallel_completions_reach_the_budget_and_replay_to_the_same_tree(teach
     assert "12" in shown.stdout
 
 
+@pytest.mark.slow
 def test_max_cost_stops_before_it_is_exceeded(teacher):
     answer = teacher.inside("synthesize", *FAST, "20", "--max-cost", "0.055", "--json")
     result = json.loads(answer.stdout)
@@ -303,6 +304,7 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     assert (found.rows == 1.0).all()
 
 
+@pytest.mark.slow
 def test_the_next_command_for_an_inexact_program_of_a_body_is_plan(cwm):
     pytest.importorskip("mujoco")
     env = "InvertedDoublePendulum-v5"
@@ -318,6 +320,7 @@ WHEEL = """<mujoco>
 </mujoco>"""
 
 
+@pytest.mark.slow
 def test_a_given_body_is_named_in_every_report(cwm):
     pytest.importorskip("mujoco")
     data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
@@ -342,6 +345,7 @@ def test_a_given_body_is_named_in_every_report(cwm):
     assert "body" in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_body_that_explains_no_transition_is_reported(cwm):
     pytest.importorskip("mujoco")
     data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))

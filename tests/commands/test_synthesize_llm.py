@@ -28,6 +28,7 @@ def ask(cwm):
     return cwm
 
 
+@pytest.mark.slow
 def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
     with OpenAIServer([answer(BROKEN), rate_limited("0"), answer(WRONG), answer(RIGHT)]) as server:
         run = ask.inside(*ask.arguments(server, "--json", "--run", "r", "-o", "retries=2"))
@@ -73,6 +74,7 @@ def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
     assert json.loads(same.stdout)["completions"] == 2
 
 
+@pytest.mark.slow
 def test_own_description_replaces_the_description_in_prompts(ask):
     (ask.folder / "rules.txt").write_text("A rod stands on a wagon. Keep the rod upright.\n")
     (ask.folder / "empty.txt").write_text("\n")
@@ -150,6 +152,7 @@ def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):
     assert (result["solved"], result["completions"]) == (True, 2)
 
 
+@pytest.mark.slow
 def test_parallel_answers_that_did_arrive_are_kept_when_one_fails(ask):
     with OpenAIServer([answer(WRONG), error(401, "no", "invalid_api_key")]) as server:
         arguments = ask.arguments(server, "--run", "r", "--parallel", "2", "--budget", "2")

@@ -113,6 +113,7 @@ def synthesize(cwm, script: str, *more: str) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_an_agent_reaches_an_exact_score(dial) -> None:
     found = dial.inside(*synthesize(dial, LEARNS, "--budget", "1", "--json"))
     assert found.returncode == 0, found.stderr
@@ -186,6 +187,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_all_descendants(tmp_path, lake) -> None:
     found = ask(scripted(tmp_path, LINGERS, seconds=2.0), lake)
     assert "the time limit of 2 s ended the agent" in found.lacking
@@ -288,6 +290,7 @@ def test_other_files_are_hidden_from_the_agent(tmp_path, lake) -> None:
     assert looked(tmp_path, lake, readable=str(tmp_path))["secret"] == 4
 
 
+@pytest.mark.slow
 def test_a_changed_checker_does_not_change_the_verdict(dial) -> None:
     script = f"""{STEPS}
 (folder / "check.py").write_text("print('exact 1.0000')")

@@ -167,6 +167,7 @@ def test_run_that_fails_before_any_result_leaves_no_folder(work, here):
     assert not (here / "some" / "r").exists()
 
 
+@pytest.mark.slow
 def test_changed_task_is_rejected_and_other_tasks_continue(work, data):
     with OpenAIServer(solver) as server:
         work(server, total=1, run="r")

@@ -164,6 +164,7 @@ def test_cost_of_an_event_does_not_grow_with_number_of_problems(tmp_path):
     assert files[200] < 1.2 * files[20] < 60
 
 
+@pytest.mark.slow
 def test_job_of_a_locked_problem_waits_and_killed_job_fails(tmp_path):
     jobs = jobs_on(tmp_path, 4, busy={"0001"}, killed={"0002"})
     states = {}

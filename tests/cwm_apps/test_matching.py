@@ -115,6 +115,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS)
 def test_texts_match_themselves_and_never_the_empty_text(one: str, other: str) -> None:
     assert matches(one, one)

@@ -320,6 +320,7 @@ def tasks(draw: st.DrawFn) -> CodingTask:
     )
 
 
+@pytest.mark.slow
 @given(tasks())
 def test_record_round_trip_keeps_the_task(task: CodingTask) -> None:
     kept = json.loads(json.dumps(to_record(task)))

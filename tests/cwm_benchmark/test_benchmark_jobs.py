@@ -5,6 +5,8 @@ Files are counted as the interpreter opens them; the jobs run instantly in this 
 
 import json
 
+import pytest
+
 from cwm_benchmark.configuration import (
     BenchmarkTask,
     Trial,
@@ -35,6 +37,7 @@ def test_cost_of_an_event_does_not_grow_with_number_of_jobs(tmp_path):
     assert files[100] < 1.2 * files[10] < 20
 
 
+@pytest.mark.slow
 def test_job_of_another_process_is_postponed_and_its_resources_are_in_its_row(tmp_path):
     trial = Trial("FrozenLake-v1", "gif-mcts", "", 0)
     key = BenchmarkTask("search", trial.name).key

@@ -243,6 +243,7 @@ def test_coverage_tries_every_action_in_every_state_and_ends_last() -> None:
     assert covering[0][-1].terminated
 
 
+@pytest.mark.slow
 def test_coverage_ends_episodes_although_every_end_was_tried() -> None:
     taxi = record(find("Taxi-v4"), episodes=9, test_episodes=0)
     names = taxi.metadata["policies"]
@@ -439,6 +440,7 @@ def test_shipped_dataset_of_another_environment_version_is_not_used(shop: Path) 
     assert default_dataset(spec, **few)[0] != shipped
 
 
+@pytest.mark.slow
 def test_shipped_datasets_are_small_and_match_their_metadata() -> None:
     files = sorted(SHIPPED.glob("*.npz"))
     assert sum(file.stat().st_size for file in files) < 20e6

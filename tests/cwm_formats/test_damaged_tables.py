@@ -105,6 +105,7 @@ def test_random_byte_changes_never_give_a_traceback(seed):
             import_transitions("log.csv", columns=columns, force=True)
 
 
+@pytest.mark.slow
 def test_installed_command_prints_one_line_for_a_binary_file(folder):
     (folder / "log.csv").write_bytes(damaged("binary_junk", source()))
     answer = subprocess.run(

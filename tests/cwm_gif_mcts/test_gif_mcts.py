@@ -338,6 +338,7 @@ def test_only_root_continues_without_generate_and_improve():
     assert tree.moves() == {(GENERATE, ROOT)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([0.0, 0.2, 0.6]))
 def test_every_choice_agrees_with_the_formulas(seed, parallel, bugs):

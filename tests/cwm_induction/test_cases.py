@@ -38,6 +38,7 @@ def samples(seed: int = 0, rows: int = 600) -> Samples:
     )
 
 
+@pytest.mark.slow
 def test_a_component_without_an_equation_gets_a_tree_and_the_other_keeps_its_equation() -> None:
     hypothesis = Hypothesis(level=1, mechanics=False, laws=False)
     rng = np.random.default_rng(0)

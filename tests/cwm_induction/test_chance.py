@@ -127,6 +127,7 @@ def test_rain_blows_to_either_side_unless_a_wall_is_ahead() -> None:
     assert max(distances(program, env, rows)) < 0.01
 
 
+@pytest.mark.slow
 def test_cliffs_lead_back_to_the_start_from_wherever_one_slips() -> None:
     env = gym.make("CliffWalking-v1", is_slippery=True)
     rows = record(env, 1, 4000)

@@ -102,6 +102,7 @@ def test_stop_at_a_wall_is_found_from_one_or_two_rows(env, tmp_path):
     assert "0.0025 * np.cos(3 * car_position)" in program
 
 
+@pytest.mark.slow
 def test_classic_control_comes_out_exact_on_held_out_episodes(sandbox):
     assert not imperfect({name: recording(name) for name in CLASSIC}, sandbox)
 

@@ -352,6 +352,7 @@ def test_a_long_observation_is_python_too() -> None:
     assert model.step(0) == (301, 0.0, False)
 
 
+@pytest.mark.slow
 def test_the_text_depends_on_nothing_but_the_data(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     collect(KeyAndDoor(), 0).save(path)

@@ -99,6 +99,7 @@ class TestBackend:
         move = Move(IMPROVE, 0, program, task.judge(program))
         assert task.judge(extract_program(answer(pendulum, sandbox, move))).solved
 
+    @pytest.mark.slow
     def test_fixing_replaces_what_the_failing_line_computes(self, pendulum, sandbox):
         program = extract_program(answer(pendulum, sandbox))
         broken = program.replace("x2_next = min(", "x2_next = missing + min(")

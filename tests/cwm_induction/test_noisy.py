@@ -96,6 +96,7 @@ def test_rounded_data_give_a_plain_law_at_the_rounding_error() -> None:
     assert errors_of(program, heated_room(0.0, 0, seed=1)).std() < 6e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 2])
 def test_noisy_data_give_an_observer_near_the_noise(delay: int) -> None:
     program = program_of(heated_room(0.3, delay), remembers=True)
@@ -215,6 +216,7 @@ LAGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag, name", LAGS)
 def test_lags_and_moving_averages_of_actions_are_found(lag: dict[str, Any], name: str) -> None:
     program = program_of(lagging_room(0.0, **lag), remembers=True)
@@ -223,6 +225,7 @@ def test_lags_and_moving_averages_of_actions_are_found(lag: dict[str, Any], name
     assert np.sqrt((errors**2).mean()) < 6e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [lag for lag, _ in LAGS])
 def test_lags_are_found_behind_sensor_noise(lag: dict[str, Any]) -> None:
     errors = errors_of(

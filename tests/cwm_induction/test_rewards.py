@@ -146,6 +146,7 @@ def test_an_approximation_is_short():
     assert not found.laws.rules
 
 
+@pytest.mark.slow
 def test_the_end_reads_the_distance_that_the_reward_reads():
     def arrived(x, u, y):
         return bool(np.hypot(y[0] - 0.5, y[1] + 0.3) < 0.45)

@@ -212,6 +212,7 @@ class TestText:
             ast.parse(more)
         )
 
+    @pytest.mark.slow
     @given(st.lists(st.sampled_from(["a + b", "f(a, b)", "[a, {b: c}]", "a and b"]), min_size=9))
     def test_breaking_lines_changes_no_program(self, parts):
         program = f"value = max({', '.join(parts)}) + {' + '.join(f'({part})' for part in parts)}\n"

@@ -231,6 +231,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
     return learn_lake(run=tmp_path_factory.mktemp("learned") / "r")
 
 
+@pytest.mark.slow
 def test_dry_lake_is_learned_certified_and_planned(learned: LearningResult) -> None:
     found = learned.certificate
     assert learned.stopped == "certified"

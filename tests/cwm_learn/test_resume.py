@@ -158,6 +158,7 @@ def cwm_learning_strategies():
 """
 
 
+@pytest.mark.slow
 def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> None:
     cwm.install("asking", ASKING)
     cwm.environment["OPENAI_API_KEY"] = "none"
@@ -193,6 +194,7 @@ def test_interrupted_strategy_restarts_with_its_recorded_answers(cwm: Shell) -> 
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 def test_repeated_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:
     before, notes = contents(whole.run), Notes()
     again = learn(**LAKE, run=whole.run, observer=notes)

@@ -272,6 +272,7 @@ def test_written_reasoning_is_left_out(text, said, done):
     assert without_thinking(text) == (said, done)
 
 
+@pytest.mark.slow
 def test_log_explains_each_retry():
     lines: list[str] = []
     script = [

@@ -184,6 +184,7 @@ def test_cut_answer_is_requested_again_with_more_tokens(model, used, tokens):
             assert ask(server, model)[:1] == ("whole",)
 
 
+@pytest.mark.slow
 def test_all_attempts_together_stay_within_the_allowance():
     def respond(body):
         return answer("x", prompt_tokens=10, completion_tokens=body["max_tokens"], finish="length")
@@ -431,6 +432,7 @@ def test_pause_follows_seconds_of_the_server():
         assert pauses(server)[0] >= 0.3
 
 
+@pytest.mark.slow
 def test_pause_follows_date_of_the_server():
     in_two_seconds = formatdate(time.time() + 2, usegmt=True)
     with OpenAIServer([error(503, Retry_After=in_two_seconds), answer("x")]) as server:

@@ -35,6 +35,7 @@ def session(tmp_path, request):
         yield AgentSession(job, max_episodes=1)
 
 
+@pytest.mark.slow
 def test_client_may_ask_for_another_contract_once(session):
     first = session.submit(Submission(UNCHANGED, contract="chance"))
     assert first.contract == "chance"
@@ -48,6 +49,7 @@ def test_client_may_ask_for_another_contract_once(session):
     assert [node.action for node in session.job.search.nodes] == ["generate", "improve", "generate"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session", [{"contract": "plain"}], indirect=True)
 def test_contract_of_the_user_stays(session):
     found = session.submit(Submission(UNCHANGED, contract="memory"))
@@ -55,6 +57,7 @@ def test_contract_of_the_user_stays(session):
     assert "the user chose the contract" in found.notes[-1]
 
 
+@pytest.mark.slow
 def test_fenced_programs_and_backticks_inside_programs_are_kept(session):
     fenced = session.submit(Submission(f"```python\n{UNCHANGED}\n```"))
     quoted = UNCHANGED.replace("class", '"""\n```\nnot code\n```\n"""\n\n\nclass')
@@ -64,6 +67,7 @@ def test_fenced_programs_and_backticks_inside_programs_are_kept(session):
     assert programs == [UNCHANGED.strip(), quoted.strip()]
 
 
+@pytest.mark.slow
 def test_repaired_program_is_a_fix_of_its_parent(session):
     broken = session.submit(Submission("class Environment:\n    pass"))
     assert broken.node.failure == "load_error"
@@ -108,6 +112,7 @@ def test_check_makes_no_node_and_finish_needs_one(session):
         session.finish()
 
 
+@pytest.mark.slow
 def test_unsuccessful_calibration_returns_no_program(session):
     session.submit(Submission(UNCHANGED))
     assert session.calibrate(0).program == ""

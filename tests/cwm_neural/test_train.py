@@ -227,6 +227,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_invalid_choices_are_refused_in_one_line_without_a_run(pole) -> None:
     (pole.folder / "pole.py").write_text(PROGRAM)
     recorded = {"lake": ("FrozenLake-v1", 1), "few": ("CartPole-v1", 1), "many": ("CartPole-v1", 9)}

@@ -104,6 +104,7 @@ def test_recorded_games_select_their_contract_and_name_legal_actions() -> None:
     assert set(rows.columns["rewards"].tolist()) <= {0.0, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "program", "episodes"),
     [(TICTACTOE, "tic_tac_toe.py", 50), (FOUR, "connect_four.py", 50)],
@@ -153,6 +154,7 @@ def test_a_program_whose_answer_is_no_list_of_moves_fails_in_one_line(sandbox: S
     assert "valid actions" in found.failure.message
 
 
+@pytest.mark.slow
 def test_a_game_of_another_author_is_learned_and_won(tmp_path: Path) -> None:
     rows = games(NIM)
     file = written(tmp_path, nim.PROGRAM)
@@ -184,6 +186,7 @@ def test_illegal_moves_lose_and_are_reported(tmp_path: Path) -> None:
     assert played.returns == [-1.0, -1.0]
 
 
+@pytest.mark.slow
 def test_perfect_players_draw_tictactoe_and_the_games_alternate(tmp_path: Path) -> None:
     played = cwm.plan(
         program=RECALLED / "tic_tac_toe.py",

@@ -190,6 +190,7 @@ def test_a_session_continues_from_its_own_predictions(poles: Served, folder) -> 
     check_error(poles.step(state["session"], 1), 404, "no_session")
 
 
+@pytest.mark.slow
 def test_a_start_may_be_given_and_the_step_limit_truncates(folder) -> None:
     with served(folder, *of_lake("--env-arg", "is_slippery=False")) as server:
         limit = server.client.get("/v1/model").json()["max_steps"]
@@ -224,6 +225,7 @@ def check_episode(server: Served, program: str, rows: Dataset, sandbox: Sandbox)
     assert one == other == list(imagined(program, rows, 2, actions, sandbox))
 
 
+@pytest.mark.slow
 def test_chance_is_as_in_imagined_episodes(folder, sandbox) -> None:
     with served(folder, *of_phases("draws.py")) as server:
         check_episode(server, DRAWS, Dataset.load(folder / "phases.npz"), sandbox)
@@ -286,6 +288,7 @@ def mutated(body: bytes, rng: random.Random) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_requests_get_json_errors(poles: Served) -> None:
     rng = random.Random(0)
     session = poles.session(seed=0)["session"]
@@ -450,6 +453,7 @@ def test_the_description_names_spaces_actions_and_limits(poles: Served) -> None:
     assert info["limits"]["rows"] == 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_with_one_line(folder, number) -> None:
     with served(folder, *of_lake()) as server:
@@ -474,6 +478,7 @@ def test_ctrl_c_does_not_wait_for_a_hanging_program(folder) -> None:
         check_error(replies[0], 503, "busy")
 
 
+@pytest.mark.slow
 def test_mistakes_are_reported_in_one_line(folder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -139,6 +139,7 @@ def test_loops_that_might_not_end_are_not_changed():
     assert {edit.line for edit in original.edits} == {0}
 
 
+@pytest.mark.slow
 def test_most_single_errors_change_the_score(poles, sandbox):
     problem = recordings.problem(poles, sandbox)
     assert problem.judge(CORRECT).solved

@@ -188,6 +188,7 @@ class TestEchoes:
             assert len(model.score(asked())) == 3
             assert not failures
 
+    @pytest.mark.slow
     def test_scoring_requests_respect_rate_limits(self, tmp_path, monkeypatch):
         """The expected tokens of a request count until the used tokens are known."""
         place, due, turns = tmp_path / "spending.json", [], []

@@ -137,6 +137,7 @@ def total_variation(shares, others):
     return float(np.abs(shares - others).sum() / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "bound"),
     [

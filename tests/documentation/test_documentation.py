@@ -192,6 +192,7 @@ def test_every_message_of_the_code_is_on_the_page_of_errors(site):
     assert [words for words in known if words not in told and words.strip("…: ")] == []
 
 
+@pytest.mark.slow
 def test_no_error_for_users_escapes_the_collection_and_all_have_a_subject():
     raised = [
         (path.relative_to(ROOT).as_posix(), number)

@@ -42,6 +42,7 @@ def test_notebook_runs_and_stores_the_outputs_of_its_cells(file, tmp_path):
             assert matches(*texts, loose="<td" in one), other
 
 
+@pytest.mark.slow
 def test_notebook_with_a_failing_cell_or_check_is_refused(tmp_path):
     from nbclient.exceptions import CellExecutionError
 

@@ -205,6 +205,7 @@ def test_command_prints_the_result_of_the_library(cwm, counting, tmp_path):
     assert cwm.inside("evaluate", "wrong.py", *data, "--split", "half").returncode == 2
 
 
+@pytest.mark.slow
 def test_run_is_scored_on_its_own_dataset_and_environment(cwm, counting, tmp_path):
     data = tmp_path / "counter.npz"
     ran = cwm.inside(

@@ -54,6 +54,7 @@ def test_environments_without_chance_and_all_seen_are_plain() -> None:
     assert {name for name, each in found.items() if each.contract != "plain"} == set()
 
 
+@pytest.mark.slow
 def test_chance_in_finite_worlds_is_told_from_equal_situations() -> None:
     cases = {
         "FrozenLake-v1": {"is_slippery": True},

@@ -81,6 +81,7 @@ def test_verdict_reports_that_no_episode_terminated(env, tmp_path):
     assert words.startswith("Exact on the data: all 1,000 training and 1,000 held-out transitions;")
 
 
+@pytest.mark.slow
 def test_goal_without_a_held_out_row_is_not_solved(lake, tmp_path, cwm):
     rows = with_goals(lake, most=1)
     assert (rows.columns["rewards"] > 0).sum() == 1

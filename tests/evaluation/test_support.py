@@ -408,6 +408,7 @@ def test_gaps_name_lines_that_few_rows_executed(sandbox):
     assert "of 192 (observation, action) pairs were recorded" in text
 
 
+@pytest.mark.slow
 def test_a_search_reports_the_gaps_of_its_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = walk("CartPole-v1", [[n % 2, 1 - n % 2, *[1] * 12] for n in range(8)])

@@ -388,6 +388,7 @@ def equal(one, other):
 
 
 class TestVectorEnvironment:
+    @pytest.mark.slow
     def test_vector_environment_equals_single_environments(self, env):
         del env
         ours = gymnasium.make_vec(ID, num_envs=3, max_episode_steps=20)

@@ -36,7 +36,7 @@ def rows(tmp_path_factory):
     def record(env):
         if env not in made:
             file = folder / f"{env}.npz"
-            collect(env, episodes=3, test_episodes=2, out=file)
+            collect(env, episodes=3, test_episodes=2, policy="random", out=file)
             made[env] = Dataset.load(file)
         return made[env]
 
@@ -192,6 +192,7 @@ def test_random_outcomes_are_drawn_from_a_table(rows, tmp_path, monkeypatch):
     assert 0.65 < np.mean(moved) < 0.85
 
 
+@pytest.mark.slow
 def test_package_in_jax_plays_under_scan(rows, tmp_path, monkeypatch):
     jax = pytest.importorskip("jax")
     made, name = packaged(tmp_path, CAR, rows("MountainCar-v0"), monkeypatch, "jax")

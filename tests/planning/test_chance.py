@@ -130,6 +130,7 @@ def test_plans_with_known_probabilities_are_optimal(
     assert model.counter[0] == len(told) * len(told[0])  # each action is asked for once
 
 
+@pytest.mark.slow
 def test_tabular_samples_a_model_without_probabilities() -> None:
     with gym.make("FrozenLake-v1") as env:
         told: Told = env.unwrapped.P  # type: ignore[attr-defined]

@@ -100,6 +100,7 @@ def events(cwm, run="run"):
     return lines
 
 
+@pytest.mark.slow
 def test_a_request_for_memory_changes_the_next_prompt(light):
     texts = [answer(PLAIN, "Some presses differ.", "CONTRACT: memory"), answer(MEMORY)]
     done = search(light, texts)

@@ -160,6 +160,7 @@ def test_dependent_draws_are_refused(sandbox, methods, trick) -> None:
     assert audited.score.skill == 0.0
 
 
+@pytest.mark.slow
 @each_contract
 def test_start_does_not_reveal_the_index_of_its_draw(sandbox, methods) -> None:
     honest, forged = scored(sandbox, methods), scored(sandbox, methods, DERIVED)

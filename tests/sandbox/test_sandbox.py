@@ -350,6 +350,7 @@ def test_messages_are_printable_and_bounded(sandbox: Sandbox) -> None:
         assert all(character.isprintable() or character == "\n" for character in failure.message)
 
 
+@pytest.mark.slow
 def test_sleeping_or_stopped_program_is_ended() -> None:
     stop = """
         frame = sys._getframe()

@@ -31,6 +31,7 @@ def asked(cwm):
     return search
 
 
+@pytest.mark.slow
 def test_a_completion_without_a_program_is_requested_again_with_the_reason(asked):
     result, nodes, prompts = asked("I would rather think about it.", ANSWER)
     assert (result["solved"], result["completions"]) == (True, 2)
@@ -42,6 +43,7 @@ def test_a_completion_without_a_program_is_requested_again_with_the_reason(asked
     assert "the whole program in one ```python block" in said
 
 
+@pytest.mark.slow
 def test_a_prompt_that_fails_twice_is_replaced(asked):
     _, _, prompts = asked("No.", "No, again.", ANSWER)
     assert "held no whole program" in prompts[1]
@@ -49,6 +51,7 @@ def test_a_prompt_that_fails_twice_is_replaced(asked):
     assert "This was asked before" in prompts[2]
 
 
+@pytest.mark.slow
 def test_an_improvement_without_a_program_is_requested_again(asked):
     wrong = cartpole(gravity=5)
     _, nodes, prompts = asked(f"```python\n{wrong}```", "It is fine.", ANSWER)

@@ -188,6 +188,7 @@ def random_condition(draw):
     return draw.choice([" and ", " or "]).join(parts)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9))
 def test_simplification_keeps_the_results_of_random_programs(seed):
     draw = random.Random(seed)

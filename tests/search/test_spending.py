@@ -127,6 +127,7 @@ for pause in pauses():
 """
 
 
+@pytest.mark.slow
 def test_the_limit_holds_while_processes_are_killed(place):
     def spender(name):
         environment = os.environ | {SPENDING: f"file:{place}"}

@@ -304,6 +304,7 @@ def test_episodes_of_a_program_that_stalls_their_confirmation_are_not_verified(
     assert not any(episode.verified for episode in found)
 
 
+@pytest.mark.slow
 def test_a_slow_honest_program_is_verified_in_time_and_otherwise_not(sandbox, monkeypatch) -> None:
     quick = Planning("mcts", {"simulations": 2, "rollout": 2, "budget": 4})
     [episode] = played(sandbox, PATIENT, planner=quick, limit=3)
@@ -314,6 +315,7 @@ def test_a_slow_honest_program_is_verified_in_time_and_otherwise_not(sandbox, mo
     assert (episode.verified, episode.confirmed, episode.returned) == (False, 0, 3.0)
 
 
+@pytest.mark.slow
 def test_the_number_of_confirmed_decisions_does_not_depend_on_program_speed(
     sandbox, monkeypatch
 ) -> None:
@@ -345,6 +347,7 @@ def test_forgeries_of_the_last_tenth_are_found_often_enough(sandbox) -> None:
     assert found >= 3  # 9 are expected; fewer than 3 have a probability of 0.001
 
 
+@pytest.mark.slow
 def test_unverified_episodes_count_neither_in_the_mean_nor_in_R(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(confirming, "SECONDS", 0.1)
     monkeypatch.setattr(confirming, "TIMES", 0.1)
@@ -453,6 +456,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_three_timeouts_in_a_row_end_planning_with_a_report(cwm) -> None:
     (cwm.folder / "loop.py").write_text(LOOPING)
     how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "9", "--program", "loop.py")

@@ -249,6 +249,7 @@ def test_a_failure_does_not_change_later_decisions(sandbox: Sandbox) -> None:
     assert actions(0.0) == actions(7.0)
 
 
+@pytest.mark.slow
 def test_limits_hold_for_each_decision_separately() -> None:
     busy = program(
         "t = time.process_time()\n        while time.process_time() < t + 0.05: pass\n"
@@ -264,6 +265,7 @@ def test_limits_hold_for_each_decision_separately() -> None:
         assert ask(opened, horizon=1).actions == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
@@ -281,6 +283,7 @@ def test_a_program_that_sleeps_or_blocks_is_ended(limits: Limits, words: str) ->
             assert (failure.kind, words in failure.message) == ("timeout_wall", True), text
 
 
+@pytest.mark.slow
 def test_time_between_decisions_does_not_count() -> None:
     with (
         Sandbox(Limits(sleep_seconds=0.3)) as sandbox,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from gymnasium.spaces import Box, Discrete
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -49,6 +50,7 @@ def belt(state: list[int], action: int, rng: np.random.Generator) -> list[int]:
     return [int(rng.random() < 0.4), *state[:-1]]
 
 
+@pytest.mark.slow
 def test_stock_is_computed_from_the_drawn_demand() -> None:
     model, text = learned(recorded(shop, [10, 0, 0]))
     certain = {output.target.name for output in model.outputs if output.is_certain}

@@ -98,6 +98,7 @@ def herd(state: State, action: int, rng: np.random.Generator) -> tuple[State, fl
     return [animals - died], 0.5 * animals, animals == died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "sizes", "cases"),
     [
@@ -115,6 +116,7 @@ def test_probabilities_are_near_the_true_ones(
         assert apart(distribution(program, state, action), true) < 0.15, (state, action)
 
 
+@pytest.mark.slow
 def test_reward_shows_a_hidden_count() -> None:
     model, _ = learned(record(queue, [13], 3, 150))
     assert model.reward.exact.all()
@@ -164,6 +166,7 @@ def test_many_random_parts_are_drawn_instead_of_listed() -> None:
     assert abs(np.mean(drawn) - 0.9) < 0.05
 
 
+@pytest.mark.slow
 def test_many_values_of_counts_are_drawn_instead_of_listed() -> None:
     def step(state: State, action: int, rng: np.random.Generator) -> tuple[State, float, bool]:
         return [min(int(rng.poisson(mean)), 60) for mean in (9, 12, 5)], 0.0, False

@@ -118,6 +118,7 @@ def test_a_region_with_another_law_is_added(repair: Repair, sandbox: Sandbox) ->
     assert repair(text, data) == "", "a correct program does not change"
 
 
+@pytest.mark.slow
 def test_hidden_rows_do_not_change_a_patch(repair: Repair) -> None:
     data = _recorded(GLIDER.replace("0.3 * speed", "0.45 * speed"), GLIDER)
     other = data.columns["rewards"].copy()

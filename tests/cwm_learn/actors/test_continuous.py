@@ -238,6 +238,7 @@ def test_exploration_leaves_the_visited_range(sandbox: Sandbox) -> None:
         assert max(float(row.next_observation[0]) for row in known.rows) > farthest + 0.2
 
 
+@pytest.mark.slow
 def test_costly_play_looks_for_an_end_until_one_is_seen(sandbox: Sandbox) -> None:
     known, _ = knowledge_of("Pendulum-v1", PENDULUM, sandbox)
     known.limit = 40

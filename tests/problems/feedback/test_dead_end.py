@@ -187,6 +187,7 @@ def test_verdicts_do_not_depend_on_disclosed_episodes(sandbox):
     assert "at full precision" in seen.failure.message
 
 
+@pytest.mark.slow
 def test_a_repeated_search_discloses_the_same_episodes(sandbox, tmp_path):
     backend, width = ScriptedBackend([NAIVE, *(naive(n) for n in range(1, 6))]), 3
     for name in ("first", "again"):

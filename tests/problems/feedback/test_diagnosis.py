@@ -29,6 +29,7 @@ class TestFaults:
         assert [fault.dataset.digest for fault in one] == [fault.dataset.digest for fault in again]
         assert not {f.dataset.digest for f in one} & {f.dataset.digest for f in other}
 
+    @pytest.mark.slow
     def test_a_fault_causes_mistakes_in_every_part_and_only_in_rows_of_its_guard(self, some_faults):
         assert len({fault.name for fault in some_faults}) == sum(KINDS[k] for k in SOME_KINDS)
         for fault in some_faults:
