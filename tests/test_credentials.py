@@ -128,6 +128,7 @@ def test_an_address_that_is_none_is_refused_without_its_credentials():
         assert PASSWORD not in str(told.value)
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_server_is_kept_under_its_address_without_credentials():
     waits = []
     with Server([answer("x")]) as server:

@@ -68,6 +68,7 @@ def names(shell, kind):
     return {name for row in rows(shell) if row["kind"] == kind for name in row["names"]}
 
 
+@pytest.mark.slow
 def test_plugins_command_lists_the_package_of_every_plugin(cwm):
     answer = cwm("plugins", "--json")
     assert answer.returncode == 0, answer.stderr

@@ -382,6 +382,7 @@ class TestComparisons:
         assert "world model: failed, step error: ZeroDivisionError" in printed
         assert f"world model: {BETWEEN}" in printed
 
+    @pytest.mark.slow
     def test_environment_is_timed_if_the_program_fails(self, poles):
         broken = cartpole(position="1 / 0")
         found = bench_speed(program=broken, env="CartPole-v1", dataset=poles[0], rows=9)

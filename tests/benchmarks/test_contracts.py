@@ -23,6 +23,7 @@ def test_command_prints_a_line_per_recording_and_totals(capsys):
     assert "plain: 1 of 1 right" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_component_with_constant_errors_causes_no_warning(capsys):
     main(["Tram-v0", "--seeds", "1"])

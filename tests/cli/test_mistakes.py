@@ -417,6 +417,7 @@ def test_removing_a_run_asks_on_a_terminal(user, answer):
     os.close(mine)
 
 
+@pytest.mark.slow
 def test_removing_a_run_needs_no_question_with_yes(user):
     user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")
     done = user.inside("runs", "rm", "walk", "--yes")

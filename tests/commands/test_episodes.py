@@ -306,6 +306,7 @@ def test_many_short_episodes_run_in_parallel() -> None:
     assert (max(map(len, few.moments)), max(map(len, many.moments)) > 30) == (8, True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_worker_start_is_deferred(capfd, monkeypatch) -> None:
     over = threading.Event()
     other = threading.Thread(target=over.wait, daemon=True)

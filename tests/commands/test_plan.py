@@ -139,6 +139,7 @@ def test_plan_json_shows_returns_far_above_random(plan, cwm) -> None:
     assert "[3/3] world model #2: return" in done.stderr
 
 
+@pytest.mark.slow
 def test_library_result_equals_json_output(here, sandbox) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
@@ -206,6 +207,7 @@ def test_program_that_is_not_python_is_refused_before_play(cwm, program: str, wo
     assert not refused.stdout
 
 
+@pytest.mark.slow
 def test_plan_prints_a_table(plan) -> None:
     done = plan(
         *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem", "--oracle"),

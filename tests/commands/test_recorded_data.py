@@ -27,6 +27,7 @@ def dataset(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_dataset_names_the_environment_of_a_program(dataset: Path) -> None:
     for env in (None, "data/tank"):
         found = cwm_cli.evaluate(PROGRAM, env=env, dataset=dataset)

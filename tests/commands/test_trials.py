@@ -101,6 +101,7 @@ def returns_in(note: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", returns)]
 
 
+@pytest.mark.slow
 def test_the_planner_with_the_higher_predicted_return_is_chosen(sandbox) -> None:
     chosen, [*_, note] = choose(sandbox, TO_THE_RIGHT, [NEAR, FAR])
     assert chosen == FAR

@@ -122,6 +122,7 @@ def test_an_agent_reaches_an_exact_score(dial) -> None:
     assert facts["cost"] == 0.125
 
 
+@pytest.mark.slow
 def test_a_crash_names_exit_code_and_last_lines(dial) -> None:
     script = "import sys\nprint('I give up', file=sys.stderr)\nsys.exit(7)\n"
     found = dial.inside(*synthesize(dial, script, "--budget", "1"))

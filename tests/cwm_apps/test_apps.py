@@ -89,6 +89,7 @@ def test_command_improves_and_fixes_programs_until_public_tests_pass(command, he
     assert "2/2" in shown.stdout
 
 
+@pytest.mark.slow
 def test_hidden_tests_never_reach_the_model(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         assert work(server, budget=3).facts["solved"] == 0
@@ -352,6 +353,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_answers(shell, data):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_provider_error_lets_completions_in_flight_finish(work):
     def first_refused(body):
         if about(body) == "sum":

@@ -269,6 +269,7 @@ def test_answers_of_another_test_do_not_pass(hasty: Sandbox) -> None:
     assert passed == (False, True, False)
 
 
+@pytest.mark.slow
 def test_hanging_program_is_not_run_on_every_test(hasty: Sandbox) -> None:
     began = time.monotonic()
     passed, failure = verdict("while True: pass", hasty, *[("1", "1")] * 200)
@@ -279,6 +280,7 @@ def test_hanging_program_is_not_run_on_every_test(hasty: Sandbox) -> None:
     assert "the program took more than 0.3 s of CPU time" in failure.message
 
 
+@pytest.mark.slow
 def test_remaining_tests_fail_after_three_timeouts(hasty: Sandbox) -> None:
     program = "n = int(input())\nwhile n in (1, 2, 4): pass\nprint(n)"
     passed, failure = verdict(program, hasty, *[(str(n), str(n)) for n in range(8)])

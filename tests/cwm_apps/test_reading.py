@@ -391,6 +391,7 @@ def sandbox():
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(12))
 def test_right_solutions_pass_every_test(sandbox, number) -> None:
     task = read(shipped())[number]

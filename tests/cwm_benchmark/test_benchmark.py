@@ -158,6 +158,7 @@ def test_plays_are_compared_with_oracle_and_random_actions(played):
     assert len(list((run / "plans").glob("*/journal.jsonl"))) == 1
 
 
+@pytest.mark.slow
 @together
 def test_report_command_prints_the_tables_of_the_benchmark(played, capsys):
     shell, done = played
@@ -455,6 +456,7 @@ def test_comparison_of_strategies_without_language_model_gets_a_note(shell):
     assert note.endswith("compare them with --model PROVIDER/NAME or --backend simulated")
 
 
+@pytest.mark.slow
 def test_jobs_without_running_program_are_reported_with_cause_and_remedy(
     tmp_path, cache, monkeypatch
 ):

@@ -277,6 +277,7 @@ def test_outcomes_are_rare_until_they_occurred_20_times_or_5_times_in_one_situat
     assert not has_rare_outcomes([row._replace(observation=np.zeros(2)) for row in rows])
 
 
+@pytest.mark.slow
 def test_episodes_are_added_until_no_outcome_is_rare() -> None:
     corridor = find("FrozenLake-v1")
     lake = record(

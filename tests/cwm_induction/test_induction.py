@@ -132,7 +132,7 @@ SPACES = {
 SLOWER = "mixed tuple", "dict", "counts"
 
 
-@pytest.mark.parametrize("rows", [1, pytest.param(3, marks=pytest.mark.slow), 40])
+@pytest.mark.parametrize("rows", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 40))])
 @pytest.mark.parametrize(
     "space", [pytest.param(s, marks=pytest.mark.slow if s in SLOWER else ()) for s in SPACES]
 )

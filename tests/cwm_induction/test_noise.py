@@ -81,6 +81,7 @@ def test_noise_may_depend_on_what_is_seen() -> None:
     assert findings.noise.keys() == {"x0", "x1"}
 
 
+@pytest.mark.slow
 def test_what_is_certain_stays_exact_beside_what_is_drawn() -> None:
     def half(state: np.ndarray, action: np.ndarray, rng: Any) -> tuple[np.ndarray, float]:
         after = np.array([state[0] + 0.05 * state[1], 0.9 * state[1] + 0.2 * rng.normal()])

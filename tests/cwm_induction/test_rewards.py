@@ -115,6 +115,7 @@ def test_actions_have_prices():
     assert share_right(found, samples(worth, seed=2, space=CHOICE, rows=300)) > 0.98
 
 
+@pytest.mark.slow
 def test_trades_have_a_price_that_changes_and_a_fee():
     def worth(x, u, y):
         traded = y[0] - x[0]

@@ -236,6 +236,7 @@ class TestText:
 
 
 class TestAttempts:
+    @pytest.mark.slow
     def test_two_at_once_are_those_that_one_after_the_other_gives(self, car):
         mask = held_back(car, 0)
 

@@ -221,6 +221,7 @@ def cwm_storages():
 """
 
 
+@pytest.mark.slow
 def test_third_party_plugin_stores_runs_at_its_own_urls(
     cwm: "Shell", monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -560,6 +560,7 @@ class TestEnvironment:
         assert {"rtfm", "gymnasium", "numpy"} == set(spec_of(PLAIN).versions())
 
 
+@pytest.mark.slow
 @BOTH
 def test_program_needs_the_manual_of_the_shuffled_game(sandbox, name):
     env = make_game(name)

@@ -440,6 +440,7 @@ def test_the_openapi_document_is_valid_and_covers_every_operation(
     validate(remembers.client.get("/openapi.json").json())
 
 
+@pytest.mark.slow
 def test_the_description_names_spaces_actions_and_limits(poles: Served) -> None:
     info = poles.client.get("/v1/model").json()
     assert [each["name"] for each in info["actions"]] == [

@@ -358,6 +358,7 @@ def test_measured_completions_keep_given_lines():
     assert program.startswith(prefix)
 
 
+@pytest.mark.slow
 def test_search_with_certain_repairs_ends_with_a_correct_program(tmp_path, sandbox):
     file = tmp_path / "lake.py"
     file.write_text(LAKE)

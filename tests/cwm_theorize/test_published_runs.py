@@ -26,6 +26,7 @@ def short(file: Path, folder: Path) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_published_run_has_its_settings_and_ends(file, cwm, monkeypatch) -> None:
     wants_model = 'experimenter = "llm"' in file.read_text()

@@ -98,6 +98,7 @@ def invented_at(session: Session) -> int:
     return next(steps for steps, text in session.programs if 'entity.name == "Goal"' in text)
 
 
+@pytest.mark.slow
 def test_inventions_are_tried_refuted_and_fixed(sandbox: Sandbox) -> None:
     session = session_of(sandbox, PreparedBackend(), seed=2)
     agent(exploration=0.0).learn(session)

@@ -207,6 +207,7 @@ def test_no_error_for_users_escapes_the_collection_and_all_have_a_subject():
     assert {reference.subject(message) for message in reference.messages()} <= {*reference.SUBJECTS}
 
 
+@pytest.mark.slow
 def test_messages_that_have_a_cause_and_a_cure_by_hand_are_those_of_the_code():
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     by_hand = page.partition("## Causes and remedies")[2].partition("## All messages")[0]

@@ -128,6 +128,7 @@ def test_memory_names_the_part_of_the_history_that_explains_outcomes() -> None:
         assert found.told > 0.9 and words in found.words()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_deterministic_systems_are_plain(name: str) -> None:
     for rows in (600, 1500):
@@ -136,6 +137,7 @@ def test_deterministic_systems_are_plain(name: str) -> None:
     assert found.words() == "deterministic (no sign of randomness or hidden state in the data)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_delays_lags_and_hidden_state_are_memory(name: str) -> None:
     found = find_contract(record(MEMORY[name], 1800))
@@ -143,6 +145,7 @@ def test_delays_lags_and_hidden_state_are_memory(name: str) -> None:
     assert found.p_value < 0.001 and found.tests > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANCE)
 def test_random_systems_are_chance(name: str) -> None:
     found = find_contract(record(CHANCE[name], 1800))
@@ -210,6 +213,7 @@ def test_errors_of_a_program_show_memory() -> None:
     assert found.contract == "memory" and found.conflicts
 
 
+@pytest.mark.slow
 def test_errors_of_a_program_show_chance() -> None:
     for name in ("random force", "random reward"):
         rows = record(CHANCE[name])
@@ -217,6 +221,7 @@ def test_errors_of_a_program_show_chance() -> None:
         assert (found.contract, found.of_program) == ("chance", True), name
 
 
+@pytest.mark.slow
 def test_a_wrong_program_of_a_plain_environment_shows_neither() -> None:
     rows = record(PLAIN["bouncing ball"])
     assert reexamine(rows, predictions(rows, flight_law), "plain").contract == "plain"

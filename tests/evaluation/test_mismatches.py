@@ -250,6 +250,7 @@ def test_program_that_encodes_a_policy_in_its_rewards_is_refuted(here, text: str
     assert cwm_cli.plan(env="CartPole-v1", program=text, **how).refuted
 
 
+@pytest.mark.slow
 def test_plan_reports_wrong_predictions_and_the_next_command(cwm) -> None:
     (cwm.folder / "narrow.py").write_text(NARROW)
     arguments = ("--env", "CartPole-v1", "--program", "narrow.py", "--max-steps", "30")
@@ -268,6 +269,7 @@ def test_plan_reports_wrong_predictions_and_the_next_command(cwm) -> None:
     assert (len(rows), rows.metadata["env"]) == (found["steps"], "CartPole-v1")
 
 
+@pytest.mark.slow
 def test_exact_program_gets_no_suggestion_to_learn(here) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 1, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)

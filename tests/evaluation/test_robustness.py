@@ -77,6 +77,7 @@ def test_random_predictions_are_scored_by_their_expected_share(poles):
     assert (found.right, found.reachable, found.gap) == pytest.approx((0.25, 1.0, 0.75))
 
 
+@pytest.mark.slow
 def test_evaluate_names_the_parts_that_break(swings):
     shifts = [{"g": 2.0}, {"g": 10.0}, 3]
     found = cwm_cli.evaluate(PENDULUM, env="Pendulum-v1", dataset=swings, shifts=shifts)

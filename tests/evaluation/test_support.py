@@ -109,6 +109,7 @@ def test_careful_plans_avoid_unrecorded_cells_that_the_program_is_wrong_about(tm
     assert careful.as_json()["unsupported"] == 0.0
 
 
+@pytest.mark.slow
 def test_curious_plans_try_unrecorded_steps(tmp_path):
     wrong = CLIFF.replace("KNOWN", "3")
     result = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "curious", max_steps=10)
@@ -276,6 +277,7 @@ def test_sites_and_events_beyond_the_limits_are_not_recorded():
     assert full[-1] == 48 and np.all(crowded == np.iinfo(np.uint64).max)
 
 
+@pytest.mark.slow
 def test_without_a_dataset_no_step_is_doubted_and_the_result_says_so(tmp_path):
     result = cwm_cli.plan(
         program=CARTPOLE, env="CartPole-v1", episodes=1, max_steps=3, folder=tmp_path

@@ -695,6 +695,7 @@ class TestPlace:
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
         assert (there / name).read_text() == "mine"
 
+    @pytest.mark.slow
     def test_files_added_to_an_export_are_kept(self, poles_shell, tmp_path):
         there = str(tmp_path / "there")
         export(poles_shell, "run", "--out", there)
@@ -702,6 +703,7 @@ class TestPlace:
         assert "contains other files (agent.zip)" in refused(poles_shell, "run", "--out", there)
         assert (tmp_path / "there" / "agent.zip").exists()
 
+    @pytest.mark.slow
     def test_unwritable_place_is_refused(self, poles_shell, tmp_path):
         (tmp_path / "file").write_text("mine")
         assert "is a file" in refused(poles_shell, "run", "--out", str(tmp_path / "file"))

@@ -64,6 +64,7 @@ def arrays(data):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", PROGRAMS)
 def test_all_forms_of_a_program_agree(env, rows):
     jax = pytest.importorskip("jax")
@@ -91,6 +92,7 @@ def test_all_forms_of_a_program_agree(env, rows):
         assert np.allclose(one, many, 1e-9, 1e-9)
 
 
+@pytest.mark.slow
 def test_translation_keeps_the_names_of_the_program(rows):
     text = translate(CAR, rows("MountainCar-v0")).texts["numpy"]
     assert "GRAVITY = 0.0025\n" in text

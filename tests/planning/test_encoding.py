@@ -158,6 +158,7 @@ def test_encoded_actions_are_in_their_space(space: gym.Space) -> None:
             assert np.ptp(component) >= 0.9 * (high - low)  # every part of the range is reached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COUNTED)
 def test_countable_actions_are_planned_optimally(sandbox: Sandbox, kind: str) -> None:
     space, turn = COUNTED[kind]

@@ -207,6 +207,7 @@ def test_plans_have_existing_actions_within_the_horizon(
     assert np.all(np.ravel(plan[0])[:1] > 0.3), "the direction with reward"
 
 
+@pytest.mark.slow
 @EVERY
 def test_equal_seeds_give_equal_plans_in_any_group(planner: type[Planner]) -> None:
     def plans(*seeds: int) -> list[str]:

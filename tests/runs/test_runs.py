@@ -229,6 +229,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_records_and_rows_survive_a_killed_process(tmp_path):
     code = WRITER.format(path=sys.path, folder=str(tmp_path / "run"))
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9

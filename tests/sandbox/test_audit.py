@@ -129,6 +129,7 @@ def test_audit_samples_rows_of_a_large_dataset(sandbox):
     assert sandbox.audit(program(), many, columns) is None
 
 
+@pytest.mark.slow
 def test_processes_of_an_audit_share_the_time():
     with Sandbox(replace(LIMITS, cpu_seconds=0.6, stall_seconds=0.3)) as sandbox:
         drips = program("return self.state, 1.0, False", init=SPIN)
@@ -225,6 +226,7 @@ class TestSearches:
         task = problem(poles, sandbox)
         return Search(task, ZeroShot(), Answers(list(programs)))
 
+    @pytest.mark.slow
     def test_forged_program_is_not_best_and_does_not_end_the_search(self, poles, sandbox):
         search = self.search(poles, sandbox, self.forged, cartpole(gravity=5), cartpole())
         list(search.run(3))

@@ -152,6 +152,7 @@ LISTENING = """
         return self.state, float(woken), False"""
 
 
+@pytest.mark.slow
 def test_processes_cannot_wake_each_other_through_shared_pages() -> None:
     """Both wait at and wake a word of the C library, which is one page of the machine for all."""
     arguments = f"ctypes.c_long({NUMBERS.get('futex')}), ctypes.c_void_p(address)"

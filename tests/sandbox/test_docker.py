@@ -154,6 +154,7 @@ class TestUnderTheDefaultSeccompProfile:
     def test_namespaces_are_refused_but_threads_and_processes_are_not(self):
         subprocess.run(under_profile([sys.executable, "-c", CALLS]), check=True, timeout=60)
 
+    @pytest.mark.slow
     @each_profile
     def test_the_sandbox_closes_all_gaps(self, cwm, landlock):
         done = under_docker(cwm, "doctor", "--json", landlock=landlock)

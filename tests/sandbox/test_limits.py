@@ -157,6 +157,7 @@ def simulating():
 
 
 class TestMujoco:
+    @pytest.mark.slow
     def test_program_steps_a_model_in_its_text(self, swing, simulating):
         found = evaluate(ProgramModel(SWINGING, simulating), swing, AccuracyMetric.of(swing))
         assert found.failure is None

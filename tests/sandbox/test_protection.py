@@ -186,6 +186,7 @@ def test_unknown_gap_is_refused() -> None:
         Sandbox(accepted=["everything", "all"])
 
 
+@pytest.mark.slow
 @guarded
 def test_all_accepts_open_gaps() -> None:
     with Sandbox(workers=1, layers=but("limits"), accepted=["all"]) as sandbox:

@@ -152,6 +152,7 @@ for number in range(15):
 """
 
 
+@pytest.mark.slow
 def test_many_processes_share_the_file(cache: AnswerCache) -> None:
     words = [sys.executable, "-c", WORKER, str(cache.file)]
     processes = [

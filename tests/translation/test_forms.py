@@ -133,6 +133,7 @@ def test_plans_for_a_batch_equal_single_plans(sandbox: Sandbox) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "env_id"),
     [

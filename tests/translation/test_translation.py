@@ -341,6 +341,7 @@ def test_nan_comparisons_agree_or_are_unsupported() -> None:
     assert failing(COMPARED, check) == {}
 
 
+@pytest.mark.slow
 def test_deeply_nested_expressions_agree_or_are_unsupported() -> None:
     steps = "\n".join(
         f"        x = x * {1 + n / 1000} + [0.1, 0.2, {n}.0][action]" for n in range(900)

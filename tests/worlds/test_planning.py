@@ -360,6 +360,7 @@ def test_an_observation_of_another_space_is_refused(sandbox: Sandbox) -> None:
         assert ask(opened).actions == [1]
 
 
+@pytest.mark.slow
 def test_sessions_run_in_parallel_and_end_when_closed() -> None:
     time.sleep(0.1)  # until a worker of another test is at rest
     others = processes()

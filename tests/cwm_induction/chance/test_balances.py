@@ -72,6 +72,7 @@ def test_balance_needs_whole_weights() -> None:
     assert balances(0.5 * now[0], limits, rows, [learn]) == []
 
 
+@pytest.mark.slow
 def test_places_of_a_belt_share_one_event() -> None:
     model, text = learned(recorded(belt, [0, 1, 0, 1]))
     outputs = {output.target.name: output for output in model.outputs}

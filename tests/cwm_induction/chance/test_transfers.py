@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from gymnasium.spaces import Box, Discrete
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -73,6 +74,7 @@ def test_program_draws_a_transfer_that_another_stock_drives() -> None:
     assert (np.sum(found, axis=1) == 9500).all()
 
 
+@pytest.mark.slow
 def test_exact_changes_are_no_transfers() -> None:
     def exact(state: np.ndarray, action: int, rng: np.random.Generator) -> np.ndarray:
         moving = state[0] // 10 * (1 + action)

@@ -250,6 +250,7 @@ class TestFit:
         assert fitted["force"] == 1.5
         assert fitted["drag"] == pytest.approx(0.31, abs=0.04)  # standard error about 0.015
 
+    @pytest.mark.slow
     def test_remaining_errors_of_a_missing_term_are_reported(self, sandbox, swings):
         columns = dict(swings.columns)
         columns["next_observations"] = columns["next_observations"].copy()
@@ -310,6 +311,7 @@ class TestVariants:
             own = [row.tobytes() in seen for row in swings.columns["observations"]]
             assert not any(row.tobytes() in seen for row in followed[own])
 
+    @pytest.mark.slow
     def test_a_variant_that_hangs_or_raises_affects_no_other(self, swings):
         hang = "\n\ndef wait():\n    while True:\n        pass\n"
         versions = [swing(), swing() + hang + "wait()\n", "1 / 0", swing(gravity=1.0)]

@@ -140,6 +140,7 @@ class TestDiagnosis:
         found = diagnose(data, guess, AccuracyMetric.of(data))
         assert found.best_score == pytest.approx(1 - 0.25 / 3)
 
+    @pytest.mark.slow
     def test_a_diagnosis_is_deterministic(self, some_faults):
         fault = some_faults[-1]
         rows = fault.dataset.train
