@@ -261,7 +261,10 @@ class GridValues:
         return self._lattice.corners(self._coordinates.encode(observations)).interpolate(values)
 
     def _values_after(self, steps: int) -> np.ndarray:
-        """Return the values of all points with n remaining steps; if many, with any number."""
+        """Return the values of all points with n remaining steps.
+
+        If n is large, these are the values without a step limit.
+        """
         if steps >= MAX_VALUES // self._lattice.size:
             return self._values
         while len(self._by_steps) <= steps:

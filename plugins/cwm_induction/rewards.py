@@ -63,7 +63,7 @@ FORMULA_UNITS = 1400.0
 """Work units for sums of terms and for distances from unknown points."""
 
 MOST_COLUMNS = 8
-"""Lengths and differences are tried only for at most this many quantities."""
+"""Lengths, differences and trades are tried only for at most this many quantities."""
 
 MOST_FORMULA_ROWS = 600
 """Number of rows for fitting a formula; held-out rows check it."""
@@ -182,16 +182,16 @@ class RewardContext:
 
     @property
     def exchanges(self) -> list[Term]:
-        """Changes of quantities, with prices: products with other quantities, and waves of angles.
+        """Changes of quantities, and their products with prices: quantities and waves of angles.
 
-        Example: a battery that is charged at a price with a daily cycle.
+        Example: a battery is charged at a price that follows the hour of the day.
         """
         prices = [Term(text, values, 1.0) for text, values, angle in self.now if not angle]
         for text, values, _ in filter(lambda column: column.is_angle, self.now):
             prices.append(Term(f"np.sin({text})", np.sin(values), 1.2))
             prices.append(Term(f"np.cos({text})", np.cos(values), 1.2))
         traded = []
-        for place in self.places[:MOST_COLUMNS]:
+        for place in self.places if len(self.places) <= MOST_COLUMNS else ():
             change, text = place.then - place.now, f"({place.next} - {place.name})"
             traded.append(Term(text, change, 1.2))
             traded += [
@@ -213,11 +213,9 @@ def reward_of(
     best = _with_rules(context, [_most_common_value(samples)], effort)
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
-    best = max(
-        best,
-        _from_laws(context, effort, context.libraries[:2] + context.libraries[3:]),
-        key=lambda reward: reward.gain(len(samples)),
-    )
+    powers, near, _, mixed = context.libraries  # curves fit parts of the rows that share no law
+    laws = _from_laws(context, effort, [powers, near, mixed])
+    best = max(best, laws, key=lambda reward: reward.gain(len(samples)))
     if best.right > EXACT and best.laws.cost <= SHORT:
         return best
     for formula in filter(None, _formulas(context, effort, kinematics)):
