@@ -226,6 +226,7 @@ class GridValues:
         every = range(len(self._actions))
         first = [n for n in every if not situation.valid or self._actions[n] in situation.valid]
         returns = np.full(len(self._actions), -np.inf)
+        endless = returns.copy()  # without a step limit; these decide between equal returns
         # Each path has its state, its return, the discount so far, and its first action.
         paths: list[tuple[Any, float, int | None]] = [(situation.state, 0.0, None)]
         factor, steps, left = 1.0, len(first), situation.horizon
@@ -241,6 +242,7 @@ class GridValues:
                     own, start = total + factor * step.reward, number if begin is None else begin
                     if step.terminated:
                         returns[start] = max(returns[start], own)
+                        endless[start] = max(endless[start], own)
                     else:
                         after = self._coordinates.round(step.observation)
                         longer.append((after, own, start))
@@ -249,13 +251,15 @@ class GridValues:
                 break
         if paths:
             ends = np.array([state for state, _, _ in paths], float).reshape(len(paths), -1).T
-            values = self._interpolate(ends, self._values_after(left)).tolist()
-            for (_, total, begin), value in zip(paths, values, strict=True):
-                assert begin is not None
-                returns[begin] = max(returns[begin], total + factor * value)
+            for found, points in (returns, self._values_after(left)), (endless, self._values):
+                values = self._interpolate(ends, points).tolist()
+                for (_, total, begin), value in zip(paths, values, strict=True):
+                    assert begin is not None
+                    found[begin] = max(found[begin], total + factor * value)
         # The last digits of equal returns can differ in another process, which repeats decisions.
-        is_best = returns >= returns.max() - 1e-9 * np.ptp(self._values)
-        return self._actions[int(is_best.argmax())]
+        slack = 1e-9 * np.ptp(self._values)
+        endless[returns < returns.max() - slack] = -np.inf
+        return self._actions[int((endless >= endless.max() - slack).argmax())]
 
     def _interpolate(self, observations: np.ndarray, values: np.ndarray) -> np.ndarray:
         return self._lattice.corners(self._coordinates.encode(observations)).interpolate(values)

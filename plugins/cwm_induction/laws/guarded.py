@@ -68,14 +68,18 @@ class GuardedLaws:
 
     def values(self, rows: int) -> Array:
         """Return the value of each row by the first rule that holds."""
-        chosen, values = self._chosen(rows), np.zeros(rows)
-        for number, formula in enumerate(self.formulas):
-            values = np.where(chosen == number, formula.values(rows), values)
+        values = self.formulas[0].values(rows)
+        for rule, index in reversed(self.rules):
+            values = np.where(rule.holds(rows), self.formulas[index].values(rows), values)
         return values
 
     def simplified(self, rows: int) -> Self:
         """Leave out terms that are 0 in all rows of their formula, if that is a shorter text."""
-        chosen, found = self._chosen(rows), self
+        if not self.rules:
+            return self
+        chosen, found = np.zeros(rows, int), self
+        for rule, number in reversed(self.rules):
+            chosen[rule.holds(rows)] = number
         for number, formula in enumerate(self.formulas):
             own = chosen == number
             pairs = zip(formula.terms, formula.weights, strict=True)
@@ -84,13 +88,6 @@ class GuardedLaws:
             formulas[number] = Formula(tuple(t for t, _ in kept), tuple(w for _, w in kept))
             found = min(found, replace(found, formulas=tuple(formulas)), key=lambda laws: laws.cost)
         return found
-
-    def _chosen(self, rows: int) -> Array:
-        """Return the number of the formula that decides each row."""
-        numbers = np.zeros(rows, int)
-        for rule, number in reversed(self.rules):
-            numbers[rule.holds(rows)] = number
-        return numbers
 
 
 class RowSets(NamedTuple):
