@@ -308,9 +308,7 @@ def name_in_commands(name: str) -> str:
     """Return the name that finds an environment again: with its file if another folder holds it."""
     module, _, bare = name.rpartition(":")
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
-    if not module or file.stem != module:
-        return name
-    if file.parent == Path.cwd() or distributions_of(module):
+    if not module or file.stem != module or file.parent == Path.cwd() or distributions_of(module):
         return name
     return f"{os.path.relpath(file)}:{bare}"
 

@@ -214,7 +214,6 @@ class GridValues:
             raise Unsuited(f"has {count} components that vary, not 1 to {options.components}")
         self._lattice = Lattice(self._coordinates, 2)
         self._values = np.zeros(self._lattice.size)
-        self._by_steps: list[np.ndarray] = []
         chosen = np.linspace(0, len(examples) - 1, 500).astype(int)
         self._refine(examples[chosen].astype(float))
         if not np.ptp(self._values) > 1e-9 * np.abs(self._values).max():
@@ -225,8 +224,8 @@ class GridValues:
         model, discount = self._model, self._options.discount
         every = range(len(self._actions))
         first = [n for n in every if not situation.valid or self._actions[n] in situation.valid]
-        returns = np.full(len(self._actions), -np.inf)
-        endless = returns.copy()  # without a step limit; these decide between equal returns
+        # With the step limit, and without it, which decides between equal returns.
+        returns = np.full((2, len(self._actions)), -np.inf)
         # Each path has its state, its return, the discount so far, and its first action.
         paths: list[tuple[Any, float, int | None]] = [(situation.state, 0.0, None)]
         factor, steps, left = 1.0, len(first), situation.horizon
@@ -241,8 +240,7 @@ class GridValues:
                     step = model.step(self._actions[number])
                     own, start = total + factor * step.reward, number if begin is None else begin
                     if step.terminated:
-                        returns[start] = max(returns[start], own)
-                        endless[start] = max(endless[start], own)
+                        returns[:, start] = np.maximum(returns[:, start], own)
                     else:
                         after = self._coordinates.round(step.observation)
                         longer.append((after, own, start))
@@ -251,18 +249,18 @@ class GridValues:
                 break
         if paths:
             ends = np.array([state for state, _, _ in paths], float).reshape(len(paths), -1).T
-            for found, points in (returns, self._values_after(left)), (endless, self._values):
-                values = self._interpolate(ends, points).tolist()
-                for (_, total, begin), value in zip(paths, values, strict=True):
-                    assert begin is not None
-                    found[begin] = max(found[begin], total + factor * value)
+            corners, tables = self._corners(ends), (self._values_after(left), self._values)
+            values = np.stack([corners.interpolate(table) for table in tables], 1)
+            for (_, total, begin), value in zip(paths, values, strict=True):
+                assert begin is not None
+                returns[:, begin] = np.maximum(returns[:, begin], total + factor * value)
         # The last digits of equal returns can differ in another process, which repeats decisions.
-        slack = 1e-9 * np.ptp(self._values)
-        endless[returns < returns.max() - slack] = -np.inf
+        slack, (limited, endless) = 1e-9 * np.ptp(self._values), returns
+        endless[limited < limited.max() - slack] = -np.inf
         return self._actions[int((endless >= endless.max() - slack).argmax())]
 
-    def _interpolate(self, observations: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return self._lattice.corners(self._coordinates.encode(observations)).interpolate(values)
+    def _corners(self, observations: np.ndarray) -> Corners:
+        return self._lattice.corners(self._coordinates.encode(observations))
 
     def _values_after(self, steps: int) -> np.ndarray:
         """Return the values of all points with n remaining steps.
@@ -290,7 +288,7 @@ class GridValues:
             self._solve(count)
             values = rewards + self._options.discount * np.array(
                 [
-                    np.where(ends, 0.0, self._interpolate(states, self._values))
+                    np.where(ends, 0.0, self._corners(states).interpolate(self._values))
                     for states, ends in following
                 ]
             )
@@ -319,7 +317,7 @@ class GridValues:
         """Compute the values of a grid, beginning with those of the coarser grid."""
         lattice, options = Lattice(self._coordinates, count), self._options
         observations = self._coordinates.decode(lattice.points())
-        values = self._interpolate(observations, self._values)
+        values = self._corners(observations).interpolate(self._values)
         self._rewards, following = self._step(observations)
         corners = []
         for states, ends in following:
